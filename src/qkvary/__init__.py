@@ -10,6 +10,8 @@ from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from qkvary.api.analyses import analyze
+    from qkvary.api.conversions import convert
     from qkvary.api.costs import cost
     from qkvary.api.models import load
     from qkvary.api.plans import plan
@@ -27,6 +29,8 @@ __all__ = [
     "LanguageModel",
     "Setting",
     "Study",
+    "analyze",
+    "convert",
     "cost",
     "evaluate",
     "generate",
@@ -42,6 +46,8 @@ _MODULES = {
     "LanguageModel": "nn.language_model",
     "Setting": "studies.study",
     "Study": "studies.study",
+    "analyze": "api.analyses",
+    "convert": "api.conversions",
     "cost": "api.costs",
     "evaluate": "api.texts",
     "generate": "api.texts",

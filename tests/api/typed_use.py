@@ -32,4 +32,6 @@ def use_names(folder: Path) -> None:
     assert_type(rows[0].weight_bytes, int)
     assert qk.cost("lm-300m").to_dict()["model"] == "lm-300m"
     assert_type(qk.plan("lm-300m", gpu="t4").value.notes, tuple[str, ...])
+    made = qk.convert(loaded, "gauge", seed=3).value
+    assert_type(made.network, qk.LanguageModel)
     assert qk.variants(["Q-K=V", "MQA"]).value[1].num_kv_heads == 1

@@ -146,7 +146,10 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ),
         ("GQA-2/2", "expected the number of KV heads once, got 'GQA-2/2'"),
         ("Q-K=V/two", "expected a number of KV heads after '/', got 'Q-K=V/two'"),
-        ("QKV@foo", "expected options out of relative, alibi, rotary, wN (window), sN (stride), "),
+        (
+            "QKV@foo",
+            "expected options out of relative, alibi, rotary, decoupled-N (shared rotary key), ",
+        ),
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
         ("QKV@sima@soft", "expected one core option, got two in 'QKV@sima@soft'"),
         ("QKV@w3@w4", "expected one window option, got two in 'QKV@w3@w4'"),

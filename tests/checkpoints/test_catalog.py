@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils import logging
 
 from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
@@ -16,7 +18,11 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
-    assert set(format_names()) == {"llama2c", "char_gpt", "transformers_folder"}
+    logging.disable_progress_bar()
+    stock = GPT2Config(vocab_size=7, n_positions=5, n_embd=4, n_layer=1, n_head=2)
+    GPT2LMHeadModel(stock).save_pretrained(tmp_path / "stock_folder")
+    names = {"llama2c", "char_gpt", "stock_folder", "transformers_folder"}
+    assert set(format_names()) == names
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]

@@ -1,11 +1,13 @@
-"""The flag for spaces in a SentencePiece model is found; invalid files are rejected."""
+"""Pieces, scores and the flag for spaces of SentencePiece models; invalid files are rejected."""
+
+import struct
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.checkpoints.sentencepiece import joins_spaces
-from qkvary.storage.errors import DamagedError
+from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:
@@ -49,3 +51,48 @@ def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
         assert joins_spaces(data, "m") in {True, False}
     except DamagedError as error:
         assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right
+
+
+def long_field(number: int, body: bytes) -> bytes:
+    return bytes((number << 3 | 2, len(body) & 127 | 128, len(body) >> 7)) + body
+
+
+def piece(text: str, score: float) -> bytes:
+    return long_field(1, long_field(1, text.encode()) + field(2, 5, struct.pack("<f", score)))
+
+
+BYTES = b"".join(piece(f"<0x{byte:02X}>", 0.0) for byte in range(256))
+CONTROL = b"".join(piece(name, 0.0) for name in ("<unk>", "<s>", "</s>"))
+LETTERS = piece("\u2581a", -1.0) + piece("\u2581", -2.0) + piece("a", -3.0)
+KIND = field(2, 2, field(3, 0, b"\2"))
+
+
+def test_pieces_and_scores_are_read() -> None:
+    found = read_pieces(CONTROL + BYTES + LETTERS + KIND, "m")
+    assert found.pieces[-3:] == (b" a", b" ", b"a")
+    assert found.scores[-3:] == (-1.0, -2.0, -3.0)
+    assert found.encode("a  a") == [1, 259, 259]
+    assert found.joins_spaces
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        (CONTROL + BYTES + LETTERS, UsageError, "expected a SentencePiece model of the kind BPE"),
+        (CONTROL + LETTERS + KIND, DamagedError, "expected a token for each of 256 bytes, got 0"),
+        (CONTROL + piece("a", float("nan")) + BYTES + KIND, DamagedError, "finite scores"),
+        (field(1, 2, field(1, 2, b"\xff")), DamagedError, "m is not a SentencePiece model"),
+        (field(1, 2, field(1, 0, b"\1")), DamagedError, "m is not a SentencePiece model"),
+        (field(1, 2, field(2, 0, b"\1")), DamagedError, "m is not a SentencePiece model"),
+    ],
+)
+def test_other_models_are_refused(data: bytes, error: type[QkvaryError], message: str) -> None:
+    with pytest.raises(error) as caught:
+        read_pieces(data, "m")
+    assert message in str(caught.value)
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_a_tokenizer_or_refused(data: bytes) -> None:
+    with pytest.raises((DamagedError, UsageError)):
+        read_pieces(data, "m")

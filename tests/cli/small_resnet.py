@@ -13,6 +13,9 @@ from qkvary.data import image_features
 from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.images import Images, LoadedImages
 
+# Studies take sizes from the real sets when they are imported.
+from qkvary.studies.definitions import anomaly_paper as _  # noqa: F401
+
 CLASSES = 3
 
 

@@ -143,6 +143,8 @@ NETWORKS: dict[str, Callable[[], LanguageModel]] = {
     "value before rotation": _two("Q-GQA-2@rotary", value_rope="none"),
     "low rank": _two("Q-K[r3]-V[d/4]/2@rotary"),
     "low rank K=V": _two("Q-K[r7]=V", positions="learned"),
+    "portable": _two("Q-GQA-2@decoupled-4@kv-norm"),
+    "latent": _two("Q-K=V@decoupled-4@latent-7@kv-norm"),
     "window": _two("Q-K=V@rotary@w4"),
     "mixed layers": functools.partial(_build, "Q-MQA@rotary", "QKV@w4", "Q-K=V@alibi"),
     "trained": functools.partial(_train, "Q-K=V@rotary"),

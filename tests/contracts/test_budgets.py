@@ -18,7 +18,8 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", 
 # Rows of tables and records: the program fills them, nobody types their constructor.
 RECORD_MODULES = {"src/qkvary/studies/results/summary.py", "src/qkvary/studies/running/records.py"}
 CATALOGS = {
-    f"src/qkvary/{room}/catalog.py" for room in ("tasks", "checkpoints", "studies", "reports")
+    f"src/qkvary/{room}/catalog.py"
+    for room in ("tasks", "checkpoints", "studies", "reports", "conversions")
 }
 """They find files by name."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"

@@ -49,6 +49,7 @@ CALLS: dict[str, list[str]] = {
     "bench decode": ["{model}", "--rounds", "1", "--no-memory", "--no-transformers"],
     "bench quantized": ["{model}", "--text", "{text}", "--context", "9", "--tokens", "20"],
     "completion": ["bash"],
+    "convert": ["{model}", "--rewrite", "gauge", "--out", "{pages}/converted"],
     "cost": ["gpt2", "--context", "1k", "--batch", "4"],
     "data features": ["--weights", "{resnet}"],
     "data prepare": ["{text}", "--tokenizer", "bytes", "--out", "{pages}/prepared"],
@@ -56,7 +57,9 @@ CALLS: dict[str, list[str]] = {
     "doctor": ["--out", "{runs}"],
     "evaluate": ["{model}", "--data", "{text}", "--tokens", "50", "--out", "{pages}/figures.json"],
     "export": ["{model}", "--out", "{pages}/exported"],
+    "figures": ["figure-7", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
     "generate": ["{model}", "the", "--tokens", "5"],
+    "pack": ["{study}", "{pages}/packed.jsonl.xz", "--out", "{runs}"],
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
     "published": ["table-7"],
     "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
@@ -68,6 +71,7 @@ CALLS: dict[str, list[str]] = {
         *("lm-10m", "--data", "{prepared}", "--out", "{runs}", "--context", "8", "--steps", "2"),
         *("--batch-size", "2", "--validation-tokens", "20", "--test-tokens", "20"),
     ],
+    "unpack": ["{packed}", "--out", "{pages}/unpacked"],
     "variants": [],
 }
 WITHOUT_FIGURES = {"completion"}
@@ -112,6 +116,8 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch)
         assert main(["study", found["study"], "--out", found["runs"], "--workers", "1"]) == 0
+    found["packed"] = str(folder / "packed.jsonl.xz")
+    assert main(["pack", found["study"], found["packed"], "--out", found["runs"]]) == 0
     llama2c.write_stand_in(folder / "model")
     found["model"] = str(folder / "model")
     (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")

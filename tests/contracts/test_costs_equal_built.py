@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
@@ -52,11 +53,11 @@ def _part_of(name: str) -> str:
         return "positions"
     if name.startswith("embedding"):
         return "embedding"
-    if "norm" in name:
-        return "norms"
     for part in ("attention", "feed_forward"):
         if f".{part}." in name:
             return part
+    if "norm" in name:
+        return "norms"
     assert name.startswith("head"), name
     return "head"
 
@@ -113,7 +114,9 @@ def test_training_steps(label: str) -> None:
 @variant_values("label", LABELS)
 def test_decoded_tokens(label: str) -> None:
     config = make_language_model_config(label)
-    model, cache = LanguageModel(config), KVCache(config.layers)
+    # A decoded token meets the latent itself; without a kernel for decoding it is expanded.
+    options = CacheOptions(kernel="matmul" if "latent" in label else "layer")
+    model, cache = LanguageModel(config).eval(), KVCache(config.layers, options=options)
     for index in range(TOKENS.shape[1]):
         with FlopCounter() as counter, torch.no_grad():
             model(TOKENS[:, index : index + 1], cache=cache)
@@ -181,6 +184,7 @@ BLOCKS = (
     BlockConfig(d_ff=11, norm="rmsnorm", norm_placement="post", activation="relu"),
     BlockConfig(d_ff=11, norm_placement="post-final", activation="relu"),
     BlockConfig(d_ff=11, bias=False, activation="swiglu"),
+    BlockConfig(d_ff=11, norm="none", skips="attention"),
 )
 
 
@@ -204,6 +208,18 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_blocks_that_share_their_weights() -> None:
+    config = dataclasses.replace(
+        make_language_model_config("Q-GQA-2"), num_layers=5, shared_blocks=True
+    )
+    network, costs = LanguageModel(config), network_costs(config, length=TOKENS.shape[1])
+    assert_parts_equal(network, costs.parameters)
+    assert count_macs(network) == costs.macs_per_sequence
+    cache = KVCache(config.layers)
+    network(TOKENS, cache=cache)
+    assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
 def test_an_encoder_that_reads_vectors() -> None:

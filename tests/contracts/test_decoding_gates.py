@@ -36,7 +36,7 @@ from tests.contracts.decoding_gates import (
 
 LAYOUTS: tuple[CacheLayout, ...] = get_args(CacheLayout)
 CPU = torch.device("cpu")
-VARIED = ("trained", "mixed layers", "value before rotation", "low rank")
+VARIED = ("trained", "mixed layers", "value before rotation", "low rank", "portable", "latent")
 """Networks that between them make something else of every layout."""
 WAYS = [
     *((name, "sources") for name in NETWORKS),

@@ -37,8 +37,12 @@ from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
 
+KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
     "BlockConfig.feed_forward_dropout": None,
+    "BlockConfig.norm_eps": 1e-5,
+    "BlockConfig.skips": "both",
+    **{f"{kind}Config.shared_blocks": False for kind in KINDS},
     "EncoderConfig.reads_vectors": False,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,

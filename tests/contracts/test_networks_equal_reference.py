@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import (
+    Activation,
     BlockConfig,
     EncoderConfig,
     LanguageModelConfig,
     NormPlacement,
     Positions,
+    Skips,
 )
+from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -83,15 +86,19 @@ def test_language_model(label: str) -> None:
 
 
 @pairwise(
-    "norm, placement, activation",
+    "norm, placement, activation, skips",
     itertools.product(
-        ["layernorm", "rmsnorm"], get_args(NormPlacement), ["relu", "gelu", "swiglu"]
+        ["layernorm", "rmsnorm"],
+        get_args(NormPlacement),
+        get_args(Activation),
+        get_args(Skips),
     ),
 )
 def test_every_kind_of_block(
     norm: Literal["layernorm", "rmsnorm"],
     placement: NormPlacement,
-    activation: Literal["relu", "gelu", "swiglu"],
+    activation: Activation,
+    skips: Skips,
 ) -> None:
     block = BlockConfig(
         d_ff=11,
@@ -99,6 +106,7 @@ def test_every_kind_of_block(
         norm_placement=placement,
         activation=activation,
         bias=activation != "gelu",
+        skips=skips,
     )
     encoder = dataclasses.replace(make_encoder_config("Q-K=V"), block=block, num_layers=1)
     assert compare(Encoder(encoder), encoder_logits, torch.ones(3, 7, 1)) < GATE
@@ -129,6 +137,26 @@ def test_every_kind_of_position_and_head(positions: Positions, tied_head: bool) 
         document_ids=documents(),
     )
     assert found < GATE
+
+
+@pytest.mark.parametrize("skips", get_args(Skips))
+@pytest.mark.parametrize("shared", [True, False], ids=["shared", "own"])
+def test_networks_without_norms(skips: Skips, shared: bool) -> None:
+    block = BlockConfig(d_ff=11, norm="none", skips=skips)
+    given = dataclasses.replace(
+        make_language_model_config("GQA-2"), block=block, num_layers=3, shared_blocks=shared
+    )
+    network = LanguageModel(given)
+    assert compare(network, language_model_logits, torch.ones(3, 7, 1)) < GATE
+    assert len([name for name in network.state_dict() if "o_proj.weight" in name]) == (
+        1 if shared else 3
+    )
+    network.eval()
+    cache, parts = KVCache(given.layers, max_tokens=TOKENS.shape[1]), list[Tensor]()
+    with torch.no_grad():
+        for chunk in TOKENS.split([3, 1, 1, 2], dim=1):
+            parts.append(network(chunk, cache=cache))
+        assert distance(torch.cat(parts, dim=1), network(TOKENS)) < GATE
 
 
 def test_layers_may_differ() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import share
 from qkvary.arch.terms import TERMS, TermEntry
 from qkvary.arch.variants import Variant
@@ -29,8 +30,11 @@ from tests.contracts.variant_cases import (
     variant_pairs,
 )
 
-# A gelu has no matrix, and a diagonal can be normalised only where query and key are one tensor.
-LINEAR = [label for label in LABELS if "gelu" not in label and "diag" not in label]
+# A gelu and a norm have no matrix, and a diagonal can be normalised only where query and key are
+# one tensor.
+LINEAR = [
+    label for label in LABELS if not any(word in label for word in ("gelu", "diag", "kv-norm"))
+]
 
 
 def role_matrix(layer: Attention, role: str) -> tuple[Tensor, Tensor]:
@@ -42,6 +46,9 @@ def role_matrix(layer: Attention, role: str) -> tuple[Tensor, Tensor]:
         projection = getattr(layer, f"{source}_proj")
         weight, bias = projection.weight, projection.bias
         weight = weight if projection.down is None else weight @ projection.down
+    if role != "query" and layer.config.variant.latent is not None:
+        expansion = getattr(layer.latent, role).weight
+        weight, bias = expansion @ weight, expansion @ bias
     if role != "query" or layer.config.variant.query_form == "plain":
         return weight, bias
     if layer.query_map is None:
@@ -62,6 +69,7 @@ def unshare(layer: Attention) -> Attention:
         num_kv_heads=None if config.num_kv_heads == HEADS else config.num_kv_heads,
         plus=old.plus,
         positions=old.positions,
+        decoupled=old.decoupled,
         window=old.window,
         stride=old.stride,
         core=old.core,
@@ -79,9 +87,10 @@ def unshare(layer: Attention) -> Attention:
             weight, bias = role_matrix(layer, role)
             projection.weight.copy_(weight)
             projection.bias.copy_(bias)
-        free.o_proj.load_state_dict(layer.o_proj.state_dict())
-        for own, other in zip(free.terms, layer.terms, strict=True):
-            own.load_state_dict(other.state_dict())
+        same = ("o_proj", "q_rope_proj", "k_rope_proj", *(term.name for term in variant.terms))
+        for name in same:
+            if getattr(free, name, None) is not None:
+                getattr(free, name).load_state_dict(getattr(layer, name).state_dict())
     return free
 
 
@@ -124,6 +133,21 @@ def test_whole_networks_agree() -> None:
     free.load_state_dict(state)
     tokens = torch.arange(TOKENS)[None]
     assert distance(free(tokens), shared(tokens)) < GATE
+
+
+@pytest.mark.parametrize("base", ["Q-K=V", "Q-GQA-2", "Q-MQA", "I-K=V"])
+def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) -> None:
+    """MLA whose matrices pick each head's block of the latent: what stock engines are given."""
+    tied = Attention(make_config(f"{base}@decoupled-4@kv-norm@t2", causal=True)).double()
+    randomize(tied, seed=211)
+    width = tied.config.kv_width
+    label = f"{'I-K=V' if base == 'I-K=V' else 'Q-K=V'}@decoupled-4@kv-norm@t2@latent-{width}"
+    variant = dataclasses.replace(parse_variant(label), num_kv_heads=tied.config.num_kv_heads)
+    latent = Attention(dataclasses.replace(tied.config, variant=variant)).double()
+    selectors = {f"latent.{role}.weight": torch.eye(width).double() for role in ("key", "value")}
+    latent.load_state_dict({**tied.state_dict(), **selectors})
+    x = random_input(223)
+    assert distance(latent(x), tied(x)) < GATE
 
 
 @pytest.mark.parametrize("heads", [None, 2, 1])

@@ -49,6 +49,11 @@ LABELS = (
     "I-I-I",
     "Q-K[d/4]-V",
     "QKV@w3",
+    "Q-K=V@decoupled-4",
+    "Q-GQA-2@decoupled-4",
+    "QKV@decoupled-4",
+    "Q-K=V@latent-8",
+    "Q-GQA-2@latent-8",
 )
 
 

@@ -26,6 +26,7 @@ from tests.pairwise import pairwise
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
 BATCH, TOKENS = 3, 7
 WINDOW, STRIDE, REACH, PLUS_FEATURES = 3, 2, 2, 10
+ROPE, LATENT = 4, 7
 
 GATE = 1e-12
 """Of the deviation of what is compared; rounding is about 1e-14, mistakes are above 1e-6."""
@@ -50,6 +51,17 @@ COMBINED = (
     "Q=K=V@relative@soft",
     "I-K=V@rotary@soft",
     "Q[map]=K=V/2@sima",
+    "Q=K=V@decoupled-4@kv-norm@t0.5",
+    "I-K=V/2@decoupled-4@kv-norm@w3",
+    "(Q[map]=K=V/1)+@decoupled-4@kv-norm",
+    "Q[residual-gelu]-K[r3]=V@decoupled-4@kv-norm@s2",
+    "QKV@alibi@decoupled-4",
+    "Q-I-I@decoupled-4",
+    "I-K=V/2@relative@latent-7",
+    "(Q-K=V)+@decoupled-4@latent-7@w3",
+    "Q=K=V@kv-norm@sima",
+    "Q-K=V/1@rotary@kv-norm@w3@s2",
+    "Q-K=V@kv-norm@soft",
 )
 """Products that nobody wrote down: each option meets several others."""
 
@@ -59,6 +71,9 @@ TERM_LABELS = {
         "plus": "(Q=K=V)+",
         "diagonal": f"Q=K=V@diag-{term.values[0] if term.values else ''}",
         "temperature": "Q=K=V@t0.5",
+        "kv_norm": "Q=K=V@kv-norm",
+        "latent": f"Q-K=V@latent-{LATENT}",
+        "decoupled": f"Q=K=V@decoupled-{ROPE}",
     }.get(term.field, f"Q=K=V@{term.name}")
     for term in TERMS
 }
@@ -69,6 +84,9 @@ def _with_heads(variant: Variant) -> list[Variant]:
     if variant.window is not None:
         # The table's window is longer than a test's sequence.
         variant = dataclasses.replace(variant, window=WINDOW)
+    if variant.decoupled is not None:
+        latent = None if variant.latent is None else LATENT
+        variant = dataclasses.replace(variant, decoupled=ROPE, latent=latent)
     if variant.stride is not None:
         variant = dataclasses.replace(variant, stride=STRIDE)
     found = [variant]

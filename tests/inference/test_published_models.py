@@ -13,7 +13,7 @@ from tests.checkpoints.published_models import KINDS, find_model, read_reference
 
 NAMES = ("stories260K", "shakespeare_char_mha")
 LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input")
-KERNELS: tuple[DecodeKernel, ...] = ("layer", "native", "sdpa", "folded", "matmul", "chunks")
+KERNELS: tuple[DecodeKernel, ...] = ("layer", "native", "folded", "matmul")
 WAYS: list[tuple[CacheLayout, CacheStorage, DecodeKernel]] = [
     *((layout, "preallocated", kernel) for layout in LAYOUTS for kernel in ("layer", "native")),
     *(("rotated", "preallocated", kernel) for kernel in KERNELS[2:]),

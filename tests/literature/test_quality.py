@@ -7,7 +7,6 @@ import pytest
 from qkvary.literature.quality import (
     REAL_FRACTIONS,
     SEEDS,
-    CostKind,
     Size,
     change_per_real_token,
     frontier_positions,
@@ -95,9 +94,8 @@ def test_caveats_name_missing_comparisons_and_the_released_script() -> None:
 def test_dilution_is_undone_in_the_logarithm() -> None:
     loss, gap, fraction = 1.7, 0.04, 0.37
     diluted = 100 * (math.exp(fraction * (loss + gap)) / math.exp(fraction * loss) - 1)
-    found = change_per_real_token(diluted, math.exp(fraction * loss), fraction)
-    assert found.baseline_perplexity == pytest.approx(math.exp(loss))
-    assert found.change_percent == pytest.approx(100 * (math.exp(gap) - 1))
+    found = change_per_real_token(diluted, fraction)
+    assert found == pytest.approx(100 * (math.exp(gap) - 1))
 
 
 @pytest.mark.parametrize(
@@ -112,34 +110,28 @@ def test_dilution_is_undone_in_the_logarithm() -> None:
     ],
 )
 def test_changes_without_padding(variant: str, changes: list[float]) -> None:
-    baseline, price = quality_of("QKV"), quality_of(variant)
-    assert baseline
+    price = quality_of(variant)
     assert price
-    found = [
-        change_per_real_token(price.change_percent, baseline.perplexity, fraction)
-        for fraction in REAL_FRACTIONS
-    ]
-    assert [round(one.change_percent, 1) for one in found] == changes
-    assert [round(one.baseline_perplexity, 1) for one in found] == [5.1, 21.7, 37.5, 59.0]
+    found = [change_per_real_token(price.change_percent, share) for share in REAL_FRACTIONS]
+    assert [round(one, 1) for one in found] == changes
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ((3.1, 5.11, 0.0), "a share of real tokens in"),
-        ((3.1, 5.11, 1.5), "a share of real tokens in"),
-        ((3.1, 0.5, 0.5), "a perplexity of at least 1"),
-        ((-100.0, 5.11, 0.5), "a change above -100 %"),
+        ((3.1, 0.0), "a share of real tokens in"),
+        ((3.1, 1.5), "a share of real tokens in"),
+        ((-100.0, 0.5), "a change above -100 %"),
     ],
 )
-def test_invalid_arguments_are_rejected(given: tuple[float, float, float], message: str) -> None:
+def test_invalid_arguments_are_rejected(given: tuple[float, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         change_per_real_token(*given)
 
 
 # Variants that nothing dominates, and of each other all that do, best perplexity first.
-EXPECTED: dict[tuple[Size, CostKind], tuple[str, dict[str, str]]] = {
-    ("300M", "cache"): (
+EXPECTED: dict[Size, tuple[str, dict[str, str]]] = {
+    "300M": (
         "QKV GQA-4 MQA Q-MQA",
         {
             "Q-K=V": "GQA-4 MQA",
@@ -148,23 +140,14 @@ EXPECTED: dict[tuple[Size, CostKind], tuple[str, dict[str, str]]] = {
             "Q-GQA-4": "MQA",
         },
     ),
-    ("300M", "parameters"): (
-        "QKV Q=K=V GQA-4 MQA Q-MQA",
-        {
-            "Q-K=V": "GQA-4 MQA",
-            "Q=K-V": "GQA-4 MQA Q-K=V Q-GQA-4 Q-MQA",
-            "Q-GQA-4": "MQA",
-        },
-    ),
-    ("1.2B", "cache"): ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
-    ("1.2B", "parameters"): ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
+    "1.2B": ("QKV GQA-8 MQA Q-MQA", {"Q-K=V": "GQA-8 MQA", "Q-GQA-8": "MQA"}),
 }
 
 
-@pytest.mark.parametrize(("size", "by"), EXPECTED)
-def test_dominance(size: Size, by: CostKind) -> None:
-    frontier, dominated = EXPECTED[size, by]
-    found = {standing.variant: standing for standing in frontier_positions(size, by)}
+@pytest.mark.parametrize("size", EXPECTED)
+def test_dominance(size: Size) -> None:
+    frontier, dominated = EXPECTED[size]
+    found = {standing.variant: standing for standing in frontier_positions(size)}
     assert [label for label, one in found.items() if one.status == "frontier"] == frontier.split()
     for label, dominators in dominated.items():
         assert [one.variant for one in found[label].dominated_by] == dominators.split()
@@ -174,20 +157,11 @@ def test_dominance(size: Size, by: CostKind) -> None:
 
 def test_two_equal_perplexities_decide_by_print_only() -> None:
     """Q-MQA and Q=K-V are both printed as 5.36."""
-    standing = {one.variant: one for one in frontier_positions("300M", "cache")}["Q=K-V"]
+    standing = {one.variant: one for one in frontier_positions("300M")}["Q=K-V"]
     beyond = {one.variant: one.beyond_rounding for one in standing.dominated_by}
     assert not beyond["Q-MQA"]
     assert beyond["MQA"]
 
 
-def test_equal_costs_are_named() -> None:
-    by_cache = {one.variant: one.equal_cost for one in frontier_positions("300M", "cache")}
-    assert by_cache["QKV"] == ("Q=K-V",)
-    assert by_cache["Q-K=V"] == ("Q=K=V",)
-    assert by_cache["MQA"] == ()
-    by_parameters = {one.variant: one for one in frontier_positions("300M", "parameters")}
-    assert by_parameters["Q-K=V"].equal_cost == ("Q=K-V",)
-    assert by_parameters["QKV"].cost == 305_534_976
-    assert frontier_positions("300M", "cache")[0].cost == 20 * 16 * 64 * 2 * 2
-    with pytest.raises(ValueError, match="expected a cost out of cache, parameters, got 'macs'"):
-        frontier_positions("300M", "macs")  # type: ignore[arg-type]
+def test_costs_are_the_caches_of_the_networks() -> None:
+    assert frontier_positions("300M")[0].cost == 20 * 16 * 64 * 2 * 2

@@ -8,7 +8,7 @@ added, and a linear map with a bias takes the channels back to one score. Gradie
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -40,6 +40,8 @@ class Token:
     key: list[Tensor]
     value: list[Tensor]
     position: int
+    query_rope: list[Tensor] = field(default_factory=list[Tensor])
+    key_rope: Tensor | None = None
 
 
 def rows_of(
@@ -100,6 +102,12 @@ def read_sources(config: AttentionConfig, weights: Weights, vector: Tensor) -> S
     for source in {sharing.query, sharing.key, sharing.value}:
         flat = vector if source == "x" else project(weights, f"{source}_proj", vector)
         sources[source] = list(flat.split(size))
+    if config.variant.latent is not None:
+        sources[sharing.key] = [torch.cat(sources[sharing.key])]
+    if config.variant.decoupled is not None:
+        for name in ("q_rope", "k_rope"):
+            flat = project(weights, f"{name}_proj", vector)
+            sources[name] = list(flat.split(config.variant.decoupled))
     return sources
 
 
@@ -113,13 +121,37 @@ def read_token(
     """Read the roles from the sources; without its vector a token is only looked at."""
     sharing = config.variant.sharing
     query = [] if vector is None else make_query(config, weights, vector, sources[sharing.query])
-    key, value = sources[sharing.key], sources[sharing.value]
+    key, value = read_key_value(config, weights, sources[sharing.key], sources[sharing.value])
+    if config.variant.decoupled is not None:
+        queries = [] if vector is None else sources["q_rope"]
+        turned = [_rotate(config, head, position, whole=True) for head in queries]
+        shared = _rotate(config, sources["k_rope"][0], position, whole=True)
+        return Token(query, key, value, position, turned, shared)
     if config.variant.positions == "rotary":
         turned = [_rotate(config, head, position) for head in key]
         if _value_is_rotated(config):
             value = [_rotate(config, head, position) for head in value]
         query, key = [_rotate(config, head, position) for head in query], turned
     return Token(query, key, value, position)
+
+
+def read_key_value(
+    config: AttentionConfig, weights: Weights, key: list[Tensor], value: list[Tensor]
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The heads of key and value, before any rotation, from the sources that they read."""
+    variant = config.variant
+    if variant.kv_norm:
+        flat = torch.cat(key)
+        root = torch.sqrt((flat * flat).sum() / len(flat) + 1e-6)
+        key = value = list((flat / root * weights["kv_norm.weight"]).split(len(key[0])))
+    if variant.latent is not None:
+        size = config.head_dim or config.d_model // config.num_heads
+        expanded = [
+            list((weights[f"latent.{role}.weight"] * key[0]).sum(dim=1).split(size))
+            for role in ("key", "value")
+        ]
+        return expanded[0], expanded[1]
+    return key, value
 
 
 def make_query(
@@ -162,7 +194,7 @@ def attend_token(
     seen = [j for j in range(len(tokens)) if is_visible(config, row, i, j)]
     mixed: list[Tensor] = []
     for head in range(config.num_heads):
-        total = torch.zeros_like(tokens[i].query[head])
+        total = torch.zeros_like(tokens[i].value[0])
         if config.variant.core == "sima":
             probabilities = sima_weights(config, tokens, row, head, i, seen)
         else:
@@ -233,7 +265,9 @@ def scaled_product(
 
 def product(config: AttentionConfig, tokens: Sequence[Token], head: int, i: int, j: int) -> Tensor:
     """The product of a query head with the key head of its group."""
-    return (tokens[i].query[head] * key_head(config, tokens, head, j)).sum()
+    total = (tokens[i].query[head] * key_head(config, tokens, head, j)).sum()
+    rope = tokens[j].key_rope
+    return total if rope is None else total + (tokens[i].query_rope[head] * rope).sum()
 
 
 def key_head(config: AttentionConfig, tokens: Sequence[Token], head: int, j: int) -> Tensor:
@@ -244,7 +278,8 @@ def key_head(config: AttentionConfig, tokens: Sequence[Token], head: int, j: int
 
 def score_scale(config: AttentionConfig, token: Token) -> float:
     """The factor of products, temperature aside."""
-    size = len(token.key[0]) if config.scale.by == "head" else config.d_model
+    size = len(token.key[0]) + (config.variant.decoupled or 0)
+    size = size if config.scale.by == "head" else config.d_model
     return config.identity_correction / math.sqrt(size)
 
 
@@ -339,9 +374,15 @@ def _value_is_rotated(config: AttentionConfig) -> bool:
 
 
 def _rotate(
-    config: AttentionConfig, vector: Tensor, position: int, *, back: bool = False
+    config: AttentionConfig,
+    vector: Tensor,
+    position: int,
+    *,
+    back: bool = False,
+    whole: bool = False,
 ) -> Tensor:
     dim = max(2, 2 * int(len(vector) * config.position.rotary_fraction / 2))
+    dim = len(vector) if whole else dim
     return rotate(vector, position, dim=dim, base=config.position.rotary_base, back=back)
 
 

@@ -41,7 +41,8 @@ def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor
                 tokens[j] = read_token(config, weights, None, stored, row.positions[j])
             sources = read_sources(config, weights, vector)
             tokens[i] = read_token(config, weights, vector, sources, row.positions[i])
-            kept[i] = {name: sources[name] for name in (sharing.key, sharing.value)}
+            names = {sharing.key, sharing.value, *({"k_rope"} & set(sources))}
+            kept[i] = {name: sources[name] for name in names}
             kept = {
                 j: kept[j]
                 for j in kept

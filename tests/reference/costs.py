@@ -121,7 +121,7 @@ def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
     heads, size, position = config.num_heads, head_dim(config), config.position
     total = 0
     for _ in range(keys):
-        total += heads * size + heads * size
+        total += heads * size + heads * size + heads * (config.variant.decoupled or 0)
     if not config.variant.plus:
         return total
     maps = heads if position.plus_per_head else 1
@@ -139,8 +139,12 @@ def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
 def _named_matrices(config: AttentionConfig) -> Iterator[tuple[str, Matrix]]:
     variant, d_model = config.variant, config.d_model
     sharing = variant.sharing
+    if variant.decoupled is not None:
+        yield "q_rope", (d_model, config.num_heads * variant.decoupled)
+        yield "k_rope", (d_model, variant.decoupled)
     for source in {sharing.query, sharing.key, sharing.value} - {"x"}:
         width, inner = heads_of(config, source) * head_dim(config), inner_width(config, source)
+        width = variant.latent or width if source == sharing.key else width
         if inner is None:
             yield source, (d_model, width)
         else:

@@ -27,6 +27,7 @@ def attend_stored(
     start: int,
     valid: Tensor | None = None,
     turning: Turning | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """The mixed values; zeros where a query sees nothing."""
     batch, heads, queries, _ = query.shape
@@ -46,7 +47,8 @@ def attend_stored(
                 for i in range(queries):
                     seen = [j for j in range(tokens) if real[j] and j <= start + i]
                     asked, answer = query[b, h, i].double(), mixed[b, h, i]
-                    scores = [float(asked @ keys[j]) * scale for j in seen]
+                    added = [0.0] * tokens if bias is None else bias[b, h, i].tolist()
+                    scores = [float(asked @ keys[j]) * scale + added[j] for j in seen]
                     for weight, j in zip(_softmax(scores), seen, strict=True):
                         answer.add_(values[j], alpha=weight)
     return mixed

@@ -4,6 +4,7 @@ Written from what the fields of a model mean and shares no code with ``qkvary.co
 properties of ``qkvary.arch`` that are derived.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -107,6 +108,13 @@ def _entry(attention: AttentionLayer) -> Rows:
     config, sharing = attention.config, attention.config.variant.sharing
     keys = [head_dim(config)] * heads_of(config, sharing.key)
     values = [head_dim(config)] * heads_of(config, sharing.value)
+    if config.variant.decoupled is not None and not attention.storage.startswith("input"):
+        plain = dataclasses.replace(config.variant, decoupled=None)
+        rest = dataclasses.replace(config, variant=plain)
+        rows = _entry(dataclasses.replace(attention, config=rest))
+        return [*rows, config.variant.decoupled]
+    if config.variant.latent is not None and attention.storage == "needed":
+        return [config.variant.latent]
     if attention.storage in ("input", "input elsewhere"):
         return [config.d_model]
     if attention.storage == "keys":

@@ -9,7 +9,8 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from tests.reference.attention import Weights, attend, gelu, project, rows_of
 from tests.reference.positions import sinusoid
 
-EPSILON = 1e-5
+HEAD_EPSILON = 1e-5
+"""Of the norm in the head of an encoder."""
 
 
 def encoder_logits(
@@ -38,12 +39,12 @@ def language_model_logits(
     return torch.stack(logits) + bias
 
 
-def normalise(kind: str, weights: Weights, name: str, token: Tensor) -> Tensor:
+def normalise(kind: str, weights: Weights, name: str, token: Tensor, epsilon: float) -> Tensor:
     """LayerNorm or RMSNorm of one token."""
     size = len(token)
     centred = token if kind == "rmsnorm" else token - token.sum() / size
     variance = (centred * centred).sum() / size
-    result = centred / torch.sqrt(variance + EPSILON) * weights[f"{name}.weight"]
+    result = centred / torch.sqrt(variance + epsilon) * weights[f"{name}.weight"]
     return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
 
 
@@ -56,7 +57,7 @@ def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor
     elif config.activation == "relu":
         inner = inner * (inner > 0)
     else:
-        inner = gelu(inner)
+        inner = gelu(inner) if config.activation == "gelu" else _gelu_by_tanh(inner)
     return project(weights, "down", inner)
 
 
@@ -100,37 +101,45 @@ def _blocks(
     documents: Tensor | None = None,
 ) -> Tensor:
     for index, layer in enumerate(config.layers):
-        own = _below(weights, f"stack.blocks.{index}.")
+        own = _below(weights, f"stack.blocks.{0 if config.shared_blocks else index}.")
         attention, ffn = _below(own, "attention."), _below(own, "feed_forward.")
+        # Factors of what a skip adds.
+        around = 1.0 if config.block.skips in {"both", "attention"} else 0.0
+        feeding = 1.0 if config.block.skips in {"both", "feed-forward"} else 0.0
         if config.block.norm_placement == "stream":
             x = _norm_all(config, own, "attention_norm", x)
-            x = x + attend(layer, attention, x, mask=mask, documents=documents)
+            x = around * x + attend(layer, attention, x, mask=mask, documents=documents)
             x = _norm_all(config, own, "feed_forward_norm", x)
-            x = x + _feed_all(config, ffn, x)
+            x = feeding * x + _feed_all(config, ffn, x)
         elif config.block.norm_placement in {"pre", "pre-only"}:
             read = _norm_all(config, own, "attention_norm", x)
-            x = x + attend(layer, attention, read, mask=mask, documents=documents)
+            x = around * x + attend(layer, attention, read, mask=mask, documents=documents)
             read = _norm_all(config, own, "feed_forward_norm", x)
-            x = x + _feed_all(config, ffn, read)
+            x = feeding * x + _feed_all(config, ffn, read)
         else:
-            x = x + attend(layer, attention, x, mask=mask, documents=documents)
+            x = around * x + attend(layer, attention, x, mask=mask, documents=documents)
             x = _norm_all(config, own, "attention_norm", x)
-            x = x + _feed_all(config, ffn, x)
+            x = feeding * x + _feed_all(config, ffn, x)
             x = _norm_all(config, own, "feed_forward_norm", x)
     final = config.block.norm_placement in {"pre", "post-final", "stream"}
     return _norm_all(config, weights, "stack.final_norm", x) if final else x
 
 
 def _encoder_head(weights: Weights, token: Tensor) -> Tensor:
-    hidden = normalise("layernorm", weights, "head_norm", project(weights, "head_in", token))
+    token = project(weights, "head_in", token)
+    hidden = normalise("layernorm", weights, "head_norm", token, HEAD_EPSILON)
     return project(weights, "head_out", hidden * (hidden > 0))
 
 
 def _norm_all(
     config: EncoderConfig | LanguageModelConfig, weights: Weights, name: str, x: Tensor
 ) -> Tensor:
-    kind = config.block.norm
-    return torch.stack([torch.stack([normalise(kind, weights, name, t) for t in row]) for row in x])
+    kind, eps = config.block.norm, config.block.norm_eps
+    if kind == "none":
+        return x
+    return torch.stack(
+        [torch.stack([normalise(kind, weights, name, t, eps) for t in row]) for row in x]
+    )
 
 
 def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: Tensor) -> Tensor:
@@ -141,3 +150,8 @@ def _feed_all(config: EncoderConfig | LanguageModelConfig, weights: Weights, x: 
 
 def _below(weights: Weights, prefix: str) -> dict[str, Tensor]:
     return {name[len(prefix) :]: w for name, w in weights.items() if name.startswith(prefix)}
+
+
+def _gelu_by_tanh(z: Tensor) -> Tensor:
+    """GPT-2's approximation (Hendrycks and Gimpel 2016, section 2)."""
+    return 0.5 * z * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (z + 0.044715 * z**3)))

@@ -16,6 +16,7 @@ def example(length: int = 5, layers: int = 2, heads: int = 3) -> AttentionMaps:
         setting="reverse",
         variant="QKV",
         seed=3,
+        run_key="",
         maps=weights,
         tokens=tuple("abcdefghijklmnopqrstuvwxyzabcdef"[:length]),
         targets=tuple(range(length - 1, -1, -1)),

@@ -11,7 +11,10 @@ CHARACTERS = CharacterTaskConfig(context=13)
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "revers"}, "unknown sequence task 'revers'; choices: reverse, sort, sub"),
+        (
+            {"name": "revers"},
+            "expected sequence task out of reverse, sort, sub, swap, copy, got 'revers'",
+        ),
         ({"length": 0}, "task reverse: length must be at least 1, got 0"),
         ({"vocabulary": 1}, "task reverse: vocabulary must be at least 2, got 1"),
         ({"train_examples": 0}, "train_examples must be at least 1"),
@@ -30,7 +33,7 @@ def test_a_sequence_task_without_meaning_is_refused(
     ("fields", "message"),
     [
         ({"context": 0}, "task characters: context must be at least 1, got 0"),
-        ({"evaluation": "all"}, "unknown evaluation 'all'; choices: exact, sampled"),
+        ({"evaluation": "all"}, "expected evaluation out of exact, sampled, got 'all'"),
         ({"evaluation_batches": 0}, "evaluation_batches must be at least 1"),
         ({"train_fraction": 1.0}, "train_fraction must be between 0 and 1, got 1.0"),
     ],

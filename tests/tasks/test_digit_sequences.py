@@ -120,10 +120,13 @@ def test_attention_mass_is_the_best_head_per_position(monkeypatch: pytest.Monkey
         (torch.stack([shared, uniform.expand(2, 6, 6)]), 0.25 + 0.75 / 6),
         (uniform.expand(2, 2, 6, 6), 1 / 6),
     ):
+        network = task.build(encoder(6), 0)
         monkeypatch.setattr(
-            task, "_maps", lambda _, tokens, maps=maps: maps.expand(len(tokens), *maps.shape)
+            network,
+            "attention_maps",
+            lambda tokens, maps=maps: maps.expand(len(tokens), *maps.shape),
         )
-        found = task.attention_mass_on_target(task.build(encoder(6), 0))
+        found = task.attention_mass_on_target(network)
         assert found == pytest.approx(mass)
 
 

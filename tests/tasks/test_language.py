@@ -235,7 +235,7 @@ def test_a_network_for_fewer_tokens_is_refused() -> None:
     [
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"validation_tokens": 0}, "validation_tokens must be at least 1, got 0"),
-        ({"protocol": "padded"}, "unknown protocol 'padded'; choices: packed, padded-paper"),
+        ({"protocol": "padded"}, "expected protocol out of packed, padded-paper, got 'padded'"),
         (
             {"protocol": "padded-paper", "document_mask": True},
             "expected the protocol packed with a document mask, got padded-paper",

@@ -223,7 +223,7 @@ def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPa
     [
         ({"target": "en"}, "expected two languages, got en for both"),
         ({"min_count": 0}, "min_count must be at least 1, got 0"),
-        ({"protocol": "neat"}, "unknown protocol 'neat'; choices: as-published, clean"),
+        ({"protocol": "neat"}, "expected protocol out of as-published, clean, got 'neat'"),
         ({"label_smoothing": 1.0}, "label_smoothing must be in"),
     ],
 )

@@ -117,7 +117,7 @@ def test_what_is_remembered_survives_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"on_nonfinite": "ignore"}, "unknown on_nonfinite 'ignore'; choices: stop, skip"),
+        ({"on_nonfinite": "ignore"}, "expected on_nonfinite out of stop, skip, got 'ignore'"),
         ({"max_skips": -1}, "max_skips must be between 0 and 99, got -1"),
         ({"max_skips": 100}, "max_skips must be between 0 and 99, got 100"),
         ({"skip_gradient_norm": 0.0}, "skip_gradient_norm must be positive or None, got 0.0"),

@@ -39,6 +39,7 @@ TABLE_10 = {
     "Q-GQA-8": (1053.54, 207.72),
     "Q-MQA": (1033.35, 187.52),
 }
+PAPER_1 = ("lm-300m", "lm-300m-poster", "lm-1.2b")
 PAPER_3 = {
     "gpt2-124m": (124.37, 84.95),
     "gpt2-117m-mlp": (117.30, 77.88),
@@ -57,6 +58,7 @@ PAPER_3 = {
     "gpt2-156m-identity-untied": (155.93, 77.88),
 }
 MODERN = {"lm-10m": 10, "lm-30m": 30, "lm-60m": 61, "lm-124m": 124, "lm-350m": 355, "lm-1b": 1010}
+PORTABLE = [f"{name}-portable" for name in MODERN if name != "lm-1b"]
 
 
 def build(network: LanguageModelConfig) -> LanguageModel:
@@ -103,6 +105,20 @@ def test_networks_of_paper_3_have_the_published_sizes(name: str) -> None:
     assert sum(parameter.numel() for parameter in build(network).parameters()) == counts.total
 
 
+@pytest.mark.parametrize("name", PORTABLE)
+def test_portable_networks_are_those_of_their_size_with_another_attention(name: str) -> None:
+    network, plain = (find_preset(one).network for one in (name, name.removesuffix("-portable")))
+    block = dataclasses.replace(plain.block, norm_eps=1e-6)
+    unlike = network.with_variant(plain.layers[0].variant)
+    assert unlike == dataclasses.replace(plain, block=block)
+    (attention,) = set(network.layers)
+    assert (attention.bias, attention.out_bias, network.block.bias) == (False, False, False)
+    assert (network.block.norm, network.block.activation) == ("rmsnorm", "swiglu")
+    # Without positions of its own a variant keeps the shared rotary key.
+    varied = find_preset(name).with_variant("Q-GQA-4@kv-norm")
+    assert varied.variant == "Q-GQA-4@decoupled-16@kv-norm"
+
+
 @pytest.mark.parametrize(("name", "size"), MODERN.items())
 def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: int) -> None:
     preset = find_preset(name)
@@ -118,7 +134,7 @@ def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: in
 
 
 def test_every_preset_is_listed_once_and_is_one_of_these() -> None:
-    assert set(preset_names()) == {"lm-300m", "lm-300m-poster", "lm-1.2b", *PAPER_3, *MODERN}
+    assert set(preset_names()) == {*PAPER_1, *PAPER_3, *MODERN, *PORTABLE}
     assert [preset.name for preset in PRESETS.values()] == list(preset_names())
     for preset in PRESETS.values():
         assert preset.base in ("", "gpt2-124m")

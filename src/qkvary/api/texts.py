@@ -6,20 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import overload
 
-from qkvary.api.models import load, read_count
+from qkvary.api.checkpoints import Checkpoint, open_checkpoint
+from qkvary.api.models import read_count
 from qkvary.api.results import Result
-from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
 from qkvary.inference.prompts import choose_sampling, make_requests
-from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.evaluation import evaluation_report, text_data
-
-Checkpoint = str | Path | LoadedModel | tuple[LanguageModel, Tokenizer | None]
-"""A checkpoint by its name or path, or what ``qk.load`` returned."""
 
 
 @overload
@@ -93,7 +88,7 @@ def generate(
             out of its range.
         DamagedError: if the checkpoint is damaged.
     """
-    loaded, _ = _open(model)
+    loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
     several = [prompt] if isinstance(prompt, str) else list(prompt)
@@ -148,7 +143,7 @@ def evaluate(
         ValueError: if there is no such checkpoint or text, or the network cannot read such windows.
         DamagedError: if the checkpoint or the set is damaged.
     """
-    loaded, name = _open(model)
+    loaded, name = open_checkpoint(model)
     paths = [data] if isinstance(data, str | Path) else data
     reading = TextReading(
         data=tuple(Path(path).expanduser() for path in paths),
@@ -170,15 +165,3 @@ def evaluate(
         **text_data(measured),
     }
     return Result(measured, evaluation_report(document))
-
-
-def _open(model: Checkpoint) -> tuple[LoadedModel, str]:
-    """Return a loaded model, and what it is called."""
-    if isinstance(model, str | Path):
-        return load(model), str(model)
-    if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return LoadedModel(*model), "the given network"
-    raise ValueError(
-        "expected the name or path of a checkpoint, or a network with its tokenizer as qk.load "
-        f"returns them, got {type(model).__name__}"
-    )

@@ -10,7 +10,7 @@ from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
-from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Source
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
 
@@ -20,6 +20,8 @@ IdentityScale = Literal["derived", "published", "none"]
 ValueRope = Literal["none", "counter", "rotated"]
 Kernel = Literal["auto", "explicit", "sdpa"]
 
+KV_NORM_EPS = 1e-6
+"""Epsilon of the norm of what key and value share, as latent attention is published."""
 LARGEST_STD = 1000
 """Sums of weights of a larger deviation overflow."""
 PUBLISHED_IDENTITY_SCALE = 0.5
@@ -73,7 +75,8 @@ class ScaleConfig:
     """The scale of content scores."""
 
     by: ScaleBy = "head"
-    """1/sqrt(head_dim), or 1/sqrt(d_model) as in the character and vision code of paper 2."""
+    """1/sqrt(head_dim), the channels of decoupled positions included, or 1/sqrt(d_model) as in the
+    character and vision code of paper 2."""
     identity: IdentityScale = "derived"
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
 
@@ -223,13 +226,48 @@ class AttentionConfig:
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
-        """Heads of a source: those of key and value, unless only the query reads it."""
+        """Heads of a source: those of key and value, unless only the query reads it.
+
+        A latent is one head, and so is the key of decoupled positions.
+        """
+        if source == KEY_ROPE or self._is_joint_latent(source):
+            return 1
+        if source == QUERY_ROPE:
+            return self.num_heads
         only_query = self.variant.sharing.readers(source) == ("query",)
         return self.num_heads if only_query or source == IDENTITY else self.num_kv_heads
 
+    def channels(self, source: Source) -> int:
+        """Channels of a head of a source."""
+        variant = self.variant
+        if source in (QUERY_ROPE, KEY_ROPE):
+            return variant.decoupled or 0
+        joint = variant.latent if self._is_joint_latent(source) else None
+        return self.size_per_head if joint is None else joint
+
     def width(self, source: Source) -> int:
         """Channels of a source over all its heads."""
-        return self.heads(source) * self.size_per_head
+        return self.heads(source) * self.channels(source)
+
+    def _is_joint_latent(self, source: Source) -> bool:
+        return self.variant.latent is not None and source == self.variant.sharing.key
+
+    @property
+    def kv_width(self) -> int:
+        """Channels of key or value over all their heads."""
+        return self.num_kv_heads * self.size_per_head
+
+    @property
+    def rotated_channels(self) -> int:
+        """Channels of a head that are rotated, those of decoupled positions included; 0 if none."""
+        if self.variant.positions == "rotary":
+            return self.position.rotary_dim(self.size_per_head)
+        return self.variant.decoupled or 0
+
+    @property
+    def compared_channels(self) -> int:
+        """Channels that a query and a key are compared over."""
+        return self.size_per_head + (self.variant.decoupled or 0)
 
     @property
     def value_rope(self) -> ValueRope:
@@ -269,7 +307,8 @@ class AttentionConfig:
     def _packed_width(self) -> int:
         if self.init.matched or self.init.scheme == "xavier-matrices":
             return self._baseline_width
-        return max(1, sum(self.width(source) for source in self.variant.projections))
+        roles = self.variant.sharing.projections
+        return max(1, sum(self.width(source) for source in roles))
 
     @property
     def _baseline_width(self) -> int:
@@ -280,7 +319,7 @@ class AttentionConfig:
     @property
     def score_scale(self) -> float:
         """The factor of q . k, with the identity correction and without the temperature."""
-        base = 1.0 / math.sqrt(self.size_per_head if self.scale.by == "head" else self.d_model)
+        base = 1.0 / math.sqrt(self.compared_channels if self.scale.by == "head" else self.d_model)
         return base * self.identity_correction
 
     @property

@@ -51,9 +51,8 @@ class ProjectedAttention:
         """
         own = self.config.variant
         given = dataclasses.replace(
-            variant,
+            variant.keep_positions(own),
             window=own.window if variant.window is None else variant.window,
-            positions=own.positions if variant.positions == "none" else variant.positions,
         )
         if self.reads_layer is not None and given.sharing.query in given.cached:
             raise ValueError(
@@ -355,6 +354,8 @@ class Layer:
     """Further learned numbers."""
     products: int = 0
     """Multiply-accumulates of a token with matrices that are computed instead of learned."""
+    has_own_weights: bool = True
+    """False for a layer that has the weights of the one before."""
 
 
 def attention_width(attention: AttentionLayer) -> int:

@@ -5,7 +5,7 @@ from dataclasses import fields
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Role, Source
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.text.names import listed
@@ -92,7 +92,8 @@ def write_equation(variant: Variant) -> str:
     """
     sharing = variant.sharing
     query, key, value = (_write_source(variant, sharing.roles[role]) for role in _ROLES)
-    factors = (_write_query(variant, query), key)
+    factors = (_write_query(variant, query), _write_key_value(variant, key, "k"))
+    value = _write_key_value(variant, value, "v")
     role = next((term.role for term in variant.terms if term.role), None)
     query, key = (role.format(role=one) if role else _group(one) for one in factors)
     core = CORES[variant.core]
@@ -109,7 +110,9 @@ def write_equation(variant: Variant) -> str:
 
 def name_cached(variant: Variant) -> str:
     """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
-    return listed(["x" if source == IDENTITY else source.upper() for source in variant.cached])
+    shared = "K" if variant.latent is None else "the latent"
+    names = {IDENTITY: "x", "k": shared, KEY_ROPE: "the rotary key"}
+    return listed([names.get(source, source.upper()) for source in variant.cached])
 
 
 def describe_layers(model: Model) -> str:
@@ -140,6 +143,13 @@ def _write_source(variant: Variant, source: Source) -> str:
     if source == IDENTITY:
         return "x"
     return f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
+
+
+def _write_key_value(variant: Variant, source: str, letter: str) -> str:
+    for term in variant.terms:
+        if term.key_value is not None:
+            source = term.key_value.format(source=source, letter=letter)
+    return source
 
 
 def _write_query(variant: Variant, query: str) -> str:

@@ -150,7 +150,7 @@ def as_model(network: Network, name: str = "network") -> Model:
 
 def block_layers(network: Network) -> tuple[Layer, ...]:
     """Return the blocks of a network without cross attention."""
-    norm, block = block_norm(network), network.block
+    norms, block = block_norms(network), network.block
     feed_forward = FeedForward(
         d_model=network.d_model,
         d_ff=block.d_ff,
@@ -161,22 +161,27 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
         id(config): Layer(
             attention=ProjectedAttention(config=config),
             feed_forward=(feed_forward,),
-            norms=(norm, norm),
+            norms=(*norms, *norms),
         )
         for config in network.layers
     }
-    return tuple(kinds[id(config)] for config in network.layers)
+    layers = tuple(kinds[id(config)] for config in network.layers)
+    if not network.shared_blocks:
+        return layers
+    again = dataclasses.replace(layers[0], has_own_weights=False)
+    return (layers[0], *[again] * (len(layers) - 1))
 
 
-def block_norm(network: Network) -> Norm:
-    """Return a normalisation of a network's blocks."""
+def block_norms(network: Network) -> tuple[Norm, ...]:
+    """Return the normalisation of a sublayer of a network's blocks, where there is one."""
     has_bias = network.block.norm == "layernorm" and network.block.bias
-    return Norm(width=network.d_model, bias=has_bias)
+    norm = Norm(width=network.d_model, bias=has_bias)
+    return () if network.block.norm == "none" else (norm,)
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
     """Return the normalisation behind the last block, where there is one."""
-    return (block_norm(network),) if network.block.has_final_norm else ()
+    return block_norms(network) if network.block.has_final_norm else ()
 
 
 def _describe_encoder(network: EncoderConfig) -> Model:
@@ -235,11 +240,11 @@ def _describe_vision_transformer(network: VisionTransformerConfig) -> Model:
 
 
 def _describe_encoder_decoder(network: EncoderDecoderConfig) -> Model:
-    d_model, vocabulary, norm = network.d_model, network.vocabulary, block_norm(network)
+    d_model, vocabulary, norms = network.d_model, network.vocabulary, block_norms(network)
     positions = _position_tables(network, network.positions)
     layers = tuple(
         dataclasses.replace(
-            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, norm)
+            layer, cross=ProjectedAttention(config=cross), norms=(*layer.norms, *norms)
         )
         for layer, cross in zip(block_layers(network), network.cross, strict=True)
     )

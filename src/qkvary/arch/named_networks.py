@@ -10,11 +10,30 @@ from types import MappingProxyType
 from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, modern_network
+from qkvary.arch.published_networks import (
+    gpt_124m,
+    gpt_300m,
+    gpt_1200m,
+    make_portable,
+    modern_network,
+)
 from qkvary.arch.variants import Variant
 from qkvary.text.names import find_name, spell, suggest
 
 _IDENTITY = gpt_124m("I-K-V")
+
+_MODERN = {
+    "lm-10m": modern_network(
+        d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
+    ),
+    "lm-30m": modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
+    "lm-60m": modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
+    "lm-124m": modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
+    "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
+    "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+}
+PORTABLE_SIZES = ("lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
+"""The modern networks that have a portable form of their own name."""
 
 NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
     {
@@ -35,14 +54,8 @@ NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
         "gpt2-124m-decay": gpt_124m(),
         "gpt2-124m-scale": gpt_124m("QKV@t2"),
         "gpt2-124m-decay-scale": gpt_124m("QKV@t2"),
-        "lm-10m": modern_network(
-            d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
-        ),
-        "lm-30m": modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
-        "lm-60m": modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
-        "lm-124m": modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
-        "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
-        "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+        **_MODERN,
+        **{f"{name}-portable": make_portable(_MODERN[name]) for name in PORTABLE_SIZES},
     }
 )
 """Every network by name, the papers' first."""
@@ -99,9 +112,4 @@ def _vary(network: LanguageModelConfig, variant: Variant | str | None) -> Langua
     if variant is None:
         return network
     own = network.layers[0].variant
-    return network.with_variant(keep_positions(as_variant(variant), own))
-
-
-def keep_positions(variant: Variant, own: Variant) -> Variant:
-    """Return a variant with the positions of a network's own, if it names none."""
-    return replace(variant, positions=own.positions) if variant.positions == "none" else variant
+    return network.with_variant(as_variant(variant).keep_positions(own))

@@ -13,9 +13,10 @@ from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import QKV, Variant
 
-Activation = Literal["relu", "gelu", "swiglu"]
-Norm = Literal["layernorm", "rmsnorm"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
+Norm = Literal["layernorm", "rmsnorm", "none"]
 NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
+Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
 CrossSharing = Literal["none", "same", "published-code"]
 
@@ -28,9 +29,10 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Its nonlinearity; ``swiglu`` has a third matrix and no biases."""
+    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU, and ``swiglu`` has a third
+    matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation (epsilon 1e-5)."""
+    """Kind of normalisation, or none anywhere in the stack."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and one behind the last block, which ``pre-only`` omits.
     ``post``: after each residual sum; ``post-final`` has one more behind the last block.
@@ -43,9 +45,19 @@ class BlockConfig:
     """Dropout on the output of the feed-forward network, where it is not that of both sublayers."""
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
+    norm_eps: float = field(default=1e-5, metadata=ADDED_LATER)
+    """Epsilon of the normalisations around the sublayers and behind the last block."""
+    skips: Skips = field(default="both", metadata=ADDED_LATER)
+    """The sublayers whose input is added to their output."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.norm == "none" and self.norm_placement != "pre":
+            raise ValueError(
+                f"expected the norm placement pre without norms, got {self.norm_placement}"
+            )
+        if not 0 < self.norm_eps < 1:
+            raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
         if self.d_ff < 1:
             raise ValueError(f"expected a positive d_ff, got {self.d_ff}")
         for name in ("dropout", "inner_dropout", "feed_forward_dropout"):
@@ -56,7 +68,17 @@ class BlockConfig:
     @property
     def has_final_norm(self) -> bool:
         """Whether one more normalisation follows the last block."""
-        return self.norm_placement not in ("pre-only", "post")
+        return self.norm != "none" and self.norm_placement not in ("pre-only", "post")
+
+    @property
+    def has_attention_skip(self) -> bool:
+        """Whether the input of attention is added to its output."""
+        return self.skips in ("both", "attention")
+
+    @property
+    def has_feed_forward_skip(self) -> bool:
+        """Whether the input of the feed-forward network is added to its output."""
+        return self.skips in ("both", "feed-forward")
 
     @property
     def has_feed_forward_bias(self) -> bool:
@@ -76,6 +98,8 @@ class Network:
     """Blocks."""
     init: Initialization = TORCH_INIT
     """Initialisation of everything but the attention projections."""
+    shared_blocks: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether all layers are one block with one set of weights (Lan et al. 2020, "ALBERT")."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -89,6 +113,8 @@ class Network:
                 )
             if len({layer.d_model for layer in self.attention}) != 1:
                 raise ValueError("expected attention layers of one d_model")
+            if self.shared_blocks:
+                raise ValueError("expected one attention layer for all with shared blocks")
 
     @property
     def layers(self) -> tuple[AttentionConfig, ...]:
@@ -284,6 +310,12 @@ class EncoderDecoderConfig(TokenNetwork):
             raise ValueError(
                 f"expected the norm placement pre in an encoder-decoder, got "
                 f"{self.block.norm_placement}"
+            )
+        if self.block.norm == "none" or self.block.skips != "both" or self.shared_blocks:
+            raise ValueError(
+                "expected norms, both skips and blocks of their own in an encoder-decoder, got "
+                f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
+                f"{self.shared_blocks}"
             )
         for layer in self.cross:
             if layer.variant.window is not None or layer.variant.diagonal != "none":

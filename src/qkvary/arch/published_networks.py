@@ -4,13 +4,24 @@ Sizes as the papers' texts and their public code agree on them; where code and t
 function says so.
 """
 
-from qkvary.arch.attention import AttentionConfig, IdentityScale, Initialization, ScaleConfig
+from dataclasses import replace
+
+from qkvary.arch.attention import (
+    KV_NORM_EPS,
+    AttentionConfig,
+    IdentityScale,
+    Initialization,
+    ScaleConfig,
+)
 from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import Variant
 
 GPT2_VOCABULARY = 50_304
 """Tokens of the GPT-2 tokenizer, padded to a multiple of 64."""
+
+PORTABLE = "Q-K=V@decoupled-16@kv-norm"
+"""The variant of portable networks, unless another is given."""
 
 _GPT2_INIT = Initialization(scheme="normal", std=0.02)
 
@@ -108,6 +119,22 @@ def modern_network(
         positions="none",
         init=init,
     )
+
+
+def make_portable(
+    network: LanguageModelConfig, variant: Variant | str = PORTABLE
+) -> LanguageModelConfig:
+    """Return a modern language model in the form that engines for latent attention compute.
+
+    Its key and value are one normalised tensor, its positions decoupled rotary ones, and every
+    norm has the epsilon that such engines have.
+
+    Args:
+        network: Of :func:`modern_network`.
+        variant: Its attention.
+    """
+    block = replace(network.block, norm_eps=KV_NORM_EPS)
+    return replace(network, block=block).with_variant(as_variant(variant))
 
 
 def synthetic_encoder(variant: Variant | str = "QKV") -> EncoderConfig:

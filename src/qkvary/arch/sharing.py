@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 Role = Literal["query", "key", "value"]
-Source = Literal["q", "k", "v", "x"]
+Source = Literal["q", "k", "v", "x", "q_rope", "k_rope"]
 
 ROLES: tuple[Role, ...] = get_args(Role)
 IDENTITY: Source = "x"
+QUERY_ROPE: Source = "q_rope"
+"""What decoupled rotary positions compare beside query and key: the queries' side."""
+KEY_ROPE: Source = "k_rope"
+"""The keys' side, one for all heads."""
 
 _LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 

@@ -18,6 +18,7 @@ Origin = Literal[
     "overview article",
     "sparse attention",
     "softmax-free attention",
+    "latent attention",
     "this project",
 ]
 
@@ -83,6 +84,16 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q=K=V@rotary", "this project", "still a Gram matrix: R(i) k_i . R(j) k_j"),
     NamedVariant("Q-K=V@rotary", "this project", "three meanings: see value_rope"),
     NamedVariant("QKV@rotary", "standard attention"),
+    NamedVariant(
+        "Q-K=V@decoupled-16@kv-norm",
+        "this project",
+        "portable: latent attention whose matrices pick a head's block",
+    ),
+    NamedVariant(
+        "Q-K=V@decoupled-16@latent-64@kv-norm",
+        "latent attention",
+        "multi-head latent attention (MLA), DeepSeek-AI 2024",
+    ),
     NamedVariant("Q=K-V@diag-mean", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-norm", "three projections", "appendix A.2"),
     NamedVariant("Q=K-V@diag-mean-unscaled", "three projections", "as its listing in figure 5"),

@@ -15,12 +15,19 @@ Core = Literal["softmax", "sima", "soft"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms:
-    """The fields of a variant that say what its scores are, beside products of query and key."""
+    """The fields of a variant that say what its scores are made of, beside query and key."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
     positions: ScorePosition = "none"
     """A joint (i, j) position term in the scores."""
+    decoupled: int | None = None
+    """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
+    its own, meets one rotated key that all heads share, and adds to the products."""
+    latent: int | None = None
+    """Width of the one latent that a shared key and value are both made of, by a matrix each."""
+    kv_norm: bool = False
+    """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     window: int | None = None
     """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
     stride: int | None = None
@@ -33,6 +40,11 @@ class ScoreTerms:
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """What makes weights of scores (:data:`CORES`)."""
+
+    @property
+    def has_positions(self) -> bool:
+        """Whether the scores depend on joint positions (i, j)."""
+        return self.positions != "none" or self.decoupled is not None
 
     @property
     def reach(self) -> int | None:
@@ -59,6 +71,8 @@ class TermEntry:
     """The scores with it, as an equation."""
     role: str | None = None
     """Query and key with it, as an equation, where it changes them."""
+    key_value: str | None = None
+    """What key or value reads with it, as an equation of ``{source}`` and the role's letter."""
     is_symmetric: bool = True
     """Whether scores that are equal for (i, j) and (j, i) stay so."""
     before_scale: bool = False
@@ -116,7 +130,29 @@ DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(Sco
 
 TERMS: tuple[TermEntry, ...] = (
     TermEntry(
+        "kv_norm",
+        "kv_norm",
+        "what key and value share is normalised over all KV heads",
+        key_value="N({source})",
+        is_symmetric=False,
+    ),
+    TermEntry(
+        "latent",
+        "latent",
+        "key and value are each made of a latent of {value} channels",
+        key_value="{source} B{letter}",
+        is_symmetric=False,
+    ),
+    TermEntry(
         "rotary", "positions", "query and key are rotated by their positions", role="R({role})"
+    ),
+    TermEntry(
+        "decoupled",
+        "decoupled",
+        "{value} rotated channels of each query meet one rotated key that all heads share",
+        "[{scores} + R(x Wqr) R(x Wkr)ᵀ]",
+        is_symmetric=False,
+        before_scale=True,
     ),
     TermEntry(
         "diagonal",
@@ -159,7 +195,7 @@ TERMS: tuple[TermEntry, ...] = (
 )
 """Every term, in the order of application."""
 
-_ANY = ("plus", "positions", "window", "stride", "diagonal", "temperature")
+_ANY = ("plus", "positions", "decoupled", "window", "stride", "diagonal", "temperature")
 
 CORES: Mapping[str, CoreEntry] = {
     core.name: core
@@ -192,6 +228,9 @@ _POSITIONS = get_args(ScorePosition)[1:]
 
 OPTIONS: Mapping[str, Option] = {
     "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
+    "decoupled": Option("decoupled-{}", r"decoupled-(\d+)", "decoupled-N (shared rotary key)", int),
+    "latent": Option("latent-{}", r"latent-(\d+)", "latent-N (of key and value)", int),
+    "kv_norm": Option("kv-norm", "(kv-norm)", "kv-norm", bool),
     "window": Option("w{}", r"w(\d+)", "wN (window)", int),
     "stride": Option("s{}", r"s(\d+)", "sN (stride)", int),
     "diagonal": Option(

@@ -3,11 +3,11 @@
 Sizes live in ``arch.attention``; the spelling of labels in ``arch.labels``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from qkvary.arch.choices import check_choices
-from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Sharing, Source, share
 from qkvary.arch.terms import CORES, DEFAULTS, ScoreTerms
 from qkvary.text.names import listed
 
@@ -76,6 +76,7 @@ class Variant(ScoreTerms):
             self._check_query_form,
             self._check_heads,
             self._check_ranks,
+            self._check_key_value,
             self._check_scores,
         ):
             check()
@@ -135,7 +136,47 @@ class Variant(ScoreTerms):
                 f"reads {self.sharing.value}; give the rank to that projection instead"
             )
 
+    def _check_key_value(self) -> None:
+        """Refuse what a shared key and value cannot be made of."""
+        sharing, given = self.sharing, self.sharing.format_tuple({})
+        is_shared = sharing.key == sharing.value != IDENTITY
+        if self.kv_norm and not is_shared:
+            raise ValueError(
+                "expected a learned tensor that key and value share for kv-norm, which normalises "
+                f"it, got {given}; choices: Q-K=V, I-K=V, Q=K=V"
+            )
+        if self.latent is None:
+            return
+        if self.latent < 1:
+            raise ValueError(f"expected a latent of at least 1 channel, got {self.latent}")
+        if not is_shared or sharing.query == sharing.key or self.k_rank:
+            raise ValueError(
+                "expected a latent that key and value read alone, through one full projection, got "
+                f"{sharing.format_tuple({'k': f'[{self.k_rank}]'} if self.k_rank else {})}; "
+                "choices: Q-K=V, I-K=V"
+            )
+        if self.positions == "rotary":
+            raise ValueError(
+                "expected positions that leave keys as they are made of a latent, got rotary; "
+                "choices: decoupled-N, alibi, relative"
+            )
+
+    def _check_decoupled(self) -> None:
+        if self.decoupled is None:
+            return
+        if self.decoupled < 2 or self.decoupled % 2:
+            raise ValueError(
+                "expected an even number of decoupled rotary channels of at least 2, got "
+                f"{self.decoupled}"
+            )
+        if self.positions == "rotary":
+            raise ValueError(
+                "expected keys that are rotated in one way, got rotary and decoupled; choices: "
+                f"rotary, decoupled-{self.decoupled}"
+            )
+
     def _check_scores(self) -> None:
+        self._check_decoupled()
         if self.window is not None and self.window < 1:
             raise ValueError(f"expected a window of at least 1 token, got {self.window}")
         if self.stride is not None and self.stride < 2:
@@ -145,10 +186,15 @@ class Variant(ScoreTerms):
             )
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
-        if self.diagonal != "none" and (not self.sharing.is_symmetric or self.query_form == "map"):
+        compares_itself = self.sharing.is_symmetric and self.query_form != "map"
+        if self.diagonal != "none" and (
+            not compares_itself or self.decoupled is not None or self.kv_norm
+        ):
             raise ValueError(
                 "expected query and key to be one tensor for diagonal normalisation (the diagonal "
-                f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}; "
+                f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}"
+                f"{' with decoupled positions' * (self.decoupled is not None)}"
+                f"{' with kv-norm' * self.kv_norm}; "
                 "choices: Q=K-V, Q=K=V"
             )
         core = CORES[self.core]
@@ -163,13 +209,15 @@ class Variant(ScoreTerms):
 
     @property
     def projections(self) -> tuple[Source, ...]:
-        """The learned input projections."""
-        return self.sharing.projections
+        """The learned input projections: those of the roles, and of decoupled positions."""
+        rope = () if self.decoupled is None else (QUERY_ROPE, KEY_ROPE)
+        return (*self.sharing.projections, *rope)
 
     @property
     def cached(self) -> tuple[Source, ...]:
         """The sources that decoding has to keep."""
-        return self.sharing.cached
+        rope = () if self.decoupled is None else (KEY_ROPE,)
+        return (*self.sharing.cached, *rope)
 
     @property
     def identity_roles(self) -> tuple[Role, ...]:
@@ -182,6 +230,12 @@ class Variant(ScoreTerms):
     def weight_decay_factor(self) -> float:
         """The factor of the weight decay, from the query-identity paper."""
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
+
+    def keep_positions(self, own: "Variant") -> "Variant":
+        """Return the variant with the positions of another, if it names none."""
+        if self.has_positions:
+            return self
+        return replace(self, positions=own.positions, decoupled=own.decoupled)
 
     def rank(self, source: Source) -> Rank | None:
         """Return the rank of a learned projection."""

@@ -30,6 +30,8 @@ from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_mani
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
 KIND = "language model"
+MOST_SHARED_LAYERS = 10_000
+"""Layers of one shared block beyond this are damage, not a network."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -230,7 +232,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         fields = cast("dict[str, Any]", decode(data))
         layers = fields["num_layers"]
         # Checked first, because decoding allocates all layers.
-        if isinstance(layers, int) and layers <= tensors:
+        most = MOST_SHARED_LAYERS if fields.get("shared_blocks") is True else tensors
+        if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None

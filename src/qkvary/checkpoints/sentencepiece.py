@@ -1,12 +1,19 @@
-"""One flag of a SentencePiece model file: whether runs of spaces are collapsed.
+"""SentencePiece model files of the kind BPE: pieces, scores, and whether spaces are collapsed.
 
-The file is a protocol buffer, a sequence of numbered fields. Only the path to the flag is read.
+The file is a protocol buffer, a sequence of numbered fields, of which only these are read.
 """
 
+import struct
 from collections.abc import Iterator
+from typing import cast
 
-from qkvary.storage.errors import DamagedError
+from qkvary.data.tokenizers import PieceTokenizer
+from qkvary.storage.errors import DamagedError, UsageError
 
+_PIECE, _TRAINER = 1, 2
+_TEXT, _SCORE = 1, 2
+_MODEL_TYPE, _BPE = 3, 2
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _NORMALIZER, _REMOVE_EXTRA_SPACES = 3, 4
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
@@ -32,6 +39,42 @@ def joins_spaces(data: bytes, where: str) -> bool:
     except (IndexError, ValueError):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
     return found
+
+
+def read_pieces(data: bytes, where: str) -> PieceTokenizer:
+    """Return the tokenizer of a model.
+
+    Args:
+        data: The bytes of a ``.model`` file.
+        where: Its name in messages.
+
+    Raises:
+        DamagedError: if the bytes are not such a model, or pieces are missing.
+        UsageError: if it is a model of another kind than BPE.
+    """
+    joins = joins_spaces(data, where)
+    pieces: list[bytes] = []
+    scores: list[float] = []
+    # The default, which is not stored, is unigram.
+    kind = 1
+    try:
+        for number, value in _fields(data):
+            if number == _TRAINER and isinstance(value, bytes):
+                kind = dict(_fields(value)).get(_MODEL_TYPE, kind)
+            if number == _PIECE and isinstance(value, bytes):
+                fields = dict(_fields(value))
+                text = cast("bytes", fields.get(_TEXT, b"")).decode("utf-8")
+                pieces.append(text.replace(_SPACE, " ").encode())
+                score = fields.get(_SCORE, bytes(4))
+                scores.append(struct.unpack("<f", cast("bytes", score))[0])
+    except (IndexError, ValueError, AttributeError, TypeError, struct.error):
+        raise DamagedError(f"{where} is not a SentencePiece model") from None
+    if kind != _BPE:
+        raise UsageError(f"expected a SentencePiece model of the kind BPE in {where}, got another")
+    try:
+        return PieceTokenizer(pieces, scores, joins_spaces=joins)
+    except ValueError as error:
+        raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

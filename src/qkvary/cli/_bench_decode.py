@@ -1,7 +1,6 @@
 """Measure decoding: memory and speed per variant, beside transformers and without a cache."""
 
 import dataclasses
-import shlex
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
@@ -24,7 +23,7 @@ from qkvary.cli._options import (
     convert_count,
     convert_threads,
 )
-from qkvary.cli._output import console, printable, show
+from qkvary.cli._output import command_line, console, printable, show
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
 from qkvary.inference.benchmark.records import (
@@ -46,7 +45,6 @@ DEFAULT_CONTEXT, DEFAULT_TOKENS, DEFAULT_MEMORY_CONTEXT = 256, 240, 2**15
 SHORTEST_PROMPT = 16
 MEMORY_CHUNK = 128
 """Prompt tokens per forward pass when memory is measured."""
-PROGRAM = "qkvary bench decode"
 
 
 @Parameter(name="*")
@@ -56,32 +54,21 @@ class Cases:
 
     context: Annotated[
         str | None,
-        Parameter(
-            name="--context",
-            help="Tokens of prompt and answer together, such as 256,4k. 256 if not given.",
-        ),
+        Parameter(help="Tokens of prompt and answer together, such as 256,4k. 256 if not given."),
     ] = None
-    batch: Annotated[str, Parameter(name="--batch", help="Batch sizes, such as 1,8.")] = "1"
+    batch: Annotated[str, Parameter(help="Batch sizes, such as 1,8.")] = "1"
     dtype: Annotated[
         str | None,
-        Parameter(
-            name="--dtype",
-            help="Number formats, such as float32,bfloat16. As stored, or float32.",
-        ),
+        Parameter(help="Number formats, such as float32,bfloat16. As stored, or float32."),
     ] = None
     layout: Annotated[
-        str | None,
-        Parameter(
-            name="--layout", help=f"Contents of the cache: {', '.join(get_args(CacheLayout))}."
-        ),
+        str | None, Parameter(help=f"Contents of the cache: {', '.join(get_args(CacheLayout))}.")
     ] = None
     storage: Annotated[
-        str | None,
-        Parameter(name="--storage", help="Its storage: preallocated, growing, int8-g64, int4-b32."),
+        str | None, Parameter(help="Its storage: preallocated, growing, int8-g64, int4-b32.")
     ] = None
     kernel: Annotated[
-        str | None,
-        Parameter(name="--kernel", help=f"The kernel: {', '.join(get_args(DecodeKernel))}."),
+        str | None, Parameter(help=f"The kernel: {', '.join(get_args(DecodeKernel))}.")
     ] = None
 
 
@@ -90,11 +77,11 @@ class Cases:
 class Network:
     """The network with random weights."""
 
-    d_model: Annotated[int, Parameter(name="--d-model", help="Width.")] = 256
-    num_layers: Annotated[int, Parameter(name="--num-layers", help="Blocks.")] = 4
-    num_heads: Annotated[int, Parameter(name="--num-heads", help="Query heads.")] = 4
-    vocabulary: Annotated[int, Parameter(name="--vocabulary", help="Vocabulary size.")] = 512
-    seed: Annotated[int, Parameter(name="--seed", help="Seed of weights and prompts.")] = 0
+    d_model: Annotated[int, Parameter(help="Width.")] = 256
+    num_layers: Annotated[int, Parameter(help="Blocks.")] = 4
+    num_heads: Annotated[int, Parameter(help="Query heads.")] = 4
+    vocabulary: Annotated[int, Parameter(help="Vocabulary size.")] = 512
+    seed: Annotated[int, Parameter(help="Seed of weights and prompts.")] = 0
 
 
 @Parameter(name="*")
@@ -105,30 +92,24 @@ class Measuring:
     tokens: Annotated[
         int | None,
         Parameter(
-            name="--tokens",
             converter=convert_count,
             help="New tokens per answer. 240, or as many as the context leaves, if not given.",
         ),
     ] = None
-    rounds: Annotated[int, Parameter(name="--rounds", help="Answers per runner.")] = 7
-    threads: Annotated[
-        int, Parameter(name="--threads", converter=convert_threads, help="Threads of torch.")
-    ] = 1
+    rounds: Annotated[int, Parameter(help="Answers per runner.")] = 7
+    threads: Annotated[int, Parameter(converter=convert_threads, help="Threads of torch.")] = 1
     device: Device = "cpu"
     memory_context: Annotated[
         int,
         Parameter(
-            name="--memory-context",
             converter=convert_count,
             help="Context at which peak memory is compared with the formula; 0 for the cases only.",
         ),
     ] = DEFAULT_MEMORY_CONTEXT
-    memory: Annotated[
-        bool, Parameter(name="--memory", help="Measure peak memory, each time in a new process.")
-    ] = True
-    transformers: Annotated[
-        bool, Parameter(name="--transformers", help="Measure transformers' generate too.")
-    ] = True
+    memory: Annotated[bool, Parameter(help="Measure peak memory, each time in a new process.")] = (
+        True
+    )
+    transformers: Annotated[bool, Parameter(help="Measure transformers' generate too.")] = True
 
 
 DEFAULT_CASES = Cases()
@@ -171,8 +152,7 @@ Target = Annotated[
     ),
 ]
 Stored = Annotated[
-    Path | None,
-    Parameter(name="--read", help="Measure nothing; show and write this record (.json)."),
+    Path | None, Parameter(help="Measure nothing; show and write this record (.json).")
 ]
 
 
@@ -207,7 +187,11 @@ def command(
         screen = None if json_output else console(sys.stderr)
         from qkvary.inference.benchmark.measurements import measure
 
-        record = measure(question, command=_command_line(), log=lambda text: _log(screen, text))
+        record = measure(
+            question,
+            command=command_line("bench decode", "qkvary bench decode"),
+            log=lambda text: _log(screen, text),
+        )
     report = decode_report(record)
     files: tuple[Path, ...] = ()
     if out is not None:
@@ -361,12 +345,6 @@ def _read_storage(text: str) -> CacheOptions:
     if name == "preallocated":
         return CacheOptions(storage="preallocated")
     return parse_options(name)
-
-
-def _command_line() -> str:
-    """Return the command line, or the program if this process was started differently."""
-    words = sys.argv[1:]
-    return shlex.join(["qkvary", *words]) if words[:2] == PROGRAM.split()[1:] else PROGRAM
 
 
 def _log(screen: Console | None, text: str) -> None:

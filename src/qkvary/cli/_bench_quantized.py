@@ -27,28 +27,20 @@ DEFAULT_STORAGES = (
     "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
 )
 
-Text = Annotated[
-    Path, Parameter(name="--text", help="A file of text that the network was not trained on.")
-]
+Text = Annotated[Path, Parameter(help="A file of text that the network was not trained on.")]
 Contexts = Annotated[
     str | None,
-    Parameter(
-        name="--context",
-        help="Tokens of a window, such as 128,1k. 128, 512 and the maximum if not given.",
-    ),
+    Parameter(help="Tokens of a window, such as 128,1k. 128, 512 and the maximum if not given."),
 ]
 Storages = Annotated[
     str,
     Parameter(
-        name="--storage",
         help="Bits and scales: int8-g64 (by token and 64 channels), int4-b32 (by channel over 32 "
-        "tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first.",
+        "tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first."
     ),
 ]
-Layout = Annotated[CacheLayout, Parameter(name="--layout", help="Contents of the cache.")]
-Tokens = Annotated[
-    str, Parameter(name="--tokens", help="Maximum number of tokens to decode with each storage.")
-]
+Layout = Annotated[CacheLayout, Parameter(help="Contents of the cache.")]
+Tokens = Annotated[str, Parameter(help="Maximum number of tokens to decode with each storage.")]
 
 
 def command(

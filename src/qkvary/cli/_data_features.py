@@ -17,9 +17,8 @@ from qkvary.storage.packages import require
 Weights = Annotated[
     Path,
     Parameter(
-        name="--weights",
         help="A folder of ResNet-34 with config.json and model.safetensors, such as a copy of "
-        "microsoft/resnet-34.",
+        "microsoft/resnet-34."
     ),
 ]
 

@@ -27,23 +27,13 @@ Source = Annotated[
     ),
 ]
 Tokenizer = Annotated[
-    str,
-    Parameter(
-        name="--tokenizer",
-        help="gpt2, bytes, characters, or the path of a tokenizer.json or its folder.",
-    ),
+    str, Parameter(help="gpt2, bytes, characters, or the path of a tokenizer.json or its folder.")
 ]
-Separator = Annotated[
-    str,
-    Parameter(name="--separator", help="The token after every document, for a tokenizer.json."),
-]
+Separator = Annotated[str, Parameter(help="The token after every document, for a tokenizer.json.")]
 Out = Annotated[
-    Path | None,
-    Parameter(name="--out", help="Folder of the set; by default data/NAME-TOKENIZER of the cache."),
+    Path | None, Parameter(help="Folder of the set; by default data/NAME-TOKENIZER of the cache.")
 ]
-Workers = Annotated[
-    int | None, Parameter(name="--workers", help="Threads; by default one for each processor.")
-]
+Workers = Annotated[int | None, Parameter(help="Threads; by default one for each processor.")]
 
 
 @Parameter(name="*")
@@ -52,26 +42,23 @@ class Documents:
     """The selection of documents, and of those for validation."""
 
     name: Annotated[
-        str | None, Parameter(name="--name", help="Name of the set; by default that of the source.")
+        str | None, Parameter(help="Name of the set; by default that of the source.")
     ] = None
-    field: Annotated[
-        str, Parameter(name="--field", help="The field of a line or row that holds the text.")
-    ] = "text"
+    field: Annotated[str, Parameter(help="The field of a line or row that holds the text.")] = (
+        "text"
+    )
     validation: Annotated[
-        Path | None,
-        Parameter(name="--validation", help="A file or folder of documents for validation."),
+        Path | None, Parameter(help="A file or folder of documents for validation.")
     ] = None
     held_out: Annotated[
         float | None,
         Parameter(
-            name="--held-out",
-            help="Share of documents for validation, without --validation; 0.05 of local ones.",
+            help="Share of documents for validation, without --validation; 0.05 of local ones."
         ),
     ] = None
     max_tokens: Annotated[
         int | None,
         Parameter(
-            name="--max-tokens",
             converter=convert_positive,
             help="Stop after the training document that reaches this many tokens: 100000, 64M.",
         ),

@@ -16,9 +16,7 @@ SAMPLE_TOKENS = 60
 Reference = Annotated[
     str, Parameter(help="Folder, or name/tokenizer of a set in the cache: english-novels/gpt2.")
 ]
-Document = Annotated[
-    int, Parameter(name="--document", help="Document of the training split to show.")
-]
+Document = Annotated[int, Parameter(help="Document of the training split to show.")]
 
 
 def command(prepared: Reference, /, *, document: Document = 0, json_output: Json = False) -> None:

@@ -14,18 +14,10 @@ class Hardware:
     gpu: Annotated[
         str | None, Parameter(name=("--gpu", "--device"), help="A device, such as a100-40gb.")
     ] = None
-    memory: Annotated[
-        str | None, Parameter(name="--memory", help="Memory, if not the device's: 24GiB, 40GB.")
-    ] = None
-    bandwidth: Annotated[
-        str | None, Parameter(name="--bandwidth", help="Bandwidth, such as 68GB/s.")
-    ] = None
-    flops: Annotated[
-        str | None, Parameter(name="--flops", help="16-bit matrix rate, such as 2TFLOPS.")
-    ] = None
-    reserve: Annotated[
-        str, Parameter(name="--reserve", help="Memory for activations and the engine.")
-    ] = "10%"
-    price: Annotated[
-        float | None, Parameter(name="--price", help="Price per device and month.")
-    ] = None
+    memory: Annotated[str | None, Parameter(help="Memory, if not the device's: 24GiB, 40GB.")] = (
+        None
+    )
+    bandwidth: Annotated[str | None, Parameter(help="Bandwidth, such as 68GB/s.")] = None
+    flops: Annotated[str | None, Parameter(help="16-bit matrix rate, such as 2TFLOPS.")] = None
+    reserve: Annotated[str, Parameter(help="Memory for activations and the engine.")] = "10%"
+    price: Annotated[float | None, Parameter(help="Price per device and month.")] = None

@@ -36,7 +36,6 @@ VariantLabels = Annotated[
 Context = Annotated[
     int | None,
     Parameter(
-        name="--context",
         converter=convert_positive,
         help="Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k.",
     ),
@@ -44,17 +43,11 @@ Context = Annotated[
 EncoderTokens = Annotated[
     int | None,
     Parameter(
-        name="--encoder-tokens",
         converter=convert_positive,
         help="Tokens that an encoder reads; as many as --context if not given.",
     ),
 ]
-WeightFormat = Annotated[
-    str, Parameter(name="--weights", help="Format of the weights: fp32, bf16, fp8, int8, int4.")
-]
+WeightFormat = Annotated[str, Parameter(help="Format of the weights: fp32, bf16, fp8, int8, int4.")]
 Decimal = Annotated[
-    bool,
-    Parameter(
-        name="--decimal", negative=(), help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB."
-    ),
+    bool, Parameter(negative=(), help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.")
 ]

@@ -51,7 +51,7 @@ def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
 Json = Annotated[
     bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
 ]
-Out = Annotated[Path, Parameter(name="--out", help="Folder of runs and reports.")]
+Out = Annotated[Path, Parameter(help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path,
     Parameter(
@@ -62,15 +62,12 @@ Checkpoint = Annotated[
 ]
 CheckpointTokenizer = Annotated[
     str | None,
-    Parameter(
-        name="--tokenizer",
-        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin.",
-    ),
+    Parameter(help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin."),
 ]
-Device = Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")]
+Device = Annotated[str, Parameter(help="Device: cpu, cuda, cuda:1, mps.")]
 NetworkDtype = Annotated[
     Literal["float64", "float32", "bfloat16", "float16"] | None,
-    Parameter(name="--dtype", help="Number format; as stored if not given."),
+    Parameter(help="Number format; as stored if not given."),
 ]
 NetworkWeights = Annotated[
     Literal["int8"] | None,
@@ -96,12 +93,9 @@ class Where:
             name=("--seeds", "--seed"), help="Other seeds than the study's: 7 or 0,1,2 or 0-4."
         ),
     ] = None
-    device: Annotated[str, Parameter(name="--device", help="Device: cpu, cuda, cuda:1, mps.")] = (
-        "cpu"
-    )
+    device: Annotated[str, Parameter(help="Device: cpu, cuda, cuda:1, mps.")] = "cpu"
     dtype: Annotated[
-        Literal["float32", "float64"],
-        Parameter(name="--dtype", help="Number format of the weights."),
+        Literal["float32", "float64"], Parameter(help="Number format of the weights.")
     ] = "float32"
 
 
@@ -113,10 +107,9 @@ DEFAULT_WHERE = Where()
 class Part(Where):
     """The protocol and the part of a study; the same options find its runs again."""
 
-    protocol: Annotated[
-        str | None,
-        Parameter(name="--protocol", help="A study's other protocol, such as clean."),
-    ] = None
+    protocol: Annotated[str | None, Parameter(help="A study's other protocol, such as clean.")] = (
+        None
+    )
     tasks: Annotated[
         tuple[str, ...],
         Parameter(name="--task", negative=(), help="Only this task; repeat it for more."),
@@ -182,10 +175,7 @@ def convert_threads(_kind: object, tokens: Sequence[Token]) -> int:
 
 
 Length = Annotated[
-    int,
-    Parameter(
-        name="--length", converter=convert_count, help="Tokens of the sequence: 1024, 32k, 1M."
-    ),
+    int, Parameter(converter=convert_count, help="Tokens of the sequence: 1024, 32k, 1M.")
 ]
 
 

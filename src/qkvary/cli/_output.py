@@ -5,8 +5,10 @@ Works without a terminal, in a narrow one, and in an ASCII locale.
 
 import math
 import os
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -72,6 +74,23 @@ def show(
     if len(files) > MOST_FILES:
         others = count(len(files) - MOST_FILES, "more file")
         screen.print(Text(printable(f"and {others} in {files[0].parent}")), soft_wrap=True)
+
+
+@contextmanager
+def show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
+    """Show progress in a terminal."""
+    screen = console(sys.stderr)
+    if not screen.is_terminal:
+        yield lambda _done, _total: None
+        return
+    with screen.status(what) as status:
+        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")
+
+
+def command_line(command: str, otherwise: str) -> str:
+    """Return the command line of this process, or a text if another command started it."""
+    words, own = sys.argv[1:], command.split()
+    return shlex.join(["qkvary", *words]) if words[: len(own)] == own else otherwise
 
 
 def sparkline(values: Sequence[float], width: int = 60) -> str:

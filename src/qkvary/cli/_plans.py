@@ -18,10 +18,7 @@ class Load:
 
     context: Context = None
     users: Annotated[
-        int,
-        Parameter(
-            name="--users", converter=convert_positive, help="Users at once, a sequence each."
-        ),
+        int, Parameter(converter=convert_positive, help="Users at once, a sequence each.")
     ] = 1
     encoder_tokens: EncoderTokens = None
     dtype: Annotated[
@@ -29,10 +26,9 @@ class Load:
         Parameter(name=("--dtype", "--cache"), help="Formats of the cache, separated by commas."),
     ] = "bf16,int8"
     weights: WeightFormat = "bf16"
-    task: Annotated[
-        TaskKind,
-        Parameter(name="--task", help="Kind of task: causal text, sets, or images."),
-    ] = "causal"
+    task: Annotated[TaskKind, Parameter(help="Kind of task: causal text, sets, or images.")] = (
+        "causal"
+    )
 
 
 @Parameter(name="*")
@@ -40,22 +36,16 @@ class Load:
 class Purpose:
     """Serving or training, and the settings of training."""
 
-    goal: Annotated[
-        Goal, Parameter(name="--goal", help="Goal of the plan: serving or training.")
-    ] = "serving"
+    goal: Annotated[Goal, Parameter(help="Goal of the plan: serving or training.")] = "serving"
     precision: Annotated[
-        Precision,
-        Parameter(name="--precision", help="Training: 16-bit with 32-bit master weights, or fp32."),
+        Precision, Parameter(help="Training: 16-bit with 32-bit master weights, or fp32.")
     ] = "mixed"
     checkpointing: Annotated[
         bool,
         Parameter(
-            name="--checkpointing",
-            negative=(),
-            help="Training: store only each block's input and recompute the block.",
+            negative=(), help="Training: store only each block's input and recompute the block."
         ),
     ] = False
     utilization: Annotated[
-        str,
-        Parameter(name="--utilization", help="Training: the share of the matrix rate reached."),
+        str, Parameter(help="Training: the share of the matrix rate reached.")
     ] = "40%"

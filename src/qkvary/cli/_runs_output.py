@@ -1,7 +1,5 @@
 """The planned runs of a training and their scores, as tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -16,8 +16,8 @@ from qkvary.tasks.config import Protocol
 from qkvary.training.config import OnNonfinite, Precision
 
 
-def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=convert_positive, help=text)
+def _count(text: str) -> Any:
+    return Parameter(converter=convert_positive, help=text)
 
 
 @Parameter(name="*")
@@ -28,16 +28,14 @@ class Corpus:
     data: Annotated[
         str | None,
         Parameter(
-            name="--data",
             help="A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What "
-            "is not prepared is prepared. The preset's own corpus if not given.",
+            "is not prepared is prepared. The preset's own corpus if not given."
         ),
     ] = None
     tokenizer: Annotated[
         str | None,
         Parameter(
-            name="--tokenizer",
-            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given.",
+            help="gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given."
         ),
     ] = None
 
@@ -48,44 +46,28 @@ class Changes:
     """Changes to the preset."""
 
     steps: Annotated[
-        int | None,
-        _count("--steps", "Steps; warm-up and validations are shortened with them."),
+        int | None, _count("Steps; warm-up and validations are shortened with them.")
     ] = None
-    batch_size: Annotated[
-        int | None, _count("--batch-size", "Rows per step, over all processes.")
-    ] = None
-    context: Annotated[int | None, _count("--context", "Tokens per row: 256, 1k.")] = None
-    learning_rate: Annotated[
-        float | None, Parameter(name="--learning-rate", help="The peak of the learning rate.")
-    ] = None
-    evaluate_every: Annotated[
-        int | None, _count("--evaluate-every", "Steps between validations.")
-    ] = None
+    batch_size: Annotated[int | None, _count("Rows per step, over all processes.")] = None
+    context: Annotated[int | None, _count("Tokens per row: 256, 1k.")] = None
+    learning_rate: Annotated[float | None, Parameter(help="The peak of the learning rate.")] = None
+    evaluate_every: Annotated[int | None, _count("Steps between validations.")] = None
     validation_tokens: Annotated[
-        int | None,
-        _count("--validation-tokens", "Tokens per validation; as many as published, else 64k."),
+        int | None, _count("Tokens per validation; as many as published, else 64k.")
     ] = None
-    test_tokens: Annotated[
-        int | None, _count("--test-tokens", "Tokens scored at the end; all if not given.")
-    ] = None
+    test_tokens: Annotated[int | None, _count("Tokens scored at the end; all if not given.")] = None
     on_nonfinite: Annotated[
         OnNonfinite | None,
-        Parameter(
-            name="--on-nonfinite",
-            help="Action at a step with a non-finite loss or gradient: stop, or skip.",
-        ),
+        Parameter(help="Action at a step with a non-finite loss or gradient: stop, or skip."),
     ] = None
     spike_guard: Annotated[
-        bool | None,
-        Parameter(name="--spike-guard", help="End a run whose loss stays far above earlier ones."),
+        bool | None, Parameter(help="End a run whose loss stays far above earlier ones.")
     ] = None
     protocol: Annotated[
-        Protocol | None,
-        Parameter(name="--protocol", help="packed, or padded-paper: the published one."),
+        Protocol | None, Parameter(help="packed, or padded-paper: the published one.")
     ] = None
     document_mask: Annotated[
-        bool,
-        Parameter(name="--document-mask", negative=(), help="Attend within a document only."),
+        bool, Parameter(negative=(), help="Attend within a document only.")
     ] = False
 
 
@@ -94,30 +76,22 @@ class Changes:
 class Computing:
     """The execution settings."""
 
-    micro_batch_size: Annotated[
-        int | None,
-        _count("--micro-batch-size", "Rows per forward pass, in each process."),
-    ] = None
+    micro_batch_size: Annotated[int | None, _count("Rows per forward pass, in each process.")] = (
+        None
+    )
     precision: Annotated[
-        Precision | None,
-        Parameter(name="--precision", help="full, or bf16: products in bfloat16."),
+        Precision | None, Parameter(help="full, or bf16: products in bfloat16.")
     ] = None
-    compile: Annotated[
-        bool | None,
-        Parameter(name="--compile", help="Compile the network with torch."),
-    ] = None
+    compile: Annotated[bool | None, Parameter(help="Compile the network with torch.")] = None
     recompute_blocks: Annotated[
         bool | None,
         Parameter(
-            name="--recompute-blocks",
-            negative=(),
-            help="Recompute blocks for their gradient: less memory, a third more work.",
+            negative=(), help="Recompute blocks for their gradient: less memory, a third more work."
         ),
     ] = None
     threads: Annotated[
         int | None,
         Parameter(
-            name="--threads",
             converter=convert_threads,
             help="Threads on a CPU; the number of processors if not given, 1 under torchrun. "
             "Another number is another run.",
@@ -137,37 +111,27 @@ class Computing:
 class Running:
     """Logging, checkpoints, resuming, and the strategy of several processes."""
 
-    sample: Annotated[
-        str | None, Parameter(name="--sample", help="Continue this text at each validation.")
-    ] = None
+    sample: Annotated[str | None, Parameter(help="Continue this text at each validation.")] = None
     tensorboard: Annotated[
-        Path | None,
-        Parameter(name="--tensorboard", help="Folder for TensorBoard's copy of the log."),
+        Path | None, Parameter(help="Folder for TensorBoard's copy of the log.")
     ] = None
-    checkpoint_seconds: Annotated[
-        float, Parameter(name="--checkpoint-seconds", help="Seconds between two checkpoints.")
-    ] = 60.0
-    keep: Annotated[int, _count("--keep", "Number of newest checkpoints to keep; at least 1.")] = (
-        DEFAULT_KEEP
-    )
+    checkpoint_seconds: Annotated[float, Parameter(help="Seconds between two checkpoints.")] = 60.0
+    keep: Annotated[int, _count("Number of newest checkpoints to keep; at least 1.")] = DEFAULT_KEEP
     allow_change: Annotated[
         bool,
         Parameter(
-            name="--allow-change",
             negative=(),
             help="Resume runs that were begun with other threads, another device or another "
             "--micro-batch-size.",
         ),
     ] = False
-    anew: Annotated[
-        bool,
-        Parameter(name="--anew", negative=(), help="Leave such runs, and begin new ones."),
-    ] = False
+    anew: Annotated[bool, Parameter(negative=(), help="Leave such runs, and begin new ones.")] = (
+        False
+    )
     strategy: Annotated[
         Literal["ddp", "fsdp"],
         Parameter(
-            name="--strategy",
-            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it.",
+            help="Under torchrun: ddp gives every process the whole network, fsdp a shard of it."
         ),
     ] = "ddp"
 

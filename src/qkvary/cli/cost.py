@@ -19,9 +19,7 @@ from qkvary.costs.formats import parse_format
 from qkvary.data.model_configs import resolve_model
 from qkvary.reports.cost import cost_report
 
-Batch = Annotated[
-    int, Parameter(name="--batch", converter=convert_positive, help="Sequences in a batch.")
-]
+Batch = Annotated[int, Parameter(converter=convert_positive, help="Sequences in a batch.")]
 CacheFormat = Annotated[
     str,
     Parameter(

@@ -3,8 +3,7 @@
 import dataclasses
 import os
 import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -20,7 +19,8 @@ from qkvary.cli._options import (
     NetworkWeights,
     convert_count,
 )
-from qkvary.cli._output import console, show, to_json
+from qkvary.cli._output import show, show_progress, to_json
+from qkvary.inference.evaluation.answers import FIVE
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
@@ -33,17 +33,12 @@ if TYPE_CHECKING:
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
 
-FIVE = ("arc_challenge", "arc_easy", "hellaswag", "piqa", "winogrande")
-"""The tasks of ``--tasks five``."""
+
+def _count(text: str) -> Any:
+    return Parameter(converter=convert_count, help=text)
 
 
-def _count(name: str, text: str) -> Any:
-    return Parameter(name=name, converter=convert_count, help=text)
-
-
-Out = Annotated[
-    Path | None, Parameter(name="--out", help="Write all figures into this file, as JSON.")
-]
+Out = Annotated[Path | None, Parameter(help="Write all figures into this file, as JSON.")]
 
 
 @Parameter(name="*")
@@ -54,51 +49,37 @@ class Reading:
     data: Annotated[
         tuple[Path, ...],
         Parameter(
-            name="--data",
             negative=(),
             consume_multiple=(1, None),
             help="Text: files or folders of .txt and .jsonl, or a prepared set.",
         ),
     ] = ()
-    split: Annotated[
-        Split,
-        Parameter(name="--split", help="Split of a prepared set."),
-    ] = "validation"
-    tokens: Annotated[int | None, _count("--tokens", "Maximum number of tokens to read.")] = None
+    split: Annotated[Split, Parameter(help="Split of a prepared set.")] = "validation"
+    tokens: Annotated[int | None, _count("Maximum number of tokens to read.")] = None
     context: Annotated[
         int | None,
-        _count(
-            "--context", "Maximum tokens before a target. The maximum of the network if not given."
-        ),
+        _count("Maximum tokens before a target. The maximum of the network if not given."),
     ] = None
     stride: Annotated[
         int | None,
         _count(
-            "--stride",
             "Tokens between starts of windows, such as half of --context: every target has at "
-            "least context - stride tokens before it. As many as --context if not given.",
+            "least context - stride tokens before it. As many as --context if not given."
         ),
     ] = None
     joined: Annotated[
-        bool,
-        Parameter(
-            name="--joined",
-            negative=(),
-            help="Read documents one after the other, not separately.",
-        ),
+        bool, Parameter(negative=(), help="Read documents one after the other, not separately.")
     ] = False
     lengths: Annotated[
         str | None,
         Parameter(
-            name="--lengths",
             help="Perplexity by position from windows of these lengths, such as 512,1k,4k; also "
-            "beyond the maximum of the network, unless it learned its positions.",
+            "beyond the maximum of the network, unless it learned its positions."
         ),
     ] = None
     paper: Annotated[
         bool,
         Parameter(
-            name="--paper",
             negative="--no-paper",
             help="Also count as the papers did: a document per row, padded with separators.",
         ),
@@ -122,31 +103,25 @@ class Asking:
     tasks: Annotated[
         str | None,
         Parameter(
-            name="--tasks",
             help="arc_easy, arc_challenge, hellaswag, piqa, winogrande, lambada, separated by "
-            "commas; five for all but the last.",
+            "commas; five for all but the last."
         ),
     ] = None
     task_data: Annotated[
         Path | None,
-        Parameter(
-            name="--task-data",
-            help="Folder of the task files; lm_eval in $QKVARY_DATA if not given.",
-        ),
+        Parameter(help="Folder of the task files; lm_eval in $QKVARY_DATA if not given."),
     ] = None
     fewshot: Annotated[
-        int | None,
-        Parameter(name="--fewshot", help="Solved examples before each question; 5, lambada 0."),
+        int | None, Parameter(help="Solved examples before each question; 5, lambada 0.")
     ] = None
     limit: Annotated[
-        int | None, Parameter(name="--limit", help="Number of questions per task, from the first.")
+        int | None, Parameter(help="Number of questions per task, from the first.")
     ] = None
     against: Annotated[
         str | None,
         Parameter(
-            name="--against",
             help="A prepared set, its folder or name/tokenizer: count questions that share 13 "
-            "words in a row with its training split, and score the others separately.",
+            "words in a row with its training split, and score the others separately."
         ),
     ] = None
 
@@ -160,10 +135,7 @@ class Running:
     dtype: NetworkDtype = None
     weights: NetworkWeights = None
     batch_size: Annotated[
-        int,
-        Parameter(
-            name="--batch-size", help="Windows or requests per batch; changes rounding only."
-        ),
+        int, Parameter(help="Windows or requests per batch; changes rounding only.")
     ] = 8
 
 
@@ -211,7 +183,7 @@ def command(
     document["identity"] = identify(loaded.network, loaded.tokenizer)
     if text is not None:
         measured = measure_text(
-            loaded, text, batch_size=running.batch_size, show_progress=_show_progress
+            loaded, text, batch_size=running.batch_size, show_progress=show_progress
         )
         document |= text_data(measured)
     if names:
@@ -326,18 +298,7 @@ def _with_progress(against: "TrainingText") -> Callable[[Sequence[str]], Sequenc
     """Return a search for questions in a text that shows its progress."""
 
     def find(questions: Sequence[str]) -> Sequence[bool]:
-        with _show_progress("reading training text", "tokens") as on_progress:
+        with show_progress("reading training text", "tokens") as on_progress:
             return against.find(questions, on_progress=on_progress)
 
     return find
-
-
-@contextmanager
-def _show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
-    """Show progress in a terminal."""
-    screen = console(sys.stderr)
-    if not screen.is_terminal:
-        yield lambda _done, _total: None
-        return
-    with screen.status(what) as status:
-        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")

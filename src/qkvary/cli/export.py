@@ -12,13 +12,12 @@ from qkvary.cli._output import console, print_json, printable
 from qkvary.storage.durable import check_folder
 from qkvary.storage.packages import require
 
-Out = Annotated[Path, Parameter(name="--out", help="Folder to write.")]
+Out = Annotated[Path, Parameter(help="Folder to write.")]
 To = Annotated[
     Literal["transformers", "gpt2", "llama"],
     Parameter(
-        name="--to",
         help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
-        "copies, for any engine.",
+        "copies, for any engine."
     ),
 ]
 

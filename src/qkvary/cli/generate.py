@@ -51,19 +51,16 @@ Prompt = Annotated[
 Tokens = Annotated[
     int | None,
     Parameter(
-        name="--tokens",
         converter=convert_count,
         help="Maximum new tokens. As many as the model has positions for, up to 256, if not given.",
     ),
 ]
 Stop = Annotated[
-    tuple[str, ...],
-    Parameter(name="--stop", negative=(), help="End before this text; repeat it for more."),
+    tuple[str, ...], Parameter(negative=(), help="End before this text; repeat it for more.")
 ]
 Logprobs = Annotated[
     bool,
     Parameter(
-        name="--logprobs",
         negative=(),
         help="Print the log-probability of each token (nats, before penalty, scaling and filters).",
     ),
@@ -78,33 +75,23 @@ class Choosing:
     temperature: Annotated[
         float | None,
         Parameter(
-            name="--temperature",
-            help="Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter.",
+            help="Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter."
         ),
     ] = None
-    top_k: Annotated[
-        int | None, Parameter(name="--top-k", help="Choose among the k most probable tokens.")
-    ] = None
+    top_k: Annotated[int | None, Parameter(help="Choose among the k most probable tokens.")] = None
     top_p: Annotated[
-        float | None,
-        Parameter(name="--top-p", help="Choose among the fewest tokens of this probability."),
+        float | None, Parameter(help="Choose among the fewest tokens of this probability.")
     ] = None
     min_p: Annotated[
-        float | None,
-        Parameter(name="--min-p", help="Drop tokens below this share of the highest probability."),
+        float | None, Parameter(help="Drop tokens below this share of the highest probability.")
     ] = None
     repetition_penalty: Annotated[
-        float,
-        Parameter(name="--repetition-penalty", help="Above 1: penalise tokens seen before."),
+        float, Parameter(help="Above 1: penalise tokens seen before.")
     ] = 1.0
-    seed: Annotated[int, Parameter(name="--seed", help="Seed of the random numbers.")] = 0
-    beams: Annotated[
-        int | None,
-        Parameter(name="--beams", help="Beam search with this many beams."),
-    ] = None
+    seed: Annotated[int, Parameter(help="Seed of the random numbers.")] = 0
+    beams: Annotated[int | None, Parameter(help="Beam search with this many beams.")] = None
     length_penalty: Annotated[
-        float,
-        Parameter(name="--length-penalty", help="With --beams: exponent of length in the score."),
+        float, Parameter(help="With --beams: exponent of length in the score.")
     ] = 1.0
 
     def sampling(self) -> Sampling:
@@ -129,7 +116,6 @@ class Running:
     deterministic_batch: Annotated[
         bool,
         Parameter(
-            name="--deterministic-batch",
             negative=(),
             help="Compute each prompt separately, so that no bit depends on the others.",
         ),
@@ -142,16 +128,13 @@ class Caching:
     """The contents, storage and kernel of the cache."""
 
     layout: Annotated[
-        CacheLayout | None,
-        Parameter(name="--layout", help="Contents of the cache; the smallest if not given."),
+        CacheLayout | None, Parameter(help="Contents of the cache; the smallest if not given.")
     ] = None
     storage: Annotated[
-        CacheStorage,
-        Parameter(name="--storage", help="Storage of the cache; few bits change the text."),
+        CacheStorage, Parameter(help="Storage of the cache; few bits change the text.")
     ] = "preallocated"
     kernel: Annotated[
-        DecodeKernel,
-        Parameter(name="--kernel", help="The kernel: the fastest here, or one by name."),
+        DecodeKernel, Parameter(help="The kernel: the fastest here, or one by name.")
     ] = "auto"
 
     def maker(self, loaded: "LoadedModel") -> "CacheMaker":

@@ -28,11 +28,12 @@ HELP_WIDTH = 100
 NOT_COMMANDS = {"__init__", "main"}
 
 GROUPS = {
-    "Look": ("variants", "published"),
+    "Look": ("variants", "published", "figures"),
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),
-    "Study": ("studies", "study", "status", "report", "show"),
+    "Explain": ("analyze", "convert"),
+    "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
     "Set up": ("doctor", "completion"),
 }
 """The commands in the order of the help, by the user's goal."""

@@ -27,8 +27,7 @@ DEFAULT_LOAD = Load()
 DEFAULT_PURPOSE = Purpose()
 
 PlanFolder = Annotated[
-    Path | None,
-    Parameter(name="--out", help="Folder of plan.html and the charts (SVG, PNG, PDF)."),
+    Path | None, Parameter(help="Folder of plan.html and the charts (SVG, PNG, PDF).")
 ]
 PlanFormats = Annotated[
     tuple[ReportFormat, ...],

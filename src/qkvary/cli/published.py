@@ -30,10 +30,7 @@ Name = Annotated[
 Verdicts = Annotated[
     tuple[VerdictChoice, ...],
     Parameter(
-        name="--verdict",
-        negative=(),
-        show_default=False,
-        help="Only figures with this verdict; repeat it for more.",
+        negative=(), show_default=False, help="Only figures with this verdict; repeat it for more."
     ),
 ]
 

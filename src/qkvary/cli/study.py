@@ -41,24 +41,15 @@ REFRESH_SECONDS = 20
 Workers = Annotated[
     int | None,
     Parameter(
-        name="--workers",
-        converter=convert_threads,
-        help="Worker processes; by default one for each processor.",
+        converter=convert_threads, help="Worker processes; by default one for each processor."
     ),
 ]
-Strict = Annotated[
-    bool,
-    Parameter(name="--strict", negative=(), help="Exit with 1 if a run failed or diverged."),
-]
-RetryFailed = Annotated[
-    bool, Parameter(name="--retry-failed", negative=(), help="Run failed runs again.")
-]
+Strict = Annotated[bool, Parameter(negative=(), help="Exit with 1 if a run failed or diverged.")]
+RetryFailed = Annotated[bool, Parameter(negative=(), help="Run failed runs again.")]
 DryRun = Annotated[
     bool,
     Parameter(
-        name="--dry-run",
-        negative=(),
-        help="Print the planned runs and their estimated time, and run nothing.",
+        negative=(), help="Print the planned runs and their estimated time, and run nothing."
     ),
 ]
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -27,7 +26,7 @@ from qkvary.cli._options import (
     complete_variant,
     parse_seeds,
 )
-from qkvary.cli._output import console, printable, show
+from qkvary.cli._output import command_line, console, printable, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._streams import print_error
@@ -59,7 +58,7 @@ from qkvary.studies.pretraining import (
     training_study,
 )
 from qkvary.studies.running.messages import STOPPING, Job
-from qkvary.studies.running.signals import ending_signals, leave_terminal
+from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training, page_name
@@ -94,9 +93,7 @@ Variants = Annotated[
         completer=complete_variant,
     ),
 ]
-DryRun = Annotated[
-    bool, Parameter(name="--dry-run", negative=(), help="Print the planned runs, and end.")
-]
+DryRun = Annotated[bool, Parameter(negative=(), help="Print the planned runs, and end.")]
 
 
 ENDED_BADLY = (1, 5)
@@ -168,7 +165,7 @@ def command(
         keep_freed_memory()
         if not distribution.rank:
             _announce(study, store, planned, quiet=json_output)
-            note_training(store, study, _command_line(study))
+            note_training(store, study, command_line("train", f"qkvary {study.name}"))
         code = _train(study, store, running, distribution, requested, quiet=json_output)
         if distribution.rank:
             return code
@@ -359,23 +356,15 @@ def _stop_on_signal(stop: Callable[[], None], *, said: str) -> Generator[list[in
         with suppress(OSError):
             os.write(2, said.encode())
 
-    before = {number: signal.signal(number, receive) for number in ending_signals()}
-    try:
+    with handle_endings(receive):
         yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _command_line(study: Study) -> str:
-    """Return the command line, or the study's name if this process was started differently."""
-    words = sys.argv[1:]
-    return shlex.join(["qkvary", *words]) if words[:1] == ["train"] else f"qkvary {study.name}"
 
 
 def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> None:
     results = gather_results(study, store)
-    summary = dataclasses.replace(results.summary, commands=(_command_line(study),))
+    summary = dataclasses.replace(
+        results.summary, commands=(command_line("train", f"qkvary {study.name}"),)
+    )
     report = training_report(summary, write_texts(study, store), results.attention)
     files = write_report(report, report_folder(page_name(store, study), out))
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}

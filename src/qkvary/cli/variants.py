@@ -13,7 +13,6 @@ from qkvary.reports.variants import choose_layer, variants_report
 Labels = Annotated[
     tuple[str, ...],
     Parameter(
-        name="--label",
         negative=(),
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
         completer=complete_variant,
@@ -22,18 +21,13 @@ Labels = Annotated[
 OfModel = Annotated[
     str | None,
     Parameter(
-        name="--model",
         help="Count a layer of this model: a named size, a config.json, or a hub id.",
         completer=complete_model,
     ),
 ]
-Width = Annotated[
-    int | None, Parameter(name="--d-model", help="Width of the counted layer; 512 if not given.")
-]
-Heads = Annotated[
-    int | None, Parameter(name="--num-heads", help="Query heads of the layer; 8 if not given.")
-]
-CacheType = Annotated[Dtype, Parameter(name="--dtype", help="Number format of the cache.")]
+Width = Annotated[int | None, Parameter(help="Width of the counted layer; 512 if not given.")]
+Heads = Annotated[int | None, Parameter(help="Query heads of the layer; 8 if not given.")]
+CacheType = Annotated[Dtype, Parameter(help="Number format of the cache.")]
 
 
 def command(

@@ -18,6 +18,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import Network
+from qkvary.arch.sharing import KEY_ROPE
 from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
 from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
@@ -111,21 +112,26 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     if isinstance(attention, LatentAttention):
         return form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
     config = attention.config
-    row = form.row_bytes(config.size_per_head)
-    heads = [config.heads(source) for source in config.variant.cached]
+    sharing, cached = config.variant.sharing, config.variant.cached
+    rows = {one: config.heads(one) * form.row_bytes(config.channels(one)) for one in cached}
     if attention.storage in INPUT_STORED:
         return form.row_bytes(config.d_model)
     if attention.storage == "latent":
-        inner = [config.latent(source) for source in config.variant.cached]
-        pairs = zip(heads, inner, strict=True)
-        return sum(own * row if width is None else form.row_bytes(width) for own, width in pairs)
+        inner = {one: config.latent(one) for one in cached}
+        return sum(
+            rows[one] if width is None else form.row_bytes(width) for one, width in inner.items()
+        )
     if attention.storage == "keys":
-        return heads[0] * row
+        return sum(rows.values()) - rows[sharing.value]
     if attention.storage == "both":
-        return sum(heads) * row * (2 if len(heads) == 1 else 1)
-    rotated = config.position.rotary_dim(config.size_per_head)
-    extra = heads[0] * form.row_bytes(rotated) if attention.storage == "value and slice" else 0
-    return sum(heads) * row + extra
+        roles = [rows[sharing.key], rows[sharing.value]]
+        if config.variant.latent is not None:
+            roles = [config.num_kv_heads * form.row_bytes(config.size_per_head)] * 2
+        return sum(roles) + rows.get(KEY_ROPE, 0)
+    if attention.storage == "value and slice":
+        sliced = config.heads(sharing.key) * form.row_bytes(config.rotated_channels)
+        return sum(rows.values()) + sliced
+    return sum(rows.values())
 
 
 def model_cache_bytes(

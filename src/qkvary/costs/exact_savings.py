@@ -277,17 +277,17 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     variant = config.variant
     stored = sum(config.width(source) for source in variant.cached)
     if method == "layer input":
-        mixed = IDENTITY in variant.cached and len(variant.cached) == 2
+        mixed = IDENTITY in variant.cached and len(variant.sharing.cached) == 2
         return "input" if mixed or stored > config.d_model else None
     if method == "latents":
         narrow = any(config.latent(source) is not None for source in variant.cached)
         return "latent" if narrow else None
-    if len(variant.cached) == 1:
+    if len(variant.sharing.cached) == 1:
         if variant.positions != "rotary" or config.position.value_rope != "none":
             return "needed" if method == "one tensor for both" else None
         if method == "rotate when read":
             return "needed"
-        is_partial = config.position.rotary_dim(config.size_per_head) < config.size_per_head
+        is_partial = config.rotated_channels < config.size_per_head
         return "value and slice" if method == "value and rotated slice" and is_partial else None
     wide = variant.rank("k") is None and config.width("k") >= config.d_model
     projected = IDENTITY not in variant.cached and config.width("k") == config.width("v")
@@ -339,7 +339,7 @@ def _obstacles(layers: Iterable[Layer]) -> Iterable[str]:
         if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
             continue
         config = attention.config
-        if len(config.variant.cached) == 1:
+        if len(config.variant.sharing.cached) == 1:
             continue
         stored = sum(config.width(source) for source in config.variant.cached)
         narrow = any(config.latent(source) is not None for source in config.variant.cached)

@@ -22,9 +22,9 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, as_model, count_kinds
 from qkvary.arch.networks import Network
-from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.arch.variants import Variant
-from qkvary.costs.terms import CORES, term_costs, term_macs
+from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
 """Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
@@ -191,8 +191,8 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
 
     The tokens of a sequence decoded one by one take as many as one causal forward pass over it,
     with three exceptions. The gaps of a stride are read and masked. The bias g(j) of ``+`` is not
-    stored and made again for every key. Latent attention is counted absorbed: scores and values are
-    taken in the latent itself.
+    stored and made again for every key. A latent of key and value is counted absorbed: scores and
+    values are taken in the latent itself.
 
     Args:
         model: Any model that decodes.
@@ -278,7 +278,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        scores = _content_macs(config, keys, keys) + term_macs(config, keys, keys)
+        scores = _content_macs(config, keys, keys) + decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -291,7 +291,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if layer.cross is not None:
         projections += _crossing_macs(layer.cross.config)
         scores += _content_macs(layer.cross.config, encoder_tokens, encoder_tokens)
-        scores += term_macs(layer.cross.config, encoder_tokens, encoder_tokens)
+        scores += decode_term_macs(layer.cross.config, encoder_tokens)
         scores += _expansion_macs(layer.cross, encoder_tokens, crossing=True)
     return MacCount(
         projections=projections,
@@ -325,6 +325,8 @@ def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool)
     # An identity role has no projection to absorb, and meets its own channels only.
     learned = sum(source != IDENTITY for source in (sharing.key, sharing.value))
     absorbed = learned * _absorbed_macs(config, config.d_model, keys)
+    if KEY_ROPE in config.variant.cached:
+        absorbed += keys * projection_macs_per_token(config, KEY_ROPE)
     if sharing.query in _stored(config) and not crossing:
         absorbed += projection_macs_per_token(config, sharing.query)
     return min(again, absorbed)

@@ -115,7 +115,8 @@ def network_parameters(config: Network) -> ParameterCount:
 
 def model_parameters(model: Model) -> ParameterCount:
     """Return all parameters of a model by part, an encoder's included."""
-    kinds = count_kinds((*model.layers, *(model.encoder.layers if model.encoder else ())))
+    every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
+    kinds = [(layer, count) for layer, count in count_kinds(every) if layer.has_own_weights]
     parts = {
         "embedding": _count(model.tables),
         "positions": _count(

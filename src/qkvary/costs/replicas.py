@@ -84,8 +84,11 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     """Return how many of ``size`` bytes are on the device with the most heads."""
     if not isinstance(attention, ProjectedAttention) or attention.storage in NEEDED_WHOLE:
         return size
-    heads = max(attention.config.heads(source) for source in attention.config.variant.cached)
-    return -(-size * -(-heads // devices) // heads)
+    config = attention.config
+    # A source of one head, such as a rotary key that all heads share, is on every device.
+    cached = config.variant.cached
+    held = sum(-(-config.heads(one) // devices) * config.channels(one) for one in cached)
+    return -(-size * held // sum(map(config.width, cached)))
 
 
 def _kept_bytes(layer: Layer, context: int, seen: int, stored_as: Format, devices: int) -> int:

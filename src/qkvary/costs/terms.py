@@ -14,6 +14,8 @@ class TermCost:
     """Weights and biases of a layer."""
     macs: Callable[[AttentionConfig, int, int], int] | None = None
     """Multiply-accumulates of a layer over so many keys and pairs of query and key."""
+    decode_macs: Callable[[AttentionConfig, int], int] | None = None
+    """The same of one decoded token over so many keys, where that is computed otherwise."""
     absorbs_key: bool = True
     """Whether the query may absorb the key's projection: nothing changes keys or their products
     in between."""
@@ -27,6 +29,13 @@ def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
 def term_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of all terms of a layer."""
     return sum(cost.macs(config, keys, pairs) for cost in term_costs(config) if cost.macs)
+
+
+def decode_term_macs(config: AttentionConfig, keys: int) -> int:
+    """Return the MACs of all terms of a layer for one decoded token."""
+    own = [cost.decode_macs for cost in term_costs(config) if cost.decode_macs]
+    rest = [cost.macs for cost in term_costs(config) if cost.macs and not cost.decode_macs]
+    return sum(rule(config, keys) for rule in own) + sum(rule(config, keys, keys) for rule in rest)
 
 
 def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
@@ -56,7 +65,41 @@ def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
     return config.num_heads * (reach + 1 if config.causal else 2 * reach + 1), 0
 
 
+def _norm_parameters(config: AttentionConfig) -> tuple[int, int]:
+    return config.width(config.variant.sharing.key), 0
+
+
+def _latent_parameters(config: AttentionConfig) -> tuple[int, int]:
+    return 2 * config.width(config.variant.sharing.key) * config.kv_width, 0
+
+
+def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
+    """Return the MACs of making key and value of every latent."""
+    return keys * _latent_parameters(config)[0]
+
+
+def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
+    """Return the MACs of scores and values that are taken in the latent, less those in the heads.
+
+    The query takes the key's matrix in, and the value's is applied to what was mixed.
+    """
+    rank, size = config.width(config.variant.sharing.key), config.size_per_head
+    return 2 * config.num_heads * (rank * size + keys * (rank - size))
+
+
+def _decoupled_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
+    return pairs * config.num_heads * config.rotated_channels
+
+
 TERMS: Mapping[str, TermCost] = {
+    "kv_norm": TermCost(parameters=_norm_parameters, absorbs_key=False),
+    "latent": TermCost(
+        parameters=_latent_parameters,
+        macs=_expanding_macs,
+        decode_macs=_absorbed_macs,
+        absorbs_key=False,
+    ),
+    "decoupled": TermCost(macs=_decoupled_macs),
     "rotary": TermCost(absorbs_key=False),
     "diagonal": TermCost(absorbs_key=False),
     "unscaled-diagonal": TermCost(absorbs_key=False),

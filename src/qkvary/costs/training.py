@@ -214,7 +214,14 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     variant, sharing = config.variant, config.variant.sharing
     queries = config.num_heads * config.size_per_head
     is_turned, value_rope = variant.positions == "rotary", config.value_rope
-    tensors = {
+    made = 0 if variant.latent is None else config.width(sharing.key)
+    before = config.width(sharing.key) if variant.kv_norm else 0
+    if variant.decoupled is not None:
+        # Query and key are copied beside their rotated parts, and the value is filled up with as
+        # many zeros, which mixed values have too until they are cut off.
+        wide = config.num_heads + config.num_kv_heads
+        return 2 * wide * config.compared_channels + queries + made + before
+    tensors: dict[tuple[str, bool], int] = {
         (sharing.key, is_turned): config.width(sharing.key),
         (sharing.value, value_rope != "none"): config.width(sharing.value),
         (sharing.query if variant.query_form == "plain" else "query", is_turned): queries,
@@ -223,9 +230,11 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
         tensors[sharing.query, False] = config.width(sharing.query)
     # The layer input is kept already, as what the projections read.
     tensors.pop((IDENTITY, False), None)
+    if made:
+        tensors |= {("key", False): config.kv_width, ("value", False): config.kv_width}
     inner = sum(config.rank(source) or 0 for source in variant.projections)
     normed = {sharing.query: queries, sharing.key: config.width(sharing.key)}
-    before = sum(normed.values()) if attention.norms else 0
+    before += sum(normed.values()) if attention.norms else 0
     turned_back = queries if value_rope == "counter" else 0
     return sum(tensors.values()) + inner + before + queries + turned_back
 

@@ -3,8 +3,6 @@
 Pure functions of seed and step. The images themselves are changed where they are batched.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 
@@ -31,7 +29,7 @@ class Crops(NamedTuple):
     width: NDArray[np.int64]
     flipped: NDArray[np.bool_]
 
-    def take(self, rows: slice) -> Crops:
+    def take(self, rows: slice) -> "Crops":
         """Return the crops of some images of the batch."""
         return Crops(
             self.top[rows],

@@ -6,8 +6,6 @@ documents.
 Source: Sennrich, Haddow and Birch 2016; Radford et al. 2019, section 2.2, and their public code.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from qkvary.storage.packages import require
@@ -70,7 +68,7 @@ class BytePairTokenizer:
         """The number of bytes, merges and the separator."""
         return len(self.pieces) + 1
 
-    def shortened(self, vocabulary: int) -> BytePairTokenizer:
+    def shortened(self, vocabulary: int) -> "BytePairTokenizer":
         """Return the tokenizer of the first merges with this vocabulary.
 
         Merges are listed in the order of training, so that it equals a tokenizer trained to this
@@ -86,7 +84,7 @@ class BytePairTokenizer:
         return BytePairTokenizer("\n".join(self._lines[: vocabulary - 257]))
 
     @property
-    def encoding(self) -> tiktoken.Encoding:
+    def encoding(self) -> "tiktoken.Encoding":
         """The tiktoken encoding, built on first use.
 
         Raises:
@@ -96,7 +94,7 @@ class BytePairTokenizer:
             self._encoding = self._make()
         return self._encoding
 
-    def _make(self) -> tiktoken.Encoding:
+    def _make(self) -> "tiktoken.Encoding":
         require("tiktoken")
         # Decoding needs no tiktoken, and the command line must answer without it.
         import tiktoken  # noqa: PLC0415

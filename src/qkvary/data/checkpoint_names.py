@@ -3,8 +3,6 @@
 Torch-free; what a checkpoint contains is read elsewhere.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from qkvary.data.folders import data_root

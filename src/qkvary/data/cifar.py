@@ -1,7 +1,5 @@
 """The binary layout of CIFAR-10 and CIFAR-100: records of labels and pixels."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

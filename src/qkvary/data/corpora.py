@@ -1,7 +1,5 @@
 """Named corpora: their origin, splits and licences."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -5,8 +5,6 @@ line or row is one. Errors name file and line. Blank documents are skipped. Read
 any document.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib
@@ -128,7 +126,7 @@ class FileDocuments:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
 
-    def _lines(self, file: _Bytes, path: Path) -> Iterator[Document]:
+    def _lines(self, file: "_Bytes", path: Path) -> Iterator[Document]:
         number = 0
         while line := file.line(LARGEST_LINE + 1):
             number += 1
@@ -152,7 +150,7 @@ class _Bytes:
         self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
         self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
 
-    def __enter__(self) -> _Bytes:
+    def __enter__(self) -> "_Bytes":
         return self
 
     def __exit__(self, *_: object) -> None:

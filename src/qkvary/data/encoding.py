@@ -4,8 +4,6 @@ A long document is split before whitespace that follows other characters, where 
 kind merges, so that the tokens equal those of the whole document.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Sets of image features by name: their sizes and origin. Imports neither numpy nor torch."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from typing import Literal

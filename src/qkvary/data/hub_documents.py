@@ -4,8 +4,6 @@ The library ``datasets`` reads them at a fixed commit: a position has no meaning
 of the data set. No code of a data set is ever run.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

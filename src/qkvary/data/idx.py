@@ -1,7 +1,5 @@
 """The IDX layout of MNIST: a big-endian header, then the bytes of an array."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

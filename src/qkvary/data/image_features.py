@@ -6,8 +6,6 @@ of 100 training and 20 test images a class, described by a small network that le
 published; ``qkvary data features`` makes it. ``noise`` describes nothing.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A subset is a data set of its own: its name says how many images or classes it h
 published is compared with it. Checksums are those of the uncompressed files.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

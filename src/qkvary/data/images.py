@@ -1,7 +1,5 @@
 """Reads image data sets: from ``QKVARY_DATA``, the cache or the web, each file by its checksum."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import io

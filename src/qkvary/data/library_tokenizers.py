@@ -4,18 +4,13 @@ The bytes of a token depend on the decoder: byte-level letters, or the text that
 decodes, including its treatment of spaces.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qkvary.data.byte_pairs import byte_letters, text_bytes
 from qkvary.storage.packages import require
-
-if TYPE_CHECKING:
-    import tokenizers
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 SEPARATORS = (

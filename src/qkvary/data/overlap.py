@@ -1,7 +1,5 @@
 """Documents that occur in two splits, or twice in one, counted by their digests."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """One column of a parquet file, row by row, read by pyarrow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

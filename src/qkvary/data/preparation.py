@@ -5,8 +5,6 @@ GIL); results are collected in order and written in groups of shards. A restart 
 last group.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections import deque

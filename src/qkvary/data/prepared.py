@@ -6,8 +6,6 @@ document's sha256. A document never crosses a shard border, and its last token i
 Files are verified by sha256 before use.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Prepared sets by name: their location, and their preparation on first use."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

@@ -4,8 +4,6 @@ A set is reused while its source files are unchanged. Its preparation options (t
 held-out share) are kept as they were chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

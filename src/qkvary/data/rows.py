@@ -5,8 +5,6 @@ an order that is computed, not stored. So a run can resume at any step, and proc
 batch without communication.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -5,8 +5,6 @@ position in the source. Group boundaries depend only on the source, so that an i
 preparation gives the same bytes as an uninterrupted one.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +74,7 @@ class ShardGroup:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> ShardGroup:
+    def from_bytes(cls, data: bytes) -> "ShardGroup":
         """Read a record.
 
         Raises:

@@ -7,8 +7,6 @@ number of rows.
 Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

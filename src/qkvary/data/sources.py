@@ -5,8 +5,6 @@ validation, or a rule holds out a share of the documents (of train, if only trai
 text that is a single document is split once, by position.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -71,7 +69,7 @@ class Source:
     """Bytes to read, if known."""
     files: JsonValue = field(default=None)
     """The files read, as in the manifest."""
-    pin: Callable[[str | None], Source] | None = None
+    pin: Callable[[str | None], "Source"] | None = None
     """Returns the source at a commit, or at today's commit; for sources that can change."""
 
     def split_of(self, digest: int) -> str:

@@ -4,8 +4,6 @@ A share of the documents is held out by the sha256 of the text. So equal texts a
 same split, and additional data does not move documents.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ An archive is read from its beginning to its end and never unpacked to the disk.
 only if its header says that it is a JPEG of the expected size.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import lzma

@@ -4,8 +4,6 @@ Some tokenizers prefix every document with a space and include it in the first t
 not part of the text, although the same token inside a document includes its space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

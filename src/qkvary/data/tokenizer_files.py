@@ -4,8 +4,6 @@ GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and mus
 sha256.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ A verified file is not read again while its inode, modification time and size st
 of large files are remembered across processes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 import zlib

@@ -1,7 +1,5 @@
 """A tokenizer of words: learnt from sentences, and read back without loss."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -33,7 +31,7 @@ class WordTokenizer:
         self._numbers = {word: number for number, word in enumerate(self.words)}
 
     @classmethod
-    def learn(cls, sentences: Iterable[str], *, min_count: int = 1) -> WordTokenizer:
+    def learn(cls, sentences: Iterable[str], *, min_count: int = 1) -> "WordTokenizer":
         """Return the tokenizer of all words that occur often enough.
 
         Args:

@@ -4,8 +4,6 @@ One JSON file per published table, in ``published/``, found by its file name. ``
 derives whether a figure follows from the paper's own inputs. Never imports torch, numpy or scipy.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 import json

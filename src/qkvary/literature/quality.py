@@ -5,8 +5,6 @@ Only language models: the perplexities of "Do Transformers Need Three Projection
 imports torch.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Mapping
@@ -18,13 +16,11 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.cache import model_cache_bytes
-from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
 from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
 from qkvary.literature.rounding import printed_interval
 
 Size = Literal["300M", "1.2B"]
-CostKind = Literal["cache", "parameters"]
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
 SEEDS = 1
@@ -86,20 +82,8 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RealTokenChange:
-    """A perplexity and its change per real token, if padding costs nothing."""
-
-    real_fraction: float
-    """The share of positions with real tokens."""
-    baseline_perplexity: float
-    """The baseline's perplexity per real token."""
-    change_percent: float
-    """The change against it per real token."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Dominator:
-    """A variant that is no worse in cost and perplexity, and better in one."""
+    """A variant that is no worse in cache and perplexity, and better in one."""
 
     variant: str
     """The canonical label."""
@@ -109,18 +93,16 @@ class Dominator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPosition:
-    """The position of a variant relative to the frontier of its size, for one cost."""
+    """The position of a variant relative to the frontier of its size, by cache."""
 
     variant: str
     """The canonical label."""
     cost: int
-    """Bytes of bf16 cache per token, or parameters."""
+    """Bytes of bf16 cache per token."""
     perplexity: float
     """The printed perplexity."""
     dominated_by: tuple[Dominator, ...]
     """The dominating variants, best perplexity first."""
-    equal_cost: tuple[str, ...]
-    """Other variants trained at exactly the same cost."""
 
     @property
     def status(self) -> Status:
@@ -170,57 +152,36 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
     return tuple(quality for quality in found if quality is not None)
 
 
-def change_per_real_token(
-    change_percent: float, baseline_perplexity: float, real_fraction: float
-) -> RealTokenChange:
-    """Convert a change of perplexity to one per real token.
+def change_per_real_token(change_percent: float, real_fraction: float) -> float:
+    """Convert a change of perplexity, in percent, to one per real token.
 
     A mean loss L over positions of which a share f is real, with free padding, is L/f per real
     token, so perplexities are raised to the power 1/f.
 
     Args:
         change_percent: The change of the published perplexity.
-        baseline_perplexity: The published perplexity of the baseline.
         real_fraction: f.
 
     Raises:
-        ValueError: for a share outside (0, 1] or a perplexity below 1.
+        ValueError: for a share outside (0, 1], or a change that leaves no perplexity.
     """
     if not 0 < real_fraction <= 1:
         raise ValueError(f"expected a share of real tokens in (0, 1], got {real_fraction}")
-    if baseline_perplexity < 1 or change_percent <= -100:
-        raise ValueError(
-            "expected a perplexity of at least 1 and a change above -100 %, got "
-            f"{baseline_perplexity} and {change_percent}"
-        )
-    power = 1 / real_fraction
-    return RealTokenChange(
-        real_fraction=real_fraction,
-        baseline_perplexity=baseline_perplexity**power,
-        change_percent=100 * ((1 + change_percent / 100) ** power - 1),
-    )
+    if change_percent <= -100:
+        raise ValueError(f"expected a change above -100 %, got {change_percent}")
+    return 100 * ((1 + change_percent / 100) ** (1 / real_fraction) - 1)
 
 
-def frontier_positions(size: Size = "300M", by: CostKind = "cache") -> tuple[FrontierPosition, ...]:
-    """Return the frontier position of every variant that was trained at a size.
-
-    Args:
-        size: The size of the networks.
-        by: Compare by cache per token, or by parameters.
-    """
-    if by not in get_args(CostKind):
-        raise ValueError(f"expected a cost out of {', '.join(get_args(CostKind))}, got {by!r}")
+def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
+    """Return the frontier position, by cache, of every variant that was trained at a size."""
     figures = _perplexities(size)
-    costs = {label: _cost(label, size, by) for label in figures}
+    costs = {label: _cache_bytes(label, size) for label in figures}
     return tuple(
         FrontierPosition(
             variant=label,
             cost=costs[label],
             perplexity=figure.value or math.nan,
             dominated_by=_dominators(label, figures, costs),
-            equal_cost=tuple(
-                other for other in figures if other != label and costs[other] == costs[label]
-            ),
         )
         for label, figure in figures.items()
     )
@@ -272,11 +233,8 @@ def _caveats(variant: str, size: Size) -> list[str]:
 
 
 @functools.cache
-def _cost(label: str, size: Size, by: CostKind) -> int:
-    model = as_model(_NETWORKS[size](label))
-    if by == "cache":
-        return model_cache_bytes(model, context=1, stored_as="bf16")
-    return model_parameters(model).total
+def _cache_bytes(label: str, size: Size) -> int:
+    return model_cache_bytes(as_model(_NETWORKS[size](label)), context=1, stored_as="bf16")
 
 
 def _dominators(

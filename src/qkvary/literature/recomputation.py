@@ -13,8 +13,6 @@ The verdict compares the recomputed number with the printed one, given its print
 Never imports torch.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Printed figures as numbers known to their last printed digit. Never imports torch."""
 
-from __future__ import annotations
-
 import math
 import re
 

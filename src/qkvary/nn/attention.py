@@ -5,6 +5,8 @@ not know residuals, norms or what the tokens mean.
 """
 
 import functools
+from collections.abc import Callable
+from dataclasses import replace
 from typing import overload
 
 import torch
@@ -14,18 +16,22 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant, format_label
-from qkvary.arch.sharing import Source
+from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
-from qkvary.nn.cache_layouts import NewTokens, make_codec, rotate_roles, store_roles
+from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import CORES
+from qkvary.nn.kernels import CORES, MOST_DECODED
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import Linear
-from qkvary.nn.positions import Rotation, make_rotation
+from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import Projection, make_query, make_sources
+from qkvary.nn.roles import RoleMaker
 from qkvary.nn.scores import Scores
-from qkvary.nn.terms import TERMS, ScoreTerm
+from qkvary.nn.terms import TERMS, KeyValueNorm, Latent, ScoreTerm
+
+Restore = Callable[[Tensor], Tensor]
+"""Makes the output of every head of its mixed values."""
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
@@ -118,6 +124,8 @@ class Attention(nn.Module):
         self.q_proj = self._projection("q")
         self.k_proj = self._projection("k")
         self.v_proj = self._projection("v")
+        self.q_rope_proj = self._projection("q_rope")
+        self.k_rope_proj = self._projection("k_rope")
         size = config.size_per_head
         self.o_proj = Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
@@ -162,13 +170,23 @@ class Attention(nn.Module):
 
     @property
     def projections(self) -> dict[Source, Projection]:
-        """The learned projections, in the order q, k, v."""
+        """The learned projections, in the order q, k, v, and those of decoupled positions."""
         named: dict[Source, Projection | None] = {
             "q": self.q_proj,
             "k": self.k_proj,
             "v": self.v_proj,
+            "q_rope": self.q_rope_proj,
+            "k_rope": self.k_rope_proj,
         }
         return {source: part for source, part in named.items() if part is not None}
+
+    @property
+    def key_value(self) -> RoleMaker:
+        """What makes key and value."""
+        terms = self.terms
+        norm = next((term for term in terms if isinstance(term, KeyValueNorm)), None)
+        latent = next((term for term in terms if isinstance(term, Latent)), None)
+        return RoleMaker(self.config, self.projections, norm, latent)
 
     @property
     def terms(self) -> list[ScoreTerm]:
@@ -222,11 +240,11 @@ class Attention(nn.Module):
             )
         if cache is not None and memory is None:
             layout = layout.end(cache.num_stored + x.shape[1])
-        scores, value, rotation = self.scores(x, layout, memory=memory, cache=cache)
+        scores, value, restore = self.scores(x, layout, memory=memory, cache=cache)
         kernel = "layer" if cache is None or memory is not None else cache.kernel
         mixed = self.core(scores, value, training=self.training, decode_kernel=kernel)
-        if rotation is not None:
-            mixed = rotation.restore_output(mixed)
+        if restore is not None:
+            mixed = restore(mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def scores(
@@ -236,38 +254,51 @@ class Attention(nn.Module):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Rotation | None]:
-        """Return the scores with their terms, the value, and the rotation of the queries."""
-        config, sharing, projections = self.config, self.config.variant.sharing, self.projections
+    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
+        """Return the scores with their terms, the value, and what is done with mixed values."""
+        config, sharing, maker = self.config, self.config.variant.sharing, self.key_value
+        latent = maker.latent if self._absorbs(cache, x.shape[1]) else None
+        if latent is not None:
+            maker = replace(maker, latent=None)
         # Sources.
         rotation = make_rotation(config, layout.query_positions, x.dtype)
-        names = sharing.roles.values() if memory is None else (sharing.query,)
-        sources = make_sources(x, names, projections, config)
-        new = NewTokens(x=x, sources=sources, rotation=rotation)
-        if memory is not None:
+        stored = config.variant.cached if memory is None else ()
+        sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
+        if memory is None:
+            new = NewTokens(x=x, sources=maker.normalise(sources), rotation=rotation)
+        else:
             new = self._read_memory(memory, 0 if cache is None else cache.length, layout)
         # Roles.
-        query = make_query(x, sources[sharing.query], self.query_map, config)
+        query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if cache is None:
-            key, value = rotate_roles(config, new.sources, new.rotation)
+            roles = maker.make(new.sources, new.rotation)
         else:
-            codec = make_codec(cache.options.layout, config, projections)
+            codec = make_codec(cache.options.layout, maker)
             rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
-            key, value = store_roles(new, cache, layout, codec, rotate_all)
+            roles = store_roles(new, cache, layout, codec, rotate_all)
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
-            query = rotation.rotate(query)
+            if roles.rope is None:
+                query = rotation.rotate(query)
+            else:
+                rope = rotation.rotate(sources[QUERY_ROPE])
+        if latent is not None:
+            query = latent.absorb(query)
         # Terms.
         scores = Scores(
             query=query,
-            key=key,
+            key=roles.key,
             scale=self.score_scale,
             layout=layout,
+            query_rope=rope,
+            key_rope=roles.rope,
             temperature=self.annealing,
         )
         for term in self.terms:
             scores = term(scores)
-        return scores, value, rotation
+        if latent is not None:
+            return scores, roles.value, latent.restore
+        return scores, roles.value, None if rotation is None else rotation.restore_output
 
     def weights(
         self,
@@ -280,6 +311,19 @@ class Attention(nn.Module):
         scores, _, _ = self.scores(x, layout, memory=memory)
         return self.core.weights(scores)
 
+    def _absorbs(self, cache: LayerCache | None, queries: int) -> bool:
+        """Return whether scores and values are taken in a latent that key and value are made of.
+
+        That is less to compute where few queries meet many keys, and rounds in another order.
+        """
+        return (
+            cache is not None
+            and cache.kernel != "layer"
+            and cache.options.layout != "split"
+            and queries <= MOST_DECODED
+            and not torch.is_grad_enabled()
+        )
+
     def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
         """Return the tokens of a memory that are not in the cache yet: all, or none."""
         if cached not in (0, memory.shape[1]):
@@ -287,10 +331,9 @@ class Attention(nn.Module):
                 f"expected the memory of {cached} tokens that the cache holds, got one of "
                 f"{memory.shape[1]}"
             )
-        x, names = memory[:, cached:], self.config.variant.cached
+        x = memory[:, cached:]
         rotation = make_rotation(self.config, layout.key_positions[:, cached:], x.dtype)
-        sources = make_sources(x, names, self.projections, self.config)
-        return NewTokens(x=x, sources=sources, rotation=rotation)
+        return NewTokens(x=x, sources=self.key_value.make_stored(x), rotation=rotation)
 
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None

@@ -11,20 +11,21 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.layout import Layout
 
-NORM_EPSILON = 1e-5
-
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
-    """LayerNorm or RMSNorm as the configuration says."""
+    """LayerNorm, RMSNorm or nothing, as the configuration says."""
+    if config.norm == "none":
+        return nn.Identity()
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(d_model, eps=NORM_EPSILON)
-    return nn.LayerNorm(d_model, eps=NORM_EPSILON, bias=config.bias)
+        return nn.RMSNorm(d_model, eps=config.norm_eps)
+    return nn.LayerNorm(d_model, eps=config.norm_eps, bias=config.bias)
 
 
 class Block(nn.Module):
     """Pre-norm ``x + f(norm(x))`` or post-norm ``norm(x + f(x))``, for f = attention, then FFN.
 
-    With the placement ``stream``, ``norm(x) + f(norm(x))``.
+    With the placement ``stream``, ``norm(x) + f(norm(x))``. The sum is left out around a sublayer
+    without a skip.
     """
 
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
@@ -45,22 +46,30 @@ class Block(nn.Module):
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
         if self.config.norm_placement.startswith("pre"):
-            x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
-            return x + self._feed_forward(self.feed_forward_norm(x))
+            x = self._attend(x, self.attention_norm(x), layout, cache)
+            return self._feed(x, self.feed_forward_norm(x))
         if self.config.norm_placement == "stream":
             x = self.attention_norm(x)
-            x = self.feed_forward_norm(
-                x + self._drop(self.attention(x, layout=layout, cache=cache))
-            )
-            return x + self._feed_forward(x)
-        x = self.attention_norm(x + self._drop(self.attention(x, layout=layout, cache=cache)))
-        return self.feed_forward_norm(x + self._feed_forward(x))
+            x = self.feed_forward_norm(self._attend(x, x, layout, cache))
+            return self._feed(x, x)
+        x = self.attention_norm(self._attend(x, x, layout, cache))
+        return self.feed_forward_norm(self._feed(x, x))
 
     def attention_input(
         self, x: Float[Tensor, "batch queries d_model"]
     ) -> Float[Tensor, "batch queries d_model"]:
         """Return what the attention layer reads when the block reads ``x``."""
         return x if self.config.norm_placement.startswith("post") else self.attention_norm(x)
+
+    def _attend(self, x: Tensor, read: Tensor, layout: Layout, cache: LayerCache | None) -> Tensor:
+        """Return attention over what it reads, with its skip."""
+        mixed = self._drop(self.attention(read, layout=layout, cache=cache))
+        return x + mixed if self.config.has_attention_skip else mixed
+
+    def _feed(self, x: Tensor, read: Tensor) -> Tensor:
+        """Return the feed-forward network of what it reads, with its skip."""
+        change = self._feed_forward(read)
+        return x + change if self.config.has_feed_forward_skip else change
 
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.config.dropout, self.training)

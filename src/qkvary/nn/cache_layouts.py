@@ -4,7 +4,7 @@ A layout never changes results beyond rounding. Knows sources and rotations; doe
 entries are stored, or what the softmax does with key and value.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -13,16 +13,14 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
-from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache, blank_padding
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import Rotation
-from qkvary.nn.projections import Projection, split_heads
+from qkvary.nn.projections import split_heads
+from qkvary.nn.roles import RoleMaker, Roles
+from qkvary.nn.roles import Sources as Parts
 
-Parts = Mapping[str, Tensor]
-Roles = tuple[Tensor, Tensor]
-Projections = Mapping[Source, Projection]
-"""The learned projections of a layer."""
 MakeRotation = Callable[[], Rotation | None]
 """A function that makes the rotation of all stored keys; ``None`` for unrotated layers."""
 
@@ -34,7 +32,7 @@ class NewTokens:
     x: Tensor
     """Its input, [batch, tokens, d_model]."""
     sources: Parts
-    """The sources of its roles, cut into heads, before rotation."""
+    """The sources of its roles as they are stored, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
 
@@ -48,7 +46,7 @@ class CacheLayoutCodec(Protocol):
         ...
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Return key, rotated where the layer rotates, and value of all stored tokens."""
+        """Return the roles of all stored tokens."""
         ...
 
 
@@ -60,63 +58,69 @@ class SourceCodec:
     read. It is not absorbed: query and output stay as they are.
     """
 
-    config: AttentionConfig
-    projections: Projections
+    maker: RoleMaker
     has_latents: bool
 
     def write(self, new: NewTokens, /) -> Parts:
         """Return the sources, latents as one head."""
+        maker = self.maker
         return {
-            source: self.projections[source].project_down(new.x)[:, None]
+            source: maker.projections[source].project_down(new.x)[:, None]
             if self._is_latent(source)
             else new.sources[source]
-            for source in self.config.variant.cached
+            for source in maker.config.variant.cached
         }
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Expand latents and rotate the keys."""
+        config, maker = self.maker.config, self.maker
         sources = dict(stored)
-        for source in filter(self._is_latent, self.config.variant.cached):
-            flat = self.projections[source].project_up(stored[source].squeeze(1))
-            sources[source] = split_heads(flat, self.config.heads(source))
-        return rotate_roles(self.config, sources, make_rotation())
+        latents: list[Source] = [*filter(self._is_latent, config.variant.cached)]
+        for source in latents:
+            flat = maker.projections[source].project_up(stored[source].squeeze(1))
+            sources[source] = split_heads(flat, config.heads(source))
+        return maker.make(maker.normalise(sources, latents), make_rotation())
 
     def _is_latent(self, source: Source) -> bool:
-        return self.has_latents and self.config.latent(source) is not None
+        return self.has_latents and self.maker.config.latent(source) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class RoleCodec:
-    """Stores the tensors that the softmax reads: each once, or key and value separately."""
+    """Stores the tensors that the softmax reads: each once, or key and value separately.
 
-    config: AttentionConfig
+    A latent that they are made of is stored once, and separately what is made of it.
+    """
+
+    maker: RoleMaker
     is_split: bool
 
     def write(self, new: NewTokens, /) -> Parts:
         """Return the rotated key, and the value where it is another tensor."""
-        config = self.config
-        key, value = rotate_roles(config, new.sources, new.rotation)
+        config, sharing = self.maker.config, self.maker.config.variant.sharing
+        make = self.maker.make if self.is_split else self.maker.rotate
+        key, value, rope = make(new.sources, new.rotation)
         if not self.is_split and needs_slice(config):
-            width = config.position.rotary_dim(config.size_per_head)
-            return {"value": value, "slice": key[..., -width:]}
-        is_shared = not self.is_split and len(config.variant.cached) == 1
-        return {"key": key} if is_shared else {"key": key, "value": value}
+            return {"value": value, "slice": key[..., -config.rotated_channels :]}
+        is_shared = not self.is_split and sharing.key == sharing.value
+        parts = {"key": key} if is_shared else {"key": key, "value": value}
+        return parts if rope is None else {**parts, KEY_ROPE: rope}
 
     def read(self, stored: Parts, _: MakeRotation, /) -> Roles:
         """Put the key together where it is stored in parts."""
         if "slice" in stored:
             value, rotated = stored["value"], stored["slice"]
             still = value[..., : value.shape[-1] - rotated.shape[-1]]
-            return torch.cat((still, rotated), dim=-1), value
-        return stored["key"], stored.get("value", stored["key"])
+            return Roles(torch.cat((still, rotated), dim=-1), value)
+        roles = Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
+        return roles if self.is_split else self.maker.expand(roles)
 
 
 @dataclass(frozen=True, slots=True)
 class InputCodec:
     """The layer input, from which sources are made again whenever they are read."""
 
-    config: AttentionConfig
-    projections: Projections
+    maker: RoleMaker
 
     def write(self, new: NewTokens, /) -> Parts:
         """Return the input, as one head."""
@@ -124,11 +128,7 @@ class InputCodec:
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Project and rotate again."""
-        x, sources = stored[IDENTITY].squeeze(1), dict[str, Tensor]()
-        for source in self.config.variant.cached:
-            flat = self.projections[source](x) if source in self.projections else x
-            sources[source] = split_heads(flat, self.config.heads(source))
-        return rotate_roles(self.config, sources, make_rotation())
+        return self.maker.make(self.maker.make_stored(stored[IDENTITY].squeeze(1)), make_rotation())
 
 
 def needs_slice(config: AttentionConfig) -> bool:
@@ -138,22 +138,13 @@ def needs_slice(config: AttentionConfig) -> bool:
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"
 
 
-def make_codec(
-    layout: CacheLayout, config: AttentionConfig, projections: Projections
-) -> CacheLayoutCodec:
+def make_codec(layout: CacheLayout, maker: RoleMaker) -> CacheLayoutCodec:
     """Return how a layer writes and reads the entries of a layout."""
     if layout == "input":
-        return InputCodec(config, projections)
+        return InputCodec(maker)
     if layout in ("sources", "latent"):
-        return SourceCodec(config, projections, has_latents=layout == "latent")
-    return RoleCodec(config, is_split=layout == "split")
-
-
-def rotate_roles(config: AttentionConfig, sources: Parts, rotation: Rotation | None) -> Roles:
-    """Return key and value as the softmax reads them, from their sources."""
-    sharing = config.variant.sharing
-    key, value = sources[sharing.key], sources[sharing.value]
-    return (key, value) if rotation is None else rotation.rotate_roles(key, value)
+        return SourceCodec(maker, has_latents=layout == "latent")
+    return RoleCodec(maker, is_split=layout == "split")
 
 
 def store_roles(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
-from qkvary.nn.attention import Attention
+from qkvary.nn.attention import Attention, Restore
 from qkvary.nn.blocks import Block, make_norm
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses
@@ -19,7 +19,6 @@ from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
-from qkvary.nn.positions import Rotation
 from qkvary.nn.scores import Scores
 from qkvary.nn.smoothed_loss import smoothed_loss_sum
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
@@ -98,12 +97,12 @@ class ReplacedQuery(Attention):
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Rotation | None]:
-        """Return the scores with their terms, the value, and the rotation of the queries."""
-        scores, value, rotation = super().scores(x, layout, memory=memory, cache=cache)
+    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
+        """Return the scores with their terms, the value, and what is done with mixed values."""
+        scores, value, restore = super().scores(x, layout, memory=memory, cache=cache)
         if memory is not None and memory.shape[1] == x.shape[1]:
             scores = replace(scores, query=scores.key)
-        return scores, value, rotation
+        return scores, value, restore
 
 
 class DecoderBlock(Block):

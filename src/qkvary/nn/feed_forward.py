@@ -28,7 +28,10 @@ class FeedForward(nn.Module):
         inner = F.dropout(self.up(x), self.config.inner_dropout, self.training)
         if self.gate is not None:
             return self.down(F.silu(self.gate(x)) * inner)
-        return self.down(F.relu(inner) if self.config.activation == "relu" else F.gelu(inner))
+        if self.config.activation == "relu":
+            return self.down(F.relu(inner))
+        is_tanh = self.config.activation == "gelu-tanh"
+        return self.down(F.gelu(inner, approximate="tanh" if is_tanh else "none"))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal`` the last has a deviation of its own."""

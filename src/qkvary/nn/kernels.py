@@ -59,10 +59,11 @@ class SoftmaxCore:
         """
         config, layout = self.config, scores.layout
         if decode_kernel != "layer" and not training and self._can_decode(scores):
-            query, key, scale = scores.fold()
+            content, bias = scores.take_rope()
+            query, key, scale = content.fold()
             valid = layout.attention_mask
             return decode_attention(
-                query, key, value, scale=scale, valid=valid, kernel=decode_kernel
+                query, key, value, scale=scale, valid=valid, kernel=decode_kernel, bias=bias
             )
         dropout = config.dropout if training else 0.0
         if choose_kernel(config, layout.num_keys, training=training) == "explicit":

@@ -36,7 +36,8 @@ class Rotation:
     """Rotary positions on the trailing channels of a head: ``R(p)`` for given positions.
 
     The first half of the rotated slice pairs with the second half. Where the value reads the key's
-    source, or is rotated as if it did, ``value_rope`` says what it is.
+    source, or is rotated as if it did, ``value_rope`` says what it is. Decoupled positions rotate
+    all channels of heads of their own.
 
     Source: Su et al. 2021, RoFormer.
     """
@@ -45,7 +46,7 @@ class Rotation:
         self, positions: Int[Tensor, "batch tokens"], config: AttentionConfig, dtype: torch.dtype
     ) -> None:
         """Compute cosines and sines of ``positions``."""
-        self.dim = config.position.rotary_dim(config.size_per_head)
+        self.dim = config.rotated_channels
         index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
         frequencies = config.position.rotary_base ** (-index / self.dim)
         angles = positions.double()[:, None, :, None] * frequencies
@@ -80,8 +81,7 @@ def make_rotation(
     config: AttentionConfig, positions: Int[Tensor, "batch tokens"], dtype: torch.dtype
 ) -> Rotation | None:
     """Return the rotation by given positions, ``None`` for a layer that does not rotate."""
-    rotates = config.variant.positions == "rotary"
-    return Rotation(positions, config, dtype) if rotates else None
+    return Rotation(positions, config, dtype) if config.rotated_channels else None
 
 
 def interleave_sinusoids(

@@ -3,7 +3,7 @@
 Knows query, key and what is added to their products. Does not know what is done with scores.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from qkvary.nn.layout import Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
-    """``(gain * scale q k^T + key_bias + pair_bias) / temperature``."""
+    """``(gain * scale (q k^T + rope) + key_bias + pair_bias) / temperature``."""
 
     query: Float[Tensor, "batch heads queries head_dim"]
     key: Float[Tensor, "batch kv_heads keys head_dim"]
@@ -22,6 +22,10 @@ class Scores:
     """Factor of the products of query and key."""
     layout: Layout
     """Positions and masks of the call."""
+    query_rope: Float[Tensor, "batch heads queries rope_dim"] | None = None
+    """The rotated queries of decoupled positions, whose products with the keys' are added."""
+    key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
+    """Their rotated key, one for all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
     """``scale q k^T`` where a term has changed it entry by entry, else not computed."""
     gain: Float[Tensor, "sets 1 1"] | None = None
@@ -35,10 +39,10 @@ class Scores:
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""
-        scale = self.scale / self.temperature
+        scale, (query, key) = self.scale / self.temperature, self._join()
         if self.gain is None and self.key_bias is None:
-            return self.query, self.key, scale
-        query, key = self.query * (scale if self.gain is None else self.gain * scale), self.key
+            return query, key, scale
+        query = query * (scale if self.gain is None else self.gain * scale)
         if self.key_bias is not None:
             query, key = append_key_bias(query, key, self.key_bias, 1.0 / self.temperature)
         return query, key, 1.0
@@ -52,6 +56,27 @@ class Scores:
         if self.key_bias is not None:
             scores = scores + self.key_bias.mT.unsqueeze(-2)
         return scores / self.temperature
+
+    def take_rope(self) -> "tuple[Scores, Float[Tensor, 'batch heads queries keys'] | None]":
+        """Return the scores without decoupled positions, and the products of these.
+
+        Apart, the key can be the value, and the rotary key is not copied for each KV head. They are
+        summed up in single precision at least.
+        """
+        if self.query_rope is None or self.key_rope is None:
+            return self, None
+        wide = torch.promote_types(self.query.dtype, torch.float32)
+        query = self.query_rope.to(wide) * (self.scale / self.temperature)
+        products = content_scores(query, self.key_rope.to(wide))
+        return replace(self, query_rope=None, key_rope=None), products
+
+    def _join(self) -> tuple[Tensor, Tensor]:
+        """Return query and key with the channels of decoupled positions behind their own."""
+        if self.query_rope is None or self.key_rope is None:
+            return self.query, self.key
+        rope = self.key_rope.expand(-1, self.key.shape[1], -1, -1)
+        query = torch.cat((self.query, self.query_rope), dim=-1)
+        return query, torch.cat((self.key, rope), dim=-1)
 
     def cooled_pair_bias(self) -> Float[Tensor, "rows heads queries keys"] | None:
         """Return the pair bias, divided by the temperature."""

@@ -32,8 +32,10 @@ class Stack(nn.Module):
             blocks: Its blocks, where they are of another kind.
         """
         super().__init__()
-        layers = blocks or (Block(layer, config.block) for layer in config.layers)
+        own = config.layers[:1] if config.shared_blocks else config.layers
+        layers = blocks or (Block(layer, config.block) for layer in own)
         self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
+        self._repeats = config.num_layers if config.shared_blocks else 1
         final = config.block.has_final_norm
         self.final_norm = make_norm(config.d_model, config.block) if final else None
         self.recompute_blocks = False
@@ -46,10 +48,15 @@ class Stack(nn.Module):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks."""
-        for index, block in enumerate(self.blocks):
+        for index, block in enumerate(self.layers):
             layer = None if cache is None else cache.layers[index]
             x = self._apply_block(block, x, layout=layout, cache=layer)
         return x if self.final_norm is None else self.final_norm(x)
+
+    @property
+    def layers(self) -> list[Block]:
+        """The block of every layer; one block for all where they share it."""
+        return [*self.blocks] * self._repeats
 
     def _apply_block(
         self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
@@ -64,7 +71,7 @@ class Stack(nn.Module):
     ) -> Float[Tensor, "batch layers heads tokens tokens"]:
         """Return the attention probabilities of every layer."""
         maps: list[Tensor] = []
-        for block in self.blocks:
+        for block in self.layers:
             maps.append(block.attention.weights(block.attention_input(x), layout))
             x = block(x, layout=layout)
         return torch.stack(maps, dim=1)

@@ -3,6 +3,7 @@
 A term takes scores and returns scores: it fills a field of :class:`Scores`.
 """
 
+import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,11 +14,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, Initialization
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import find_far
 from qkvary.nn.positions import interleave_sinusoids
+from qkvary.nn.projections import Projection, project_together, split_heads
 from qkvary.nn.scores import Scores, content_scores
 
 
@@ -42,6 +44,102 @@ class ScoreTerm(nn.Module):
     def forward(self, scores: Scores) -> Scores:
         """Add the term."""
         return scores
+
+
+class KeyValueNorm(ScoreTerm):
+    """RMSNorm of the tensor that key and value share, over all its heads: ``c / rms(c) * g``.
+
+    The norm is part of what is stored. A query that reads the same projection reads it before.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1 (the norm of the latent).
+    """
+
+    is_plain = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the gain."""
+        super().__init__(config)
+        self.weight = nn.Parameter(torch.empty(config.width(config.variant.sharing.key)))
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start with a gain of one."""
+        nn.init.ones_(self.weight)
+
+    def normalise(
+        self, shared: Float[Tensor, "batch heads tokens channels"]
+    ) -> Float[Tensor, "batch heads tokens channels"]:
+        """Divide each token by its root mean square, and multiply by the gain."""
+        joined = shared.transpose(1, 2).flatten(2)
+        gain = self.weight.to(joined.dtype)
+        return split_heads(F.rms_norm(joined, gain.shape, gain, KV_NORM_EPS), shared.shape[1])
+
+
+class Latent(ScoreTerm):
+    """Key and value are made of one latent c by a matrix each: ``k = c B_k, v = c B_v``.
+
+    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer without
+    it that shares key and value is the same with fixed matrices, which pick a head's own block.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
+    """
+
+    is_plain = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the two matrices."""
+        super().__init__(config)
+        rank, width = config.width(config.variant.sharing.key), config.kv_width
+        self.key = Projection(rank, width, bias=False)
+        self.value = Projection(rank, width, bias=False)
+
+    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
+        """Draw both as second halves of low-rank projections, which keep the deviation."""
+        for name, part in (("key", self.key), ("value", self.value)):
+            rank = part.weight.shape[1]
+            initializer.weight(f"latent.{name}.weight", part.weight, init, 1.0 / math.sqrt(rank))
+
+    def expand(
+        self, latent: Float[Tensor, "batch 1 tokens rank"]
+    ) -> tuple[
+        Float[Tensor, "batch kv_heads tokens head_dim"],
+        Float[Tensor, "batch kv_heads tokens head_dim"],
+    ]:
+        """Return key and value."""
+        heads = self.config.num_kv_heads
+        key, value = project_together(latent.squeeze(1), [self.key, self.value])
+        return split_heads(key, heads), split_heads(value, heads)
+
+    def absorb(
+        self, query: Float[Tensor, "batch heads queries head_dim"]
+    ) -> Float[Tensor, "batch heads queries rank"]:
+        """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
+        return self._multiply(query, self.key.weight.unflatten(0, (self.config.num_kv_heads, -1)))
+
+    def restore(
+        self, mixed: Float[Tensor, "batch heads queries rank"]
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Return the mixed values of mixed latents: ``m B_v``."""
+        return self._multiply(
+            mixed, self.value.weight.unflatten(0, (self.config.num_kv_heads, -1)).mT
+        )
+
+    @staticmethod
+    def _multiply(heads: Tensor, matrices: Tensor) -> Tensor:
+        groups = matrices.shape[0]
+        return (heads.unflatten(1, (groups, -1)) @ matrices[:, None]).flatten(1, 2)
+
+
+class Decoupled(ScoreTerm):
+    """Decoupled rotary positions: ``q k^T + R(i) q' (R(j) k')^T`` with one k' for all heads.
+
+    Query and key stay as they are, so that what is stored of the key can be the value too. The
+    rotated parts are sources of their own (``q_rope``, ``k_rope``), projected from the layer input
+    whatever query and key read.
+
+    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.3.
+    """
+
+    is_plain = True
 
 
 class Rotary(ScoreTerm):
@@ -187,6 +285,9 @@ class Temperature(ScoreTerm):
 
 
 TERMS: Mapping[str, type[ScoreTerm]] = {
+    "kv_norm": KeyValueNorm,
+    "latent": Latent,
+    "decoupled": Decoupled,
     "rotary": Rotary,
     "diagonal": DiagonalNorm,
     "unscaled-diagonal": UnscaledDiagonalNorm,

@@ -5,8 +5,6 @@ These rest on one seed and two digits, so each has a rounding interval; unpublis
 never guessed. Never imports torch.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

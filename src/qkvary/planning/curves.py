@@ -4,8 +4,6 @@ Cache against context, users against memory, and the papers' quality against cac
 torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -264,17 +262,13 @@ def compute_quality_points(size: Size) -> QualityPoints:
         size: The size of the networks.
     """
     found = qualities(size)
-    baseline = next(one for one in found if one.variant == BASELINE)
-    placed = {one.variant: one for one in frontier_positions(size, "cache")}
+    placed = {one.variant: one for one in frontier_positions(size)}
     whole = placed[BASELINE].cost
     points: list[PublishedPoint] = []
     for quality in found:
         standing = placed[quality.variant]
         real_low, real_high = (
-            change_per_real_token(
-                quality.change_percent, baseline.perplexity, fraction
-            ).change_percent
-            for fraction in REAL_RANGE
+            change_per_real_token(quality.change_percent, fraction) for fraction in REAL_RANGE
         )
         points.append(
             PublishedPoint(

@@ -31,6 +31,8 @@ class AttentionMaps:
     setting: str
     variant: str
     seed: int
+    run_key: str
+    """The run that they are of."""
     maps: NDArray[np.float64]
     """``[layers, heads, rows, columns]``; a row is a query and sums to one."""
     tokens: tuple[str, ...]
@@ -83,39 +85,65 @@ def column_width(examples: Sequence[AttentionMaps]) -> int:
 
 def drawing(example: AttentionMaps) -> svg.Drawing:
     """Draw the maps of an example: one row per layer, one column per head."""
-    layers = min(example.maps.shape[0], MOST_LAYERS)
-    heads = min(example.maps.shape[1], MOST_HEADS)
-    left, top = 18.0, 18.0
-    width = left + heads * (_TILE + _GAP)
-    height = top + layers * (_TILE + _GAP)
-    parts = [
-        svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
-        for head in range(heads)
-    ]
-    for layer in range(layers):
-        y = top + layer * (_TILE + _GAP)
-        turned = f"rotate(-90 10 {svg.number(y + _TILE / 2)})"
-        parts.append(
-            svg.text(10, y + _TILE / 2, f"layer {layer + 1}", "tick middle", transform=turned)
-        )
-        for head in range(heads):
-            parts.extend(_tile(example, layer, head, left + head * (_TILE + _GAP), y))
+    layers = range(min(example.maps.shape[0], MOST_LAYERS))
     most = best(example)
     summary = (
         "no single right cell"
         if most is None
         else f"at most {numbers.percent(most.mass)} on the right cells"
     )
-    size = f"{layers} layers, {heads} heads, {example.maps.shape[-1]} tokens"
-    description = f"{size}; {summary}. Rows are queries."
-    title = f"Attention of {names.short(example.variant, 60)}, seed {example.seed}"
+    heads = min(example.maps.shape[1], MOST_HEADS)
+    size = f"{len(layers)} layers, {heads} heads, {example.maps.shape[-1]} tokens"
+    return draw_maps(
+        example.maps,
+        layers,
+        title=f"Attention of {names.short(example.variant, 60)}, seed {example.seed}",
+        description=f"{size}; {summary}. Rows are queries.",
+        targets=example.targets,
+    )
+
+
+def draw_maps(
+    maps: NDArray[np.float64],
+    layers: Sequence[int],
+    *,
+    title: str,
+    description: str,
+    targets: Sequence[int | None] = (),
+) -> svg.Drawing:
+    """Draw the first heads of some layers.
+
+    Args:
+        maps: ``[layers, heads, rows, columns]``.
+        layers: The layers, counted from 0.
+        title: The title.
+        description: The drawing in words.
+        targets: Per row, the column to outline.
+    """
+    heads = min(maps.shape[1], MOST_HEADS)
+    left, top = 18.0, 18.0
+    width = left + heads * (_TILE + _GAP)
+    height = top + len(layers) * (_TILE + _GAP)
+    parts = [
+        svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
+        for head in range(heads)
+    ]
+    for row, layer in enumerate(layers):
+        y = top + row * (_TILE + _GAP)
+        turned = f"rotate(-90 10 {svg.number(y + _TILE / 2)})"
+        parts.append(
+            svg.text(10, y + _TILE / 2, f"layer {layer + 1}", "tick middle", transform=turned)
+        )
+        for head in range(heads):
+            parts.extend(_tile(maps[layer, head], targets, left + head * (_TILE + _GAP), y))
     return svg.Drawing(
         width=width, height=height, title=title, description=description, parts=tuple(parts)
     )
 
 
-def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> list[Markup]:
-    values = example.maps[layer, head]
+def _tile(
+    values: NDArray[np.float64], targets: Sequence[int | None], x: float, y: float
+) -> list[Markup]:
     rows, columns = values.shape
     picture = base64.b64encode(png(shades(values))).decode("ascii")
     parts = [
@@ -136,7 +164,7 @@ def _tile(example: AttentionMaps, layer: int, head: int, x: float, y: float) -> 
         outline = "".join(
             f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
-            for row, column in enumerate(example.targets[:rows])
+            for row, column in enumerate(targets[:rows])
             if column is not None and 0 <= column < columns
         )
         if outline:

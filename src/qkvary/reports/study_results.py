@@ -80,6 +80,7 @@ def _gather_attention(
                 setting=run.setting,
                 variant=run.variant,
                 seed=run.seed,
+                run_key=run.run_key,
                 maps=example.maps.astype(np.float64),
                 tokens=example.tokens,
                 targets=example.targets,

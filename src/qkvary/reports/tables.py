@@ -95,6 +95,12 @@ def csv_field(value: Raw) -> str:
     )
 
 
+def read_csv_field(field: str) -> str:
+    """Return the text that ``csv_field`` wrote."""
+    is_guarded = field.startswith("'") and csv_field(field[1:]) == field
+    return field[1:] if is_guarded else field
+
+
 def table_csv(table: Table) -> str:
     """Return a table as CSV (RFC 4180) that no spreadsheet runs as a formula."""
     stream = io.StringIO()

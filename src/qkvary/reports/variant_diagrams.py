@@ -50,7 +50,7 @@ def _centres(variant: Variant) -> dict[Source, float]:
     wanted: dict[Source, float] = {
         source: sum(_COLUMNS[role] for role in variant.sharing.readers(source))
         / len(variant.sharing.readers(source))
-        for source in variant.projections
+        for source in variant.sharing.projections
     }
     order = sorted(wanted, key=lambda source: (wanted[source], source))
     places = [wanted[source] for source in order]
@@ -175,6 +175,8 @@ def _scores(variant: Variant) -> str:
     inside = f"τ·{product} + g(j)" if variant.plus else product
     if variant.positions != "none":
         inside += " + b(i,j)" if variant.positions != "rotary" else ", rotated"
+    if variant.decoupled is not None:
+        inside += " + RRᵀ"
     if variant.diagonal != "none":
         inside += ", diag/"
     if variant.core == "sima":

@@ -222,7 +222,7 @@ def _published(quality: PublishedQuality | None) -> Cell:
 
 def _cache_percent(variant: Variant, num_heads: int) -> float:
     """Return the cache of a variant in a layer with so many query heads, in percent of QKV's."""
-    kept = len(variant.cached) * variant.kv_heads(num_heads)
+    kept = len(variant.sharing.cached) * variant.kv_heads(num_heads)
     return 100 * kept / (2 * num_heads)
 
 

@@ -1,7 +1,5 @@
 """Folders of numbered checkpoints, each a folder with a manifest. Torch-free."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Versioned JSON documents; reading rejects damaged documents and newer versions. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast

@@ -5,8 +5,6 @@ into place; the directory is flushed last. A writer locks its temporary file or 
 or dies, so the leftovers of killed writers can be recognized.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import itertools

@@ -1,7 +1,5 @@
 """The time and the environment: versions, platform, processor. Torch-free."""
 
-from __future__ import annotations
-
 import functools
 import os
 import platform

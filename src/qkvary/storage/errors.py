@@ -4,8 +4,6 @@ The command line prints the message (what failed, which file, what to do) and ex
 a traceback is a bug.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 

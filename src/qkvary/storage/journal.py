@@ -4,8 +4,6 @@ A line is a JSON object whose last key, ``check``, is a digest of the rest. Torn
 are reported and skipped.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Non-finite numbers are written as the tagged objects ``{"$float": "NaN"}``, ``"I
 ``"-Infinity"``. Keys that start with ``$`` are escaped with another ``$``.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 The lock file is never removed, since only its lock matters; its contents are for messages only.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import socket

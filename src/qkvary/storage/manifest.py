@@ -4,8 +4,6 @@ A folder without a valid manifest is ignored. Bytes are returned only after they
 manifest has a canonical encoding and contains its own digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re
@@ -37,7 +35,7 @@ class FileEntry:
     """Hexadecimal digest of the bytes."""
 
     @classmethod
-    def of(cls, data: bytes) -> FileEntry:
+    def of(cls, data: bytes) -> "FileEntry":
         """Describe ``data``."""
         return cls(size=len(data), sha256=hashlib.sha256(data).hexdigest())
 

@@ -4,8 +4,6 @@ Linux promises more memory than it has and ends a process that uses it, so runni
 caught there: what needs too much must be refused beforehand.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from contextlib import suppress

@@ -5,8 +5,6 @@ has ``PROTOCOLS``, which maps the name of each protocol to its study: ``STUDY``,
 called ``<name>-<protocol>``.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pkgutil

@@ -1,7 +1,5 @@
 """Describes the settings of a study whose variants have equal parameters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from qkvary.arch.labels import parse_variant

@@ -1,7 +1,5 @@
 """Builds the study of ``qkvary train`` from a preset, a prepared set and overrides. Torch-free."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, replace
 from typing import Literal

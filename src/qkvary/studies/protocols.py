@@ -1,13 +1,12 @@
 """Networks and training of the papers, by their text or code. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ScaleConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import (
+    CharacterTaskConfig,
     NumberProtocol,
     NumberTaskConfig,
     SequenceTaskConfig,
@@ -145,6 +144,44 @@ def character_network(
         max_tokens=context,
         tied_head=False,
         head_bias=True,
+    )
+
+
+def quick_sequences(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
+    """Return a synthetic task that is learned in seconds, from equal initial deviations."""
+    length = 16
+    return Setting(
+        name=name,
+        task=SequenceTaskConfig(
+            name=name, length=length, validation_examples=64, test_examples=1_000
+        ),
+        network=synthetic_network(
+            d_model=32, num_layers=2, num_heads=4, length=length, dropout=0.0, matched=True
+        ),
+        training=synthetic_training(
+            steps=steps, batch_size=32, evaluate_every=20, learning_rate=learning_rate
+        ),
+    )
+
+
+def quick_characters() -> Setting:
+    """Return characters of tiny Shakespeare in seconds."""
+    context = 32
+    return Setting(
+        name="characters",
+        task=CharacterTaskConfig(
+            context=context, evaluation="sampled", evaluation_batches=1, scored_characters=24_000
+        ),
+        network=character_network(
+            context=context, d_model=64, num_heads=4, num_layers=2, dropout=0.0
+        ),
+        training=TrainingConfig(
+            optimizer=OptimizerConfig(name="adam", learning_rate=8e-3, gradient_clip=1.0),
+            schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
+            steps=300,
+            batch_size=32,
+            evaluate_every=50,
+        ),
     )
 
 

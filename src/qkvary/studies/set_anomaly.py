@@ -1,7 +1,5 @@
 """Networks and training of the set anomaly experiments. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,8 +1,7 @@
 """The common parts of studies of small language models. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
+from dataclasses import replace
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ValueRope
 from qkvary.arch.models import as_model
@@ -10,15 +9,17 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.costs.devices import find_device
 from qkvary.costs.training import plan_training
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
+from qkvary.studies.study import Setting
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from qkvary.training.presets import find_preset
+from qkvary.training.config import ScheduleConfig, TrainingConfig
+from qkvary.training.presets import adamw, find_preset
 
 BYTES = 257
 """Distinct bytes and the separator."""
 PIECES = 4_096
 """Vocabulary of GPT-2's first tokens: with all of them the head would dominate a step."""
 POSITIONS_PER_STEP = 1_024
+ROTARY_STEPS = 350
 DEVICE = "h100-80gb"
 UTILIZATION = 0.4
 
@@ -86,15 +87,7 @@ def small_training(*, steps: int, context: int, learning_rate: float) -> Trainin
     return TrainingConfig(
         steps=steps,
         batch_size=POSITIONS_PER_STEP // context,
-        optimizer=OptimizerConfig(
-            name="adamw",
-            learning_rate=learning_rate,
-            betas=(0.9, 0.95),
-            weight_decay=0.1,
-            decay="all",
-            decay_by_variant=False,
-            gradient_clip=1.0,
-        ),
+        optimizer=replace(adamw(learning_rate, decay="all"), decay_by_variant=False),
         schedule=ScheduleConfig(name="cosine", warmup_steps=steps // 20, floor=0.1),
         evaluate_every=max(1, steps // 4),
     )
@@ -108,6 +101,22 @@ def novels(*, context: int) -> LanguageTaskConfig:
         context=context,
         validation_tokens=16_384,
         test_tokens=65_536,
+    )
+
+
+def rotary_setting(
+    name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
+) -> Setting:
+    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    context = network.max_tokens
+    return Setting(
+        name=name,
+        task=novels(context=context),
+        network=network,
+        training=small_training(steps=ROTARY_STEPS, context=context, learning_rate=2e-3),
+        table=name,
+        variants=variants,
+        limits=limits,
     )
 
 

@@ -1,10 +1,8 @@
 """The definition of a study: settings x variants x seeds, and the runs they define. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import format_label, parse_variant
@@ -133,11 +131,21 @@ class Cell:
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
 
 
+def canonical(label: str) -> str:
+    """Return the canonical label of a variant in any spelling.
+
+    Raises:
+        ValueError: for an unknown label.
+    """
+    return format_label(parse_variant(label))
+
+
 def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
     if setting.variants is None:
         return setting
-    given = (label for label in setting.variants if format_label(parse_variant(label)) in labels)
-    return replace(setting, variants=tuple(given))
+    return replace(
+        setting, variants=tuple(label for label in setting.variants if canonical(label) in labels)
+    )
 
 
 def _remains(
@@ -149,9 +157,7 @@ def _remains(
     crossed = isinstance(contrast, CrossSettingContrast)
     pair = (contrast.variant, contrast.reference) if crossed else contrast
     places = (contrast.setting, contrast.reference_setting) if crossed else ()
-    return all(format_label(parse_variant(label)) in labels for label in pair) and all(
-        place in settings for place in places
-    )
+    return set(map(canonical, pair)) <= set(labels) and set(places) <= set(settings)
 
 
 def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
@@ -199,28 +205,38 @@ class Study:
             raise ValueError("expected a name for the study, got an empty one")
         _unique(self.name, "settings", tuple(setting.name for setting in self.settings))
         _unique(self.name, "seeds", self.seeds)
-        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
+        labels = self.labels
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
-        if format_label(parse_variant(self.baseline)) not in labels:
+        if canonical(self.baseline) not in labels:
             raise ValueError(
                 f"study {self.name!r}: expected a baseline among its variants, got "
                 f"{self.baseline!r}; choices: {', '.join(labels)}"
             )
-        self._check_settings(labels)
-        self._check_contrasts(labels)
+        self._check_settings()
+        self._check_contrasts()
         self._check_cross_setting_contrasts()
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The canonical labels of the variants."""
+        return tuple(map(canonical, self.variants))
+
+    @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The contrasts within settings."""
-        return tuple(one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
+        """The contrasts within settings: canonical labels of a variant and its reference."""
+        pairs = (one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
+        return tuple(cast("tuple[str, str]", tuple(map(canonical, pair))) for pair in pairs)
 
     @property
     def cross_setting_contrasts(self) -> tuple[CrossSettingContrast, ...]:
-        """The contrasts across settings."""
-        return tuple(one for one in self.contrasts if isinstance(one, CrossSettingContrast))
+        """The contrasts across settings, with canonical labels."""
+        return tuple(
+            replace(one, variant=canonical(one.variant), reference=canonical(one.reference))
+            for one in self.contrasts
+            if isinstance(one, CrossSettingContrast)
+        )
 
     @property
     def limits(self) -> tuple[str, ...]:
@@ -245,9 +261,9 @@ class Study:
         known = {
             "task": dict.fromkeys(setting.task.name for setting in self.settings),
             "setting": dict.fromkeys(setting.name for setting in self.settings),
-            "variant": dict.fromkeys(format_label(parse_variant(one)) for one in self.variants),
+            "variant": dict.fromkeys(self.labels),
         }
-        labels = [format_label(parse_variant(label)) for label in variants]
+        labels = [canonical(label) for label in variants]
         given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
         for kind, names in given.items():
             for name in names:
@@ -256,8 +272,7 @@ class Study:
                         f"study {self.name!r}: expected a {kind} of the study, got {name!r}; "
                         f"{suggest(name, known[kind])}"
                     )
-        baseline = format_label(parse_variant(self.baseline))
-        kept_labels = {*labels, baseline} if labels else set(known["variant"])
+        kept_labels = {*labels, canonical(self.baseline)} if labels else set(known["variant"])
         kept = [
             _limit_variants(setting, kept_labels)
             for setting in self.settings
@@ -279,22 +294,21 @@ class Study:
 
     def variants_of(self, setting: Setting) -> tuple[str, ...]:
         """Return the canonical labels of a setting's variants, in the study's order."""
-        labels = tuple(format_label(parse_variant(label)) for label in self.variants)
         if setting.variants is None:
-            return labels
-        limited = {format_label(parse_variant(label)) for label in setting.variants}
-        return tuple(label for label in labels if label in limited)
+            return self.labels
+        limited = set(map(canonical, setting.variants))
+        return tuple(label for label in self.labels if label in limited)
 
-    def _check_settings(self, labels: tuple[str, ...]) -> None:
+    def _check_settings(self) -> None:
         tables: dict[str, Setting] = {}
         for setting in self.settings:
             where = f"study {self.name!r}, setting {setting.name!r}"
             given = () if setting.variants is None else setting.variants
             for label in given:
-                if format_label(parse_variant(label)) not in labels:
+                if canonical(label) not in self.labels:
                     raise ValueError(
                         f"{where}: expected variants of the study, got {label!r}; choices: "
-                        + ", ".join(labels)
+                        + ", ".join(self.labels)
                     )
             if setting.variants is not None and not given:
                 raise ValueError(f"{where}: expected at least one of variants, got none")
@@ -320,7 +334,7 @@ class Study:
                         f"{name!r}; choices: {', '.join(settings)}"
                     )
                 variants = self.variants_of(settings[name])
-                if format_label(parse_variant(label)) not in variants:
+                if label not in variants:
                     raise ValueError(
                         f"study {self.name!r}: expected a variant of the setting {name!r} in a "
                         f"contrast, got {label!r}; choices: {', '.join(variants)}"
@@ -335,10 +349,10 @@ class Study:
                     f"got {ours} and {theirs}"
                 )
 
-    def _check_contrasts(self, labels: tuple[str, ...]) -> None:
-        if not self.pairs:
+    def _check_contrasts(self) -> None:
+        labels, pairs = self.labels, list[tuple[str, ...]](self.pairs)
+        if not pairs:
             return
-        pairs = [tuple(format_label(parse_variant(label)) for label in pair) for pair in self.pairs]
         _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:

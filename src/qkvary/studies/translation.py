@@ -1,7 +1,5 @@
 """Networks and training of the translation experiments of paper 2. Torch-free."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig

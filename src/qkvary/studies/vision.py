@@ -1,10 +1,9 @@
 """The common parts of studies of image classification. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, ScaleConfig
 from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
@@ -182,6 +181,20 @@ def vision_grid(
                 )
             )
     return tuple(settings)
+
+
+def quick_protocols(study: str, name: ImageSetName, **settings: Any) -> Mapping[str, Study]:
+    """Return a study of one data set with clean splits, and with the published ones.
+
+    Args:
+        study: The name of the study.
+        name: The data set.
+        settings: As for :func:`quick_study`.
+    """
+    return {
+        "clean": quick_study(study, name, "clean", **settings),
+        "as-published": quick_study(f"{study}-as-published", name, "as-published", **settings),
+    }
 
 
 def quick_study(

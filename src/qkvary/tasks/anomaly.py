@@ -1,34 +1,25 @@
 """Anomaly: which of ten images shows another class than the other nine?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import load_features
-from qkvary.data.random_numbers import permutation, random_words
-from qkvary.data.tokenizers import Tokenizer
+from qkvary.data.random_numbers import random_words
 from qkvary.nn.encoder import Encoder
+from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import AnomalyTaskConfig
-from qkvary.tasks.contract import (
-    ALL_ROWS,
-    SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
-    Batch,
-    EvaluationContext,
-    Split,
-)
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
 
 VALIDATION_SHARE = 10
 """Of each class every tenth part of the training images, the last, is for validation."""
 
 
-class AnomalyTask:
+class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     """Point at the image whose class differs from that of the others.
 
     Loss: mean cross entropy of a softmax over the images of a set. Metric: accuracy. In an epoch
@@ -37,10 +28,6 @@ class AnomalyTask:
 
     Source: Kayyam et al. 2026, section A.3; Borji 2023 (Key-Value Transformer), section 3.2.
     """
-
-    metric = "accuracy"
-    higher_is_better = True
-    tokenizer: Tokenizer | None = None
 
     def __init__(self, config: AnomalyTaskConfig) -> None:
         """Read the features.
@@ -53,7 +40,7 @@ class AnomalyTask:
             DamagedError: if their file is not the expected one.
             ValueError: if a class has fewer images than a set takes of it.
         """
-        self.config = config
+        super().__init__(config)
         loaded = load_features(config.features)
         # Copies, because torch has no read-only tensors.
         train, test = (torch.tensor(part.features) for part in (loaded.train, loaded.test))
@@ -69,11 +56,6 @@ class AnomalyTask:
                 f"expected sets of at most {smallest + 1} images, as many as the smallest split "
                 f"has of a class and one, got {config.set_size}"
             )
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the features and the settings that determine the sets."""
-        return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder.
@@ -101,51 +83,25 @@ class AnomalyTask:
             ValueError: if a batch is larger than the training split.
         """
         classes, images, _ = self.splits["train"].shape
-        per_epoch = classes * images // batch_size
-        if per_epoch < 1:
-            raise ValueError(
-                f"expected batches of at most {classes * images:,} sets, got {batch_size:,}"
-            )
-        epoch, index = divmod(step, per_epoch)
-        order = torch.from_numpy(permutation(classes * images, "order of anomalies", seed, epoch))
-        anomalies = order[index * batch_size : (index + 1) * batch_size]
+        order = epoch_batch(classes * images, batch_size, step=step, seed=seed, what="anomalies")
+        anomalies = torch.tensor(order)
         sets, places = self._draw_sets("train", anomalies, rows, "training sets", seed, step)
         return Batch(self._describe("train", sets), places)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross entropy over sets."""
-        return F.cross_entropy(model(batch.inputs)[..., 0], batch.targets)
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: Split,
-        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
-        /,
-    ) -> dict[str, float]:
-        """Return ``loss`` and ``accuracy`` over the sets of a split, one for each of its images."""
-        device = next(model.parameters()).device
-        total = right = count = 0.0
-        with torch.inference_mode():
-            for batch in self._chunks(split):
-                logits, targets = model(batch.inputs.to(device))[..., 0], batch.targets.to(device)
-                total += F.cross_entropy(logits, targets, reduction="sum").item()
-                right += (logits.argmax(dim=-1) == targets).sum().item()
-                count += len(targets)
-        return {"loss": total / count, "accuracy": right / count}
+    def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return one logit for each image of a set."""
+        return model(inputs)[..., 0]
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation set; every row asks for the anomaly."""
-        if not isinstance(model, Encoder):
-            raise TypeError(f"expected an Encoder, got {type(model).__name__}")
-        batch = next(self._chunks("validation"))
-        with torch.inference_mode():
-            maps = model.attention_maps(batch.inputs[:1].to(next(model.parameters()).device))[0]
+        batch = next(self.evaluation_batches("validation"))
+        maps = attention_maps(model, batch.inputs[:1])[0]
         anomaly, size = int(batch.targets[0]), self.config.set_size
         tokens = tuple("anomaly" if index == anomaly else str(index + 1) for index in range(size))
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
-    def _chunks(self, split: Split) -> Iterator[Batch]:
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield the sets of a split, one for each of its images."""
         classes, images, _ = self.splits[split].shape
         sets, targets = self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed

@@ -1,7 +1,5 @@
 """BLEU: sacreBLEU of sentences, and that of words as in the code of paper 2."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Hashable, Sequence

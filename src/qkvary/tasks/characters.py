@@ -1,12 +1,9 @@
 """Characters: predict the next character of tiny Shakespeare."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, Network
@@ -15,6 +12,7 @@ from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -29,7 +27,7 @@ PRINTED = {"\n": "↵", " ": "␣"}
 """Printed forms of whitespace characters."""
 
 
-class CharacterTask:
+class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     """Predict every character of a window from the characters before it.
 
     Loss: mean cross entropy in nats per character. Metric: the same on the last tenth of the text,
@@ -41,9 +39,6 @@ class CharacterTask:
 
     Source: Borji 2023 (Key-Value Transformer), section 3.3, and its code.
     """
-
-    metric = "loss"
-    higher_is_better = False
 
     def __init__(self, config: CharacterTaskConfig) -> None:
         """Read the text.
@@ -58,7 +53,7 @@ class CharacterTask:
             raise ValueError(
                 f"expected the text with sha256 {TINY_SHAKESPEARE_SHA256}, got {config.text_sha256}"
             )
-        self.config = config
+        super().__init__(config)
         text = load_shakespeare()
         self.alphabet = text.alphabet
         # A copy, because torch shares memory with numpy and the text is read-only.
@@ -74,11 +69,6 @@ class CharacterTask:
                 f"expected a context below {shortest}, the shorter part of the text, "
                 f"got {config.context}"
             )
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the text and its split."""
-        return self.config.data_fingerprint
 
     @property
     def tokenizer(self) -> CharacterTokenizer:
@@ -110,37 +100,26 @@ class CharacterTask:
         )
         return self._windows(self._train, torch.from_numpy(starts[rows]))
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross entropy in nats per character."""
-        return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
-
     def evaluate(
         self,
         model: nn.Module,
         split: Split,
-        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
         /,
     ) -> dict[str, float]:
         """Score the held-out text: ``loss`` in nats per character and ``bits_per_character``."""
-        sampled = split == "validation" and self.config.evaluation == "sampled"
-        device = next(model.parameters()).device
-        total, count = 0.0, 0
-        with torch.inference_mode():
-            for batch in self._samples() if sampled else self._whole():
-                logits = model(batch.inputs.to(device)).flatten(0, 1)
-                targets = batch.targets.to(device).flatten()
-                total += F.cross_entropy(logits, targets, reduction="sum").item()
-                count += targets.numel()
-        loss = total / count
+        loss = super().evaluate(model, split, context)["loss"]
         return {"loss": loss, "bits_per_character": loss / math.log(2)}
+
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Return random windows if validation is sampled, else all."""
+        sampled = split == "validation" and self.config.evaluation == "sampled"
+        return self._samples() if sampled else self._whole()
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first held-out window."""
-        if not isinstance(model, LanguageModel):
-            raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
         tokens = self._held_out[: self.config.context]
-        with torch.inference_mode():
-            maps = model.attention_maps(tokens[None].to(next(model.parameters()).device))[0]
+        maps = attention_maps(model, tokens[None])[0]
         characters = [self.alphabet[code] for code in tokens.tolist()]
         return AttentionExample(
             maps=maps,

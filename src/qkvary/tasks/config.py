@@ -1,12 +1,11 @@
 """Configurations of tasks, with the fingerprints of their data. Torch-free."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
+from qkvary.arch.choices import check_choices, check_word
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
@@ -48,10 +47,12 @@ NUMBER_DATA_VERSION = 1
 """Incremented by hand when the spelled numbers or their splits change."""
 
 
-def _positive(owner: str, **values: int) -> None:
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{owner}: {name} must be at least 1, got {value}")
+def _check_sizes(task: "TaskConfig", *sizes: str) -> None:
+    """Refuse sizes below 1; None is no size."""
+    for name in sizes:
+        value: int | None = getattr(task, name)
+        if value is not None and value < 1:
+            raise ValueError(f"task {task.name}: {name} must be at least 1, got {value}")
 
 
 def _digest(*parts: object) -> str:
@@ -62,32 +63,22 @@ class _Accuracy:
     """A task whose headline metric is accuracy."""
 
     __slots__ = ()
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
 
 
-class _Loss:
-    """A task whose headline metric is the loss."""
+class _NextToken:
+    """A task that predicts the next token of a window, whose headline metric is the loss."""
 
     __slots__ = ()
+    metric: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
+    context: int
 
     @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return False
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
 
 
 @stored("SequenceTaskConfig")
@@ -114,16 +105,8 @@ class SequenceTaskConfig(_Accuracy):
     """Seed from which all three splits are drawn."""
 
     def __post_init__(self) -> None:
-        if self.name not in get_args(SequenceTaskName):
-            choices = ", ".join(get_args(SequenceTaskName))
-            raise ValueError(f"unknown sequence task {self.name!r}; choices: {choices}")
-        _positive(
-            f"task {self.name}",
-            length=self.length,
-            train_examples=self.train_examples,
-            validation_examples=self.validation_examples,
-            test_examples=self.test_examples,
-        )
+        check_word("sequence task", self.name, get_args(SequenceTaskName))
+        _check_sizes(self, "length", "train_examples", "validation_examples", "test_examples")
         if self.vocabulary < 2:
             raise ValueError(
                 f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
@@ -151,7 +134,7 @@ class SequenceTaskConfig(_Accuracy):
 
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig(_Loss):
+class CharacterTaskConfig(_NextToken):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -176,27 +159,15 @@ class CharacterTaskConfig(_Loss):
     """sha256 of the text."""
 
     def __post_init__(self) -> None:
-        _positive(
-            "task characters",
-            context=self.context,
-            evaluation_batches=self.evaluation_batches,
-            evaluation_batch_size=self.evaluation_batch_size,
+        check_choices(self)
+        _check_sizes(
+            self, "context", "evaluation_batches", "evaluation_batch_size", "scored_characters"
         )
-        if self.scored_characters is not None:
-            _positive("task characters", scored_characters=self.scored_characters)
-        if self.evaluation not in get_args(Evaluation):
-            choices = ", ".join(get_args(Evaluation))
-            raise ValueError(f"unknown evaluation {self.evaluation!r}; choices: {choices}")
         if not 0.0 < self.train_fraction < 1.0:
             raise ValueError(
                 f"task characters: train_fraction must be between 0 and 1, "
                 f"got {self.train_fraction}"
             )
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
 
     @property
     def data_fingerprint(self) -> str:
@@ -206,7 +177,7 @@ class CharacterTaskConfig(_Loss):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(_Loss):
+class LanguageTaskConfig(_NextToken):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -233,26 +204,13 @@ class LanguageTaskConfig(_Loss):
     """Rows per batch in evaluations."""
 
     def __post_init__(self) -> None:
-        _positive(
-            "task language",
-            context=self.context,
-            evaluation_batch_size=self.evaluation_batch_size,
-            validation_tokens=1 if self.validation_tokens is None else self.validation_tokens,
-            test_tokens=1 if self.test_tokens is None else self.test_tokens,
-        )
-        if self.protocol not in get_args(Protocol):
-            choices = ", ".join(get_args(Protocol))
-            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
+        check_choices(self)
+        _check_sizes(self, "context", "evaluation_batch_size", "validation_tokens", "test_tokens")
         if self.document_mask and self.protocol != "packed":
             raise ValueError(
                 f"expected the protocol packed with a document mask, got {self.protocol}, which "
                 "has one document per row"
             )
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
 
     @property
     def data_fingerprint(self) -> str:
@@ -262,7 +220,7 @@ class LanguageTaskConfig(_Loss):
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig(_Loss):
+class NumberTaskConfig(_NextToken):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -278,15 +236,8 @@ class NumberTaskConfig(_Loss):
     numbers 80/10/10."""
 
     def __post_init__(self) -> None:
-        _positive("task numbers", context=self.context)
-        if self.protocol not in get_args(NumberProtocol):
-            choices = ", ".join(get_args(NumberProtocol))
-            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
+        check_choices(self)
+        _check_sizes(self, "context")
 
     @property
     def data_fingerprint(self) -> str:
@@ -319,19 +270,9 @@ class ImageTaskConfig(_Accuracy):
     """Images per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
-        if self.name not in IMAGE_SETS:
-            raise ValueError(
-                f"unknown image data set {self.name!r}; choices: {', '.join(IMAGE_SETS)}"
-            )
-        if self.splits not in get_args(ImageSplits):
-            choices = ", ".join(get_args(ImageSplits))
-            raise ValueError(f"unknown splits {self.splits!r}; choices: {choices}")
-        _positive(
-            f"task {self.name}",
-            validation_images=self.validation_images,
-            evaluation_batch_size=self.evaluation_batch_size,
-            resize_to=self.image_size,
-        )
+        check_word("image data set", self.name, tuple(IMAGE_SETS))
+        check_word("splits", self.splits, get_args(ImageSplits))
+        _check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
         if self.validation_images >= self.images.train_images:
             raise ValueError(
                 f"task {self.name}: expected fewer validation_images than the "
@@ -362,6 +303,7 @@ class TranslationTaskConfig:
     Source: Borji 2023, section 3.6 (Multi30k), and its code.
     """
 
+    higher_is_better: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     """Fixed; it tells this task from the others in a record."""
     source: Literal["de", "en"]
@@ -386,19 +328,12 @@ class TranslationTaskConfig:
     """Fingerprint of the files."""
 
     def __post_init__(self) -> None:
-        _positive(
-            "task translation",
-            min_count=self.min_count,
-            max_tokens=self.max_tokens,
-            evaluation_batch_size=self.evaluation_batch_size,
-        )
+        check_choices(self)
+        _check_sizes(self, "min_count", "max_tokens", "evaluation_batch_size")
         if self.source == self.target:
             raise ValueError(
                 f"task translation: expected two languages, got {self.source} for both"
             )
-        if self.protocol not in get_args(TranslationProtocol):
-            choices = ", ".join(get_args(TranslationProtocol))
-            raise ValueError(f"unknown protocol {self.protocol!r}; choices: {choices}")
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(
                 f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
@@ -413,11 +348,6 @@ class TranslationTaskConfig:
     def metric(self) -> str:
         """The headline metric."""
         return "bleu" if self.protocol == "clean" else "published_bleu"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        return True
 
     @property
     def data_fingerprint(self) -> str:
@@ -448,15 +378,10 @@ class AnomalyTaskConfig(_Accuracy):
     """Sets per forward pass of an evaluation."""
 
     def __post_init__(self) -> None:
-        if self.features not in FEATURE_SETS:
-            choices = ", ".join(FEATURE_SETS)
-            raise ValueError(f"unknown image features {self.features!r}; choices: {choices}")
-        if self.order not in get_args(AnomalyOrder):
-            choices = ", ".join(get_args(AnomalyOrder))
-            raise ValueError(f"unknown order {self.order!r}; choices: {choices}")
+        check_choices(self)
+        _check_sizes(self, "evaluation_batch_size")
         if self.set_size < 3:
             raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
-        _positive("task anomaly", evaluation_batch_size=self.evaluation_batch_size)
 
     @property
     def width(self) -> int:

@@ -1,7 +1,5 @@
 """The interface of tasks; the training loop uses nothing else of a task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
@@ -42,7 +40,7 @@ class Batch(NamedTuple):
         """Number of targets that count in the loss."""
         return int((self.targets != IGNORE_INDEX).sum())
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device."""
         documents, source = (
             None if part is None else part.to(device) for part in (self.documents, self.source)

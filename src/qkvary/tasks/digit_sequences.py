@@ -1,19 +1,16 @@
 """The common part of the five synthetic tasks: random digits in, one digit per position out."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.digits import DigitSplit, draw_digits
 from qkvary.data.epochs import epoch_batch
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.encoder import Encoder
+from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -35,7 +32,7 @@ Columns = Callable[[Tensor], Tensor]
 """Maps digits ``[batch, n]`` to the columns of the answers, in the same shape."""
 
 
-class DigitSequenceTask:
+class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     """Predict for every position of a random sequence the digit of another column.
 
     ``y_i = f(x_c(i))`` with the column c(i) given by the task; f is the identity except in ``sub``.
@@ -45,10 +42,6 @@ class DigitSequenceTask:
     Source: Borji 2023 (Key-Value Transformer), section 3.1; Kayyam et al. 2026, section 3.1. The
     published examples have no seed; here they are determined by the config.
     """
-
-    metric = "accuracy"
-    higher_is_better = True
-    tokenizer: Tokenizer | None = None
 
     def __init__(
         self,
@@ -63,15 +56,10 @@ class DigitSequenceTask:
             columns: The column of each answer.
             relabel: Maps the digits of these columns to the answers; identity by default.
         """
-        self.config = config
+        super().__init__(config)
         self.columns = columns
         self.relabel = relabel
         self._splits: dict[DigitSplit, Tensor] = {}
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the settings that determine the sequences."""
-        return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder.
@@ -100,28 +88,15 @@ class DigitSequenceTask:
         order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
         return self._make_batch(self._examples("train")[torch.tensor(order[rows])])
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross entropy over digits."""
-        return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
-
     def evaluate(
         self,
         model: nn.Module,
         split: Split,
-        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
+        context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
         /,
     ) -> dict[str, float]:
         """Return ``loss`` and ``accuracy``, and on the test split ``attention_mass_on_target``."""
-        device = next(model.parameters()).device
-        total = right = 0.0
-        examples = self._examples(split)
-        with torch.inference_mode():
-            for batch in self._chunks(examples, device):
-                logits = model(batch.inputs)
-                flat = logits.flatten(0, 1)
-                total += F.cross_entropy(flat, batch.targets.flatten(), reduction="sum").item()
-                right += (logits.argmax(dim=-1) == batch.targets).sum().item()
-        scores = {"loss": total / examples.numel(), "accuracy": right / examples.numel()}
+        scores = super().evaluate(model, split, context)
         if split == "test":
             scores["attention_mass_on_target"] = self.attention_mass_on_target(model)
         return scores
@@ -134,24 +109,17 @@ class DigitSequenceTask:
         attention it grows with the number of heads and layers, so only compare networks of the same
         size.
         """
-        device = next(model.parameters()).device
         tokens = self._examples("test")[:MASS_EXAMPLES].long()
-        with torch.inference_mode():
-            maps = self._maps(model, tokens.to(device))
-            index = (
-                self.columns(tokens).to(device)[:, None, None, :, None].expand(*maps.shape[:-1], 1)
-            )
-            mass = maps.gather(-1, index).squeeze(-1)
-            return mass.amax(dim=(1, 2)).mean().item()
+        maps = attention_maps(model, tokens)
+        index = self.columns(tokens).to(maps.device)[:, None, None, :, None]
+        mass = maps.gather(-1, index.expand(*maps.shape[:-1], 1)).squeeze(-1)
+        return mass.amax(dim=(1, 2)).mean().item()
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation sequence."""
-        device = next(model.parameters()).device
         tokens = self._examples("validation")[:1].long()
-        with torch.inference_mode():
-            maps = self._maps(model, tokens.to(device))[0]
         return AttentionExample(
-            maps=maps,
+            maps=attention_maps(model, tokens)[0],
             tokens=tuple(str(digit) for digit in tokens[0].tolist()),
             targets=tuple(self.columns(tokens)[0].tolist()),
         )
@@ -161,10 +129,10 @@ class DigitSequenceTask:
         taken = tokens.gather(-1, self.columns(tokens))
         return Batch(inputs=tokens, targets=taken if self.relabel is None else self.relabel(taken))
 
-    def _chunks(self, examples: Tensor, device: torch.device) -> Iterator[Batch]:
-        for some in examples.split(max(1, EVALUATION_BATCH_TOKENS // self.config.length)):
-            asked = self._make_batch(some)
-            yield Batch(inputs=asked.inputs.to(device), targets=asked.targets.to(device))
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield all sequences of a split."""
+        size = max(1, EVALUATION_BATCH_TOKENS // self.config.length)
+        return map(self._make_batch, self._examples(split).split(size))
 
     def _examples(self, split: DigitSplit) -> Tensor:
         if split not in self._splits:
@@ -178,12 +146,6 @@ class DigitSequenceTask:
                 config.data_seed, config.length, split, count, config.vocabulary
             )
         return self._splits[split]
-
-    @staticmethod
-    def _maps(model: nn.Module, tokens: Tensor) -> Tensor:
-        if not isinstance(model, Encoder):
-            raise TypeError(f"expected an Encoder, got {type(model).__name__}")
-        return model.attention_maps(tokens)
 
 
 def positions_like(tokens: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
 """Images: which of the classes does an image show?"""
 
-from __future__ import annotations
-
+import math
 import warnings
+from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -11,22 +11,16 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.data.augmentation import Crops, draw_crops
+from qkvary.data.epochs import epoch_batch
 from qkvary.data.images import Images, load_images
 from qkvary.data.random_numbers import permutation
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import ImageTaskConfig
-from qkvary.tasks.contract import (
-    ALL_ROWS,
-    SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
-    Batch,
-    EvaluationContext,
-    Split,
-)
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
 
 
-class ImageTask:
+class ImageTask(ClassificationTask[ImageTaskConfig]):
     """Predict the class of an image.
 
     Loss: mean cross entropy. Metric: accuracy. Images stay bytes until they are batched; then each
@@ -35,10 +29,6 @@ class ImageTask:
     Source: Borji 2023 (Key-Value Transformer), section 3.2, and its code. The published splits,
     order and augmentation have no seed; here they are determined by the config and the seed.
     """
-
-    metric = "accuracy"
-    higher_is_better = True
-    tokenizer: Tokenizer | None = None
 
     def __init__(self, config: ImageTaskConfig) -> None:
         """Read the images.
@@ -50,19 +40,13 @@ class ImageTask:
             UsageError: if the data set is not on this machine and cannot be downloaded.
             DamagedError: if a file is not the published one.
         """
-        self.config = config
+        super().__init__(config)
         loaded, about = load_images(config.name), config.images
         # Divided by 255 as well: pixels are bytes.
         self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
         self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
         self._train, self._test = _as_tensors(loaded.train), _as_tensors(loaded.test)
         self.train_rows, self.validation_rows = split_rows(config)
-        self._epoch: tuple[tuple[int, int], Tensor] | None = None
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the data set."""
-        return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> VisionTransformer:
         """Build the vision transformer.
@@ -89,13 +73,9 @@ class ImageTask:
         Raises:
             ValueError: if a batch is larger than the training split.
         """
-        per_epoch = len(self.train_rows) // batch_size
-        if per_epoch < 1:
-            raise ValueError(
-                f"expected batches of at most {len(self.train_rows):,} images, got {batch_size:,}"
-            )
-        epoch, index = divmod(step, per_epoch)
-        order = self._order(seed, epoch)[index * batch_size : (index + 1) * batch_size][rows]
+        count = len(self.train_rows)
+        numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
+        order = self.train_rows[torch.tensor(numbers)]
         pixels, labels = self._train
         images = self._normalise(_take(pixels, order))
         if self.config.augment:
@@ -103,38 +83,18 @@ class ImageTask:
             images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
         return Batch(self._resize(images), labels[order])
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross entropy."""
-        return F.cross_entropy(model(batch.inputs), batch.targets)
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: Split,
-        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
-        /,
-    ) -> dict[str, float]:
-        """Return ``loss`` and ``accuracy`` over all images of a split."""
-        device = next(model.parameters()).device
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield all images of a split."""
         (pixels, labels), rows = self._split(split)
-        total = right = 0.0
-        with torch.inference_mode():
-            for some in rows.split(self.config.evaluation_batch_size):
-                logits = model(self._read(_take(pixels, some)).to(device))
-                targets = labels[some].to(device)
-                total += F.cross_entropy(logits, targets, reduction="sum").item()
-                right += (logits.argmax(dim=-1) == targets).sum().item()
-        return {"loss": total / len(rows), "accuracy": right / len(rows)}
+        for some in rows.split(self.config.evaluation_batch_size):
+            yield Batch(self._read(_take(pixels, some)), labels[some])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation image; patches are named by row and column."""
-        if not isinstance(model, VisionTransformer):
-            raise TypeError(f"expected a VisionTransformer, got {type(model).__name__}")
         (pixels, _), rows = self._split("validation")
-        image = self._read(pixels[rows[:1]]).to(next(model.parameters()).device)
-        with torch.inference_mode():
-            maps = model.attention_maps(image)[0]
-        side = model.config.image_size // model.config.patch_size
+        maps = attention_maps(model, self._read(pixels[rows[:1]]))[0]
+        # The class token comes before the patches of a square.
+        side = math.isqrt(maps.shape[-1] - 1)
         cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
         tokens = ("class", *cells)
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
@@ -156,12 +116,6 @@ class ImageTask:
         if images.shape[-1] == size:
             return images
         return F.interpolate(images, (size, size), mode="bilinear", antialias=True)
-
-    def _order(self, seed: int, epoch: int) -> Tensor:
-        if self._epoch is None or self._epoch[0] != (seed, epoch):
-            order = permutation(len(self.train_rows), "order of images", seed, epoch)
-            self._epoch = (seed, epoch), self.train_rows[torch.from_numpy(order)]
-        return self._epoch[1]
 
 
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
@@ -209,8 +163,8 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     inside = np.clip(at * length - 0.5, 0.0, length - 1.0)
     # From pixel numbers to the corners -1 and 1.
     x, y = torch.from_numpy((start + inside) * np.float32(2 / last) - 1)
-    grid = images.new_empty(len(images), size, size, 2)
-    grid[..., 0], grid[..., 1] = x[:, None, :], y[:, :, None]
+    # Complex numbers, because they are written in one pass; two strided ones take three times that.
+    grid = torch.view_as_real(torch.complex(x[:, None, :], y[:, :, None]))
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
 
 

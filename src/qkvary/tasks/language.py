@@ -1,7 +1,5 @@
 """Language: predict the next token of a prepared set of documents."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
@@ -180,7 +178,7 @@ class LanguageTask:
 
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
-    ) -> _Sums:
+    ) -> "_Sums":
         """Score windows without overlap; the last one may be shorter."""
         context, device = self.config.context, next(model.parameters()).device
         targets = min(split.tokens - 1, limit or split.tokens)
@@ -209,7 +207,7 @@ class LanguageTask:
 
     def _score_documents(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
-    ) -> _Sums:
+    ) -> "_Sums":
         """Score one document per row, with and without padding."""
         context, device = self.config.context, next(model.parameters()).device
         source = PaddedRows(split, context, self.data.separator)
@@ -256,7 +254,7 @@ class _Sums:
         for field, value in zip(dataclasses.fields(self), values, strict=True):
             setattr(self, field.name, getattr(self, field.name) + weight * value)
 
-    def all_reduce(self, processes: ProcessGroup) -> _Sums:
+    def all_reduce(self, processes: ProcessGroup) -> "_Sums":
         return _Sums(*processes.all_reduce(list(dataclasses.astuple(self))))
 
 

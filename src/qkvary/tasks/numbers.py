@@ -1,25 +1,17 @@
 """Numbers: predict the next word of the spelled numbers from 1 to 9,999."""
 
-from __future__ import annotations
+from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.number_words import load_number_words
-from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import NumberTaskConfig
-from qkvary.tasks.contract import (
-    ALL_ROWS,
-    SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
-    Batch,
-    EvaluationContext,
-    Split,
-)
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
 
 EVALUATION_BATCH_TOKENS = 8_192
 """Words per forward call of an evaluation."""
@@ -29,7 +21,7 @@ PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
 """The places of validation and test windows in every ten windows of the clean protocol."""
 
 
-class NumberTask:
+class NumberTask(ClassificationTask[NumberTaskConfig]):
     """Predict every word of a window from the words before it.
 
     The windows do not overlap; the targets of one are its words and the one after, without the
@@ -44,10 +36,6 @@ class NumberTask:
     scores a random choice of whole batches of the validation windows.
     """
 
-    metric = "loss"
-    higher_is_better = False
-    tokenizer: Tokenizer | None = None
-
     def __init__(self, config: NumberTaskConfig) -> None:
         """Cut the words into windows.
 
@@ -57,7 +45,7 @@ class NumberTask:
         Raises:
             ValueError: if there are too few windows for three splits.
         """
-        self.config = config
+        super().__init__(config)
         words = load_number_words(complete=config.protocol == "clean")
         self.vocabulary = words.vocabulary
         # A copy, because torch shares memory with numpy and the words are read-only.
@@ -70,11 +58,6 @@ class NumberTask:
             )
         windows = codes.unfold(0, context + 1, context)
         self._splits = _split_clean(windows) if config.protocol == "clean" else _split(windows)
-
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the settings that determine the windows."""
-        return self.config.data_fingerprint
 
     def build(self, network: Network, seed: int) -> LanguageModel:
         """Build the language model.
@@ -104,38 +87,15 @@ class NumberTask:
         indices = epoch_batch(len(windows), batch_size, step=step, seed=seed)[rows]
         return _make_batch(windows[torch.tensor(indices)])
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross entropy in nats per word."""
-        return F.cross_entropy(model(batch.inputs).flatten(0, 1), batch.targets.flatten())
-
-    def evaluate(
-        self,
-        model: nn.Module,
-        split: Split,
-        _context: EvaluationContext = SINGLE_PROCESS_CONTEXT,
-        /,
-    ) -> dict[str, float]:
-        """Score all windows of a split: ``loss`` in nats per word, and ``accuracy``."""
-        device = next(model.parameters()).device
-        total = right = count = 0.0
-        windows = self._splits[split]
-        with torch.inference_mode():
-            for some in windows.split(max(1, EVALUATION_BATCH_TOKENS // self.config.context)):
-                batch = _make_batch(some).to(device)
-                logits = model(batch.inputs)
-                flat = logits.flatten(0, 1)
-                total += F.cross_entropy(flat, batch.targets.flatten(), reduction="sum").item()
-                right += (logits.argmax(dim=-1) == batch.targets).sum().item()
-                count += batch.targets.numel()
-        return {"loss": total / count, "accuracy": right / count}
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield all windows of a split."""
+        size = max(1, EVALUATION_BATCH_TOKENS // self.config.context)
+        return map(_make_batch, self._splits[split].split(size))
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation window."""
-        if not isinstance(model, LanguageModel):
-            raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
         words = self._splits["validation"][0, :-1]
-        with torch.inference_mode():
-            maps = model.attention_maps(words[None].to(next(model.parameters()).device))[0]
+        maps = attention_maps(model, words[None])[0]
         return AttentionExample(
             maps=maps,
             tokens=tuple(self.vocabulary[code] for code in words.tolist()),

@@ -1,7 +1,5 @@
 """Translation: German sentences for English ones, or the other way round."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

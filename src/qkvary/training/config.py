@@ -1,7 +1,5 @@
 """Configurations of training and of runs: plain values, validated on construction. Torch-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import math
@@ -9,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Self, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
+from qkvary.arch.choices import check_choices, check_word
 from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
@@ -31,11 +30,6 @@ ONE_CYCLE_DIP = 0.1
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""
-
-
-def _choice(what: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise ValueError(f"unknown {what} {value!r}; choices: {', '.join(choices)}")
 
 
 @stored("OptimizerConfig")
@@ -62,8 +56,8 @@ class OptimizerConfig:
     """Maximum total gradient norm; None disables clipping."""
 
     def __post_init__(self) -> None:
-        _choice("optimizer", self.name, get_args(OptimizerName))
-        _choice("decay", self.decay, get_args(Decay))
+        check_word("optimizer", self.name, get_args(OptimizerName))
+        check_choices(self)
         if not 0.0 < self.learning_rate < math.inf:
             raise ValueError(f"learning_rate must be positive and finite, got {self.learning_rate}")
         if len(self.betas) != 2 or not all(0.0 <= beta < 1.0 for beta in self.betas):
@@ -99,7 +93,7 @@ class ScheduleConfig:
     """Step at which the ``cosine`` reaches its floor; None for the last step of the run."""
 
     def __post_init__(self) -> None:
-        _choice("schedule", self.name, get_args(ScheduleName))
+        check_word("schedule", self.name, get_args(ScheduleName))
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}")
         if self.name in ("constant", "one_cycle") and self.warmup_steps:
@@ -166,7 +160,7 @@ class GuardConfig:
     """Whether a loss that stays far above its usual level ends the run."""
 
     def __post_init__(self) -> None:
-        _choice("on_nonfinite", self.on_nonfinite, get_args(OnNonfinite))
+        check_choices(self)
         if not 0 <= self.max_skips < SKIP_WINDOW:
             raise ValueError(
                 f"max_skips must be between 0 and {SKIP_WINDOW - 1}, got {self.max_skips}"
@@ -196,7 +190,7 @@ class ExecutionConfig:
     """CPU threads of each process: fixed, because the order of a sum changes its last bits."""
 
     def __post_init__(self) -> None:
-        _choice("precision", self.precision, get_args(Precision))
+        check_choices(self)
         if self.threads < 1:
             raise ValueError(f"threads must be at least 1, got {self.threads}")
         if self.micro_batch_size is not None and self.micro_batch_size < 1:
@@ -215,7 +209,7 @@ class ExecutionSettings:
     device: str
     """Device, as torch names it."""
 
-    def differences(self, other: ExecutionSettings) -> dict[str, list[JsonValue]]:
+    def differences(self, other: "ExecutionSettings") -> dict[str, list[JsonValue]]:
         """Return the values of ``self`` and ``other`` for each setting in which they differ."""
         ours, theirs = (
             {"device": one.device, **dataclasses.asdict(one.config)} for one in (self, other)
@@ -256,7 +250,7 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         self._check_temperature()
-        _choice("test_at", self.test_at, get_args(TestAt))
+        check_choices(self)
         for name in ("steps", "batch_size", "evaluate_every", "log_every"):
             value: int = getattr(self, name)
             if value < 1:
@@ -307,7 +301,7 @@ class RunConfig:
     """Type of the weights."""
 
     def __post_init__(self) -> None:
-        _choice("dtype", self.dtype, ("float32", "float64"))
+        check_choices(self)
         if not 0 <= self.seed < 2**63:
             raise ValueError(f"seed must be in [0, 2**63), got {self.seed}")
         cores = {layer.variant.core for layer in self.network.layers}

@@ -4,8 +4,6 @@ It is the gradient of the mean over all counted targets of the step, however the
 each micro-batch is weighted by its share of those targets. Knows no optimizer.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext

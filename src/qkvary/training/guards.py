@@ -4,8 +4,6 @@ The guards' state is part of the run's state, so a resumed run decides like an u
 Torch-free.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from statistics import median

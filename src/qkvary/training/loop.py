@@ -5,8 +5,6 @@ each step, so no generator state is stored and a killed run resumes bit for bit.
 its log and its checkpoints. Knows nothing of studies.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

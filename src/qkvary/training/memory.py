@@ -1,7 +1,5 @@
 """Checks of devices, and error messages for running out of memory."""
 
-from __future__ import annotations
-
 import platform
 import resource
 

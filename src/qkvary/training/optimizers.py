@@ -1,7 +1,5 @@
 """Adam with per-variant weight decay, and its state as tensors."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Mapping

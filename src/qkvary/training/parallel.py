@@ -32,7 +32,6 @@ from qkvary.checkpoints.sharded_state import (
 from qkvary.checkpoints.training_state import (
     TrainingState,
     read_state,
-    save_training_state,
     state_sha256,
 )
 from qkvary.storage.checkpoint_folders import (
@@ -86,20 +85,17 @@ def join_process_group(
         yield Replicated(processes, kind) if strategy == "ddp" else Sharded(processes, kind)
 
 
-class _MultiProcess:
+class _MultiProcess(Distribution):
     """The common part of both strategies."""
 
     def __init__(self, processes: Collectives, kind: str) -> None:
-        """Store the process group and the device type."""
         self.processes, self.kind = processes, kind
         self.rank, self.size = processes.rank, processes.size
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
-        """Sum numbers over all processes; all get the same bits."""
         return self.processes.all_reduce(values)
 
     def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        """Call ``work`` on rank 0 and return its result on every rank."""
         return self.processes.run_on_first(work)
 
     def load(
@@ -144,19 +140,13 @@ class _MultiProcess:
         state = find_newest(directory, steps, read=read, report=report_once)
         if state is None:
             return None
-        self._restore(state, model, optimizer)
+        self.restore(state, model, optimizer)
         step = state.step
         processes.run_on_first(lambda: keep_up_to(directory, step, keep))
         return state.about
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
         """Return the reader of this rank's part of a checkpoint."""
-        raise NotImplementedError
-
-    def _restore(
-        self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> None:
-        """Load the state that was read."""
         raise NotImplementedError
 
 
@@ -180,49 +170,8 @@ class Replicated(_MultiProcess):
         """Synchronize gradients after the last micro-batch only."""
         return nullcontext() if last else cast("DistributedDataParallel", wrapped).no_sync()
 
-    def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """Return the total norm of the gradients, which are equal on all ranks."""
-        return torch.nn.utils.get_total_norm(gradients, foreach=True)
-
-    def save(
-        self,
-        directory: Path,
-        *,
-        step: int,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        about: Mapping[str, JsonValue],
-        keep: int,
-    ) -> None:
-        """Write a checkpoint on rank 0."""
-
-        def write() -> None:
-            state = TrainingState(
-                step=step,
-                weights=model.state_dict(),
-                optimizer=optimizer_tensors(optimizer),
-                about=about,
-            )
-            save_training_state(directory, state, keep=keep)
-
-        self.processes.run_on_first(write)
-
-    def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-        """Return one digest of all weights and the optimizer state."""
-        return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
-
-    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
-        """Return the network unchanged."""
-        return model
-
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:  # noqa: ARG002
         return Reader(number=self.rank, count=self.size)
-
-    def _restore(
-        self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
-    ) -> None:
-        model.load_state_dict(state.weights)
-        restore_optimizer(optimizer, state.optimizer)
 
 
 def _average_in_order(
@@ -371,9 +320,10 @@ class Sharded(_MultiProcess):
         share = -(-rows // self.size)
         return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
-    def _restore(
+    def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
     ) -> None:
+        """Give each shard of a network and its optimizer the rows that were read."""
         weights: dict[str, Tensor] = model.state_dict()
         for name, tensor in weights.items():
             mine = _local(tensor)

@@ -3,20 +3,19 @@
 A preset consists of network, training, protocol, corpus and tokenizer. Torch-free.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from qkvary.arch.labels import as_variant, format_label
-from qkvary.arch.named_networks import NETWORKS, canonical_name, keep_positions
+from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.text.names import suggest
 from qkvary.training.config import (
+    Decay,
     ExecutionConfig,
     GuardConfig,
     OptimizerConfig,
@@ -89,7 +88,7 @@ class Preset:
         """Weight decay, the variant's factor included."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
-    def with_variant(self, label: Variant | str) -> Preset:
+    def with_variant(self, label: Variant | str) -> "Preset":
         """Return the preset with another variant, whose scale and weight decay apply.
 
         Args:
@@ -100,7 +99,7 @@ class Preset:
             ValueError: if the variant is unknown or invalid for this network.
         """
         own = self.network.layers[0].variant
-        variant = keep_positions(as_variant(label), own)
+        variant = as_variant(label).keep_positions(own)
         if variant == own:
             return self
         if self.base:
@@ -110,7 +109,7 @@ class Preset:
             )
         return replace(self, network=self.network.with_variant(variant))
 
-    def with_vocabulary(self, tokens: int) -> Preset:
+    def with_vocabulary(self, tokens: int) -> "Preset":
         """Return the preset for another tokenizer.
 
         Args:
@@ -149,6 +148,18 @@ def find_preset(name: str) -> Preset:
     if known is None:
         raise UsageError(f"expected a preset, got {name!r}; {suggest(name, PRESETS)}")
     return PRESETS[known]
+
+
+def adamw(learning_rate: float, *, decay: Decay) -> OptimizerConfig:
+    """Return the AdamW of both papers and of GPT-3: betas, weight decay and clipping."""
+    return OptimizerConfig(
+        name="adamw",
+        learning_rate=learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.1,
+        decay=decay,
+        gradient_clip=1.0,
+    )
 
 
 # ---- paper 1
@@ -197,14 +208,7 @@ def _published_training(
         steps=steps,
         batch_size=rows,
         execution=ExecutionConfig(micro_batch_size=micro, precision="bf16"),
-        optimizer=OptimizerConfig(
-            name="adamw",
-            learning_rate=rate,
-            betas=(0.9, 0.95),
-            weight_decay=0.1,
-            decay="all",
-            gradient_clip=1.0,
-        ),
+        optimizer=adamw(rate, decay="all"),
         schedule=ScheduleConfig(name="cosine", warmup_steps=warmup, floor=0.1),
         evaluate_every=evaluate_every,
         guards=GuardConfig(skip_gradient_norm=100.0),
@@ -268,14 +272,7 @@ _GPT2_TRAINING = TrainingConfig(
     steps=105_000,
     batch_size=12 * 40,
     execution=ExecutionConfig(micro_batch_size=12, precision="bf16", compile=True),
-    optimizer=OptimizerConfig(
-        name="adamw",
-        learning_rate=6e-4,
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-        decay="matrices",
-        gradient_clip=1.0,
-    ),
+    optimizer=adamw(6e-4, decay="matrices"),
     schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
     evaluate_every=1_000,
 )
@@ -357,6 +354,11 @@ _MODERN_REMARK = (
     "is rotated back (value_rope counter)"
 )
 
+_PORTABLE_REMARK = (
+    "key and value are one normalised tensor, and one rotated key of 16 channels serves all heads: "
+    "latent attention, which engines compute"
+)
+
 
 def _modern(
     name: str,
@@ -377,14 +379,7 @@ def _modern(
             execution=ExecutionConfig(
                 micro_batch_size=micro, precision="full" if tokenizer == "bytes" else "bf16"
             ),
-            optimizer=OptimizerConfig(
-                name="adamw",
-                learning_rate=rate,
-                betas=(0.9, 0.95),
-                weight_decay=0.1,
-                decay="matrices",
-                gradient_clip=1.0,
-            ),
+            optimizer=adamw(rate, decay="matrices"),
             schedule=ScheduleConfig(name="cosine", warmup_steps=max(100, steps // 100), floor=0.1),
             evaluate_every=250,
         ),
@@ -394,6 +389,16 @@ def _modern(
         source=MODERN,
         remarks=(_MODERN_REMARK, *remarks),
     )
+
+
+_MODERN_SIZES = (
+    ("lm-30m", 4_570, 128, 16, 1e-3),
+    ("lm-60m", 4_620, 256, 16, 1e-3),
+    ("lm-124m", 4_720, 512, 16, 6e-4),
+    ("lm-350m", 13_550, 256, 8, 3e-4),
+    ("lm-1b", 19_340, 512, 4, 2e-4),
+)
+"""Name, steps, rows of a step, rows at once and learning rate."""
 
 
 def _modern_sizes() -> tuple[Preset, ...]:
@@ -408,45 +413,28 @@ def _modern_sizes() -> tuple[Preset, ...]:
             corpus="english-novels",
             tokenizer="bytes",
         ),
-        _modern(
-            "lm-30m",
-            steps=4_570,
-            rows=128,
-            micro=16,
-            rate=1e-3,
-        ),
-        _modern(
-            "lm-60m",
-            steps=4_620,
-            rows=256,
-            micro=16,
-            rate=1e-3,
-        ),
-        _modern(
-            "lm-124m",
-            steps=4_720,
-            rows=512,
-            micro=16,
-            rate=6e-4,
-        ),
-        _modern(
-            "lm-350m",
-            steps=13_550,
-            rows=256,
-            micro=8,
-            rate=3e-4,
-        ),
-        _modern(
-            "lm-1b",
-            steps=19_340,
-            rows=512,
-            micro=4,
-            rate=2e-4,
+        *(
+            _modern(name, steps=steps, rows=rows, micro=micro, rate=rate)
+            for name, steps, rows, micro, rate in _MODERN_SIZES
         ),
     )
 
 
+def _portable(preset: Preset) -> Preset:
+    """Return the preset of the same size in the portable form."""
+    name = f"{preset.name}-portable"
+    remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
+    return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
+
+
+def _portable_sizes() -> tuple[Preset, ...]:
+    return tuple(_portable(one) for one in _modern_sizes() if one.name in PORTABLE_SIZES)
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {preset.name: preset for preset in (*_paper_1(), *_paper_3(), *_modern_sizes())}
+    {
+        preset.name: preset
+        for preset in (*_paper_1(), *_paper_3(), *_modern_sizes(), *_portable_sizes())
+    }
 )
 """Every preset by name."""

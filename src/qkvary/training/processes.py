@@ -3,8 +3,6 @@
 All ranks must make the same calls in the same order. Knows neither networks nor checkpoints.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re
@@ -52,7 +50,7 @@ class RankInfo:
     """Rank on its own machine."""
 
     @classmethod
-    def from_environment(cls, environment: Mapping[str, str]) -> RankInfo:
+    def from_environment(cls, environment: Mapping[str, str]) -> "RankInfo":
         """Read the environment variables of torchrun; without them there is one process.
 
         Raises:

@@ -1,7 +1,5 @@
 """The state and progress of a run: callbacks, timing and what a checkpoint stores. Torch-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time
@@ -77,7 +75,7 @@ class RunState:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> RunState:
+    def from_json(cls, values: Mapping[str, Any]) -> "RunState":
         """Return the state that ``to_json`` wrote."""
         nested = {"guards", "best"}
         state = cls(**{name: value for name, value in values.items() if name not in nested})

@@ -4,8 +4,6 @@ A damaged log never prevents resuming from a valid checkpoint. Its valid lines a
 event ``cut`` after them records between which steps lines are missing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

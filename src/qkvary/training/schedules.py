@@ -1,7 +1,5 @@
 """Learning rate and momentum of each step, as pure functions of the step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

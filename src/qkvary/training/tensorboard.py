@@ -1,7 +1,5 @@
 """Writes the log of a run for TensorBoard as well; it is never read back."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast

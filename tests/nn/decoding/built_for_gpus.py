@@ -52,6 +52,7 @@ def cases() -> dict[str, Decoding]:
         "one tensor": ask(key, key),
         "two tensors": ask(key, key.clone()),
         "turned": ask(key, key, rotation=rotation, valid=valid),
+        "bias": ask(key, key, bias=torch.zeros(2, 8, 1, 700)),
         "codes": ask(codes, codes, key_scales=scales, value_scales=scales),
         "float32": ask(wide, wide, query=query.float()),
         "many rows": ask(key, key, query=torch.zeros(2, 128, 1, WIDTH, dtype=torch.bfloat16)),

@@ -64,10 +64,10 @@ def test_the_fastest_is_taken_kept_and_not_timed_again(
 
 
 def test_what_takes_far_longer_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed = time_as(monkeypatch, {"sdpa": 9.0, "chunks": 0.9})
-    assert choice.choose(make()) == "chunks"
-    assert timed.count("sdpa") == 1
-    assert timed.count("chunks") == 1 + choice.ROUNDS
+    timed = time_as(monkeypatch, {"matmul": 9.0, "folded": 0.9})
+    assert choice.choose(make()) == "folded"
+    assert timed.count("matmul") == 1
+    assert timed.count("folded") == 1 + choice.ROUNDS
 
 
 @pytest.mark.parametrize(
@@ -171,15 +171,15 @@ def test_a_kernel_is_pinned_by_the_environment_or_the_argument(
     assert choice.choose(make(), name) == name
     monkeypatch.setenv("QKVARY_DECODE_KERNEL", name)
     assert choice.choose(make()) == name
-    assert choice.choose(make(), "sdpa") == "sdpa"
+    assert choice.choose(make(), "matmul") == "matmul"
     assert timed == []
     assert choice.chosen() == {}
 
 
 def test_the_environment_may_say_auto_and_nothing_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    time_as(monkeypatch, {"chunks": 0.5})
+    time_as(monkeypatch, {"matmul": 0.5})
     monkeypatch.setenv("QKVARY_DECODE_KERNEL", "auto")
-    assert choice.choose(make()) == "chunks"
+    assert choice.choose(make()) == "matmul"
     monkeypatch.setenv("QKVARY_DECODE_KERNEL", "quick")
     with pytest.raises(ValueError, match=f"decoding in {choice.VARIABLE}, got 'quick'; choices"):
         choice.choose(make())
@@ -193,10 +193,10 @@ def test_a_kernel_that_fails_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPa
     def fail(problem: Decoding) -> torch.Tensor:
         raise RuntimeError("no room")
 
-    time_as(monkeypatch, {"matmul": 0.5, "chunks": 0.6})
+    time_as(monkeypatch, {"matmul": 0.5, "folded": 0.6})
     monkeypatch.setattr(choice, "KERNELS", {**choice.KERNELS, "matmul": fail})
     with pytest.warns(UserWarning, match="goes without its kernel 'matmul': no room"):
-        assert choice.choose(make()) == "chunks"
+        assert choice.choose(make()) == "folded"
 
 
 def test_real_timings_choose_one_that_is_there() -> None:

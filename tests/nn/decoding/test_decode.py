@@ -34,6 +34,7 @@ def calls(draws: st.DrawFn) -> dict[str, object]:
         "dtype": draws(st.sampled_from(DTYPES)),
         "is_masked": draws(st.booleans()),
         "is_turned": draws(st.booleans()),
+        "is_biased": draws(st.booleans()),
         "seed": draws(st.integers(0, 2**31)),
     }
 
@@ -63,6 +64,7 @@ def check(
     dtype: torch.dtype,
     is_masked: bool,
     is_turned: bool,
+    is_biased: bool,
     seed: int,
     device: str = "cpu",
 ) -> None:
@@ -81,15 +83,26 @@ def check(
         rotation = KeyRotation(dim=turned, base=97.0, first=torch.tensor(first, device=device))
         turning = Turning(turned, 97.0, first)
     scale = dim**-0.5
+    bias = None
+    if is_biased:
+        bias = draw(batch, heads, queries, tokens, seed=seed + 3, dtype=torch.float32)
     expected = attend_stored(
-        query, key, value, scale=scale, start=tokens - queries, valid=valid, turning=turning
+        query,
+        key,
+        value,
+        scale=scale,
+        start=tokens - queries,
+        valid=valid,
+        turning=turning,
+        bias=bias,
     )
     query, key = query.to(device), key.to(device)
     value = key if value_dim is None else value.to(device)
     valid = None if valid is None else valid.to(device)
+    bias = None if bias is None else bias.to(device)
     for kernel in kernels_for(dtype, device):
         result = decode_attention(
-            query, key, value, scale=scale, valid=valid, kernel=kernel, rotation=rotation
+            query, key, value, scale=scale, valid=valid, kernel=kernel, rotation=rotation, bias=bias
         ).cpu()
         assert result.dtype == dtype
         assert result.shape == expected.shape
@@ -327,7 +340,7 @@ REFUSED = [
     ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
     (
         {"kernel": "fast"},
-        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, sdpa, ",
+        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, folded, ",
     ),
     (
         {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},

@@ -20,7 +20,7 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.checkpoints.sentencepiece import joins_spaces
+from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
@@ -200,6 +200,9 @@ def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
             joins = _joins_spaces(path.with_suffix(".model"))
             return read_tokenizer(data, vocabulary, str(path), one_space=joins)
+    for path in (file.parent / name for name in (f"tok{vocabulary}.model", "tokenizer.model")):
+        if path.exists():
+            return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
     return None
 
 

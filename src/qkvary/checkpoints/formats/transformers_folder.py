@@ -48,7 +48,7 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = folder / CONFIG
     try:
-        data = _read(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
+        data = read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
         fields = parse_object(data, str(where))
     except DamagedError:
         raise
@@ -56,11 +56,11 @@ def load(path: Path) -> LoadedModel:
         raise DamagedError(f"{where} cannot be used: {error}") from None
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, where)
-    weights = parse_weights(_read(folder, WEIGHTS), str(folder / WEIGHTS))
+    weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
     network = json.dumps(fields.get("network")).encode()
     config = parse_config(network, where, tensors=len(weights))
     named = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    return build_model(config, named, _read_tokenizer(folder), str(folder / WEIGHTS))
+    return build_model(config, named, read_own_tokenizer(folder), str(folder / WEIGHTS))
 
 
 def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
@@ -68,18 +68,28 @@ def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
     return (OWN_TOKENIZER,)
 
 
-def _read(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
-    """Return the bytes of a file, verified if there is a manifest."""
+def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
+    """Return the bytes of a file, verified if there is a manifest.
+
+    Raises:
+        UsageError: if it cannot be read.
+        DamagedError: if it differs from the manifest.
+    """
     if (folder / MANIFEST_NAME).is_file():
         return read_manifest(folder).read(folder, name)
     return read_file(folder / name, limit=limit)
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer | None:
+def read_own_tokenizer(folder: Path) -> Tokenizer | None:
+    """Return the tokenizer that an export describes, or ``None``.
+
+    Raises:
+        DamagedError: if the description is invalid.
+    """
     path = folder / OWN_TOKENIZER
     if not path.is_file():
         return None
-    data = _read(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES)
+    data = read_part(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES)
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(data)))
     except (ValueError, AttributeError, RecursionError) as error:

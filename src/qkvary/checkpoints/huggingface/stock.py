@@ -17,14 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import NORM_EPSILON
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
-from qkvary.nn.projections import Projection
+from qkvary.nn.role_maps import LinearMap, make_role_maps
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -33,12 +31,16 @@ Weights = dict[str, Tensor]
 StockArchitecture = Literal["gpt2", "llama"]
 """A stock architecture."""
 _TITLES: dict[StockArchitecture, str] = {"gpt2": "GPT-2", "llama": "Llama"}
+_ACTIVATIONS = {"gelu-tanh": "gelu_new"}
+"""Names that differ in transformers."""
 _KNOWN_TERMS = ("rotary", "temperature")
 """Score terms that a stock architecture has, or that weights can express."""
 _TERMS = {
     "plus": "the bias of + on every key position",
     "diagonal": "a normalised diagonal of scores",
     "unscaled-diagonal": "a normalised diagonal of scores",
+    "kv_norm": "a norm of the tensor that key and value share",
+    "latent": "keys and values that are made of one latent",
 }
 
 
@@ -64,7 +66,7 @@ class StockExport(NamedTuple):
 
 
 class _Linear(NamedTuple):
-    """``x W^T + b`` in float64, with rows split into heads: [heads, head_dim, ...]."""
+    """``x W^T + b`` in float64."""
 
     weight: Tensor
     bias: Tensor
@@ -129,8 +131,17 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"the core {variant.core}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
+    yield from _outside_obstacles(config)
+
+
+def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features outside attention that no stock architecture supports."""
     if config.block.norm_placement != "pre":
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.block.skips != "both":
+        yield f"skips around {config.block.skips}; choices: both"
+    if config.shared_blocks:
+        yield "blocks that share their weights"
     if config.scale_embedding:
         yield "scaled embeddings"
     if config.head_bias:
@@ -144,7 +155,7 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
     if block.norm != "layernorm":
         yield f"{block.norm}; choices: layernorm"
     if block.activation == "swiglu":
-        yield "swiglu; choices: gelu, relu"
+        yield "swiglu; choices: gelu, gelu-tanh, relu"
     if layer.num_heads * layer.size_per_head != layer.d_model:
         yield (
             f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
@@ -201,8 +212,8 @@ def _make_gpt2(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig,
         n_layer=config.num_layers,
         n_head=layer.num_heads,
         n_inner=block.d_ff,
-        activation_function=block.activation,
-        layer_norm_epsilon=NORM_EPSILON,
+        activation_function=_ACTIVATIONS.get(block.activation, block.activation),
+        layer_norm_epsilon=block.norm_eps,
         resid_pdrop=block.dropout,
         embd_pdrop=config.embedding_dropout,
         attn_pdrop=layer.dropout,
@@ -247,7 +258,7 @@ def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig
         num_key_value_heads=kv_heads,
         head_dim=layer.size_per_head,
         max_position_embeddings=config.max_tokens,
-        rms_norm_eps=NORM_EPSILON,
+        rms_norm_eps=block.norm_eps,
         rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
         attention_bias=biased,
         attention_dropout=layer.dropout,
@@ -279,65 +290,20 @@ def _make_llama(network: LanguageModel, kv_heads: int) -> tuple[PreTrainedConfig
     return stock, weights
 
 
-def _make_roles(attention: Attention, kv_heads: int) -> list[_Linear]:
+def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
     """Return query, key and value as linear maps of the layer input, with separate weights.
 
     The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
     folded into the query.
     """
     config = attention.config
-    roles: tuple[Role, ...] = ("query", "key", "value")
-    query, key, value = (
-        _make_source(attention, config.variant.sharing.roles[role]) for role in roles
-    )
-    query = _shape_query(attention, query)
+    query, key, value = make_role_maps(attention)
     rest = config.content_scale * math.sqrt(config.size_per_head)
-    query = _Linear(query.weight * rest, query.bias * rest)
-    return [query, *(_copy_heads(one, kv_heads) for one in (key, value))]
+    query = LinearMap(query.weight * rest, query.bias * rest)
+    return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
 
 
-def _make_source(attention: Attention, source: Source) -> _Linear:
-    """Return a source as a linear map, split into heads."""
-    config = attention.config
-    if source == IDENTITY:
-        weight = torch.eye(config.d_model, dtype=torch.float64)
-        bias = torch.zeros(config.d_model, dtype=torch.float64)
-    else:
-        parts = {"q": attention.q_proj, "k": attention.k_proj, "v": attention.v_proj}
-        projection = cast("Projection", parts[source])
-        weight = projection.weight.detach().cpu().double()
-        if projection.down is not None:
-            weight = weight @ projection.down.detach().cpu().double()
-        bias = torch.zeros(len(weight), dtype=torch.float64)
-        if projection.bias is not None:
-            bias = projection.bias.detach().cpu().double()
-    cut = (config.heads(source), config.size_per_head)
-    return _Linear(weight.unflatten(0, cut), bias.unflatten(0, cut))
-
-
-def _shape_query(attention: Attention, source: _Linear) -> _Linear:
-    """Apply the query's own map to its source."""
-    config = attention.config
-    if attention.query_map is not None:
-        maps = attention.query_map.detach().cpu().double()
-        own = _copy_heads(source, config.num_heads)
-        weight = maps.mT @ own.weight
-        return _Linear(weight, (maps.mT @ own.bias[..., None]).squeeze(-1))
-    if config.variant.query_form == "residual":
-        cut = (config.num_heads, config.size_per_head)
-        unit = torch.eye(config.d_model, dtype=torch.float64).unflatten(0, cut)
-        return _Linear(source.weight + unit, source.bias)
-    return source
-
-
-def _copy_heads(one: _Linear, heads: int) -> _Linear:
-    times = heads // len(one.weight)
-    return _Linear(
-        one.weight.repeat_interleave(times, dim=0), one.bias.repeat_interleave(times, dim=0)
-    )
-
-
-def _join(one: _Linear) -> _Linear:
+def _join(one: LinearMap) -> _Linear:
     return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
 
 

@@ -59,7 +59,7 @@ def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
         ValueError: for an unknown label, or sizes that do not fit it.
     """
     variant = parse_variant(label)
-    rotary = variant.positions == "rotary"
+    modern = variant.positions == "rotary" or variant.decoupled is not None
     attention = AttentionConfig(
         d_model=sizes.d_model,
         num_heads=sizes.num_heads,
@@ -71,11 +71,11 @@ def make_network(label: str, sizes: Sizes) -> LanguageModelConfig:
     llama = BlockConfig(d_ff=4 * sizes.d_model, norm="rmsnorm", activation="swiglu", bias=False)
     return LanguageModelConfig(
         attention=attention,
-        block=llama if rotary else BlockConfig(d_ff=4 * sizes.d_model),
+        block=llama if modern else BlockConfig(d_ff=4 * sizes.d_model),
         num_layers=sizes.num_layers,
         vocabulary=sizes.vocabulary,
         max_tokens=1,
-        positions="learned" if variant.positions == "none" else "none",
+        positions="none" if variant.has_positions else "learned",
     )
 
 

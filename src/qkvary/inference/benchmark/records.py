@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import from_dict, stored, stored_as, to_dict
@@ -48,15 +48,15 @@ class CacheChoice:
     """The tensors to store."""
     storage: CacheOptions | None = None
     """The allocation and quantization; its other fields are ignored."""
-    kernel: DecodeKernel | None = None
-    """The attention kernel."""
+    kernel: str | None = None
+    """The attention kernel; records may name one that no longer exists."""
 
     def resolve(self, usual: CacheOptions) -> CacheOptions:
         """Return the options of a network, given its defaults."""
         return dataclasses.replace(
             self.storage or usual,
             layout=self.layout or usual.layout,
-            kernel=self.kernel or usual.kernel,
+            kernel=cast(DecodeKernel, self.kernel or usual.kernel),
         )
 
 

@@ -1,7 +1,5 @@
 """Averages of printed accuracies and of the public notebook's results: Tables 2 and 3."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

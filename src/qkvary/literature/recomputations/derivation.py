@@ -1,7 +1,5 @@
 """Derivations of published figures."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

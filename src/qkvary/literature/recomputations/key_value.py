@@ -1,7 +1,5 @@
 """The statements of "Key-Value Transformer" about costs."""
 
-from __future__ import annotations
-
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source

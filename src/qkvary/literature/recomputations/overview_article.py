@@ -1,7 +1,5 @@
 """The savings column of the overview article, which names neither a network nor a source."""
 
-from __future__ import annotations
-
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token

@@ -1,7 +1,5 @@
 """The tables and statements of the poster "Do Transformers Need Three Projections?"."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The published ``+`` maps m channels of every score map through a 1x1 map. It is 
 here; the cost model counts the equivalent reduced form.
 """
 
-from __future__ import annotations
-
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source

@@ -1,7 +1,5 @@
 """The cost model's quantities for the papers' networks."""
 
-from __future__ import annotations
-
 import functools
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Table 2 and the statements of "[Key,Value] is probably all you need"."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

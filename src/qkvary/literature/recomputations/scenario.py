@@ -4,8 +4,6 @@
 32,000 tokens in 10^9 bytes and no weights; two other conventions are compared.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables 4 to 11 of "Do Transformers Need Three Projections?"."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

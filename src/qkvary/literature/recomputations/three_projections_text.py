@@ -1,7 +1,5 @@
 """The statements with figures in "Do Transformers Need Three Projections?"."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import re
@@ -321,7 +319,7 @@ def _order() -> Derivation:
 
 def _frontier() -> Derivation:
     statuses = {
-        size: next(one for one in frontier_positions(size, "cache") if one.variant == "Q-K=V")
+        size: next(one for one in frontier_positions(size) if one.variant == "Q-K=V")
         for size in ("300M", "1.2B")
     }
     dominators = [other.variant for other in statuses["300M"].dominated_by]

@@ -1,7 +1,5 @@
 """Steps and tokens of the published training runs, from the public code's settings."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from qkvary.literature.recomputations.derivation import Derivation

@@ -160,6 +160,7 @@ def kind_of(problem: Decoding) -> Kind:
         torch.get_num_threads(),
         0 if rotation is None else rotation.dim,
         problem.valid is not None,
+        problem.bias is not None,
     )
 
 
@@ -178,6 +179,7 @@ NAMES = (
     "threads",
     "turned",
     "padding",
+    "bias",
 )
 """Names of the parts of a kind."""
 

@@ -31,18 +31,23 @@ def attend_compiled(problem: Decoding) -> Float[Tensor, "batch heads queries val
     visible = problem.folded_visible()
     if visible is None:
         visible = torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    mixed = _reductions()(query, problem.key, problem.value, visible)
+    bias = problem.folded_bias()
+    if bias is None:
+        bias = query.new_zeros(1, 1, 1, 1)
+    mixed = _reductions()(query, problem.key, problem.value, bias, visible)
     return problem.unfold(torch.where(visible.any(dim=-1, keepdim=True), mixed, 0.0))
 
 
 @functools.cache
-def _reductions() -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+def _reductions() -> Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]:
     return torch.compile(reduce_products, dynamic=True)
 
 
-def reduce_products(query: Tensor, key: Tensor, value: Tensor, visible: Tensor) -> Tensor:
+def reduce_products(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, visible: Tensor
+) -> Tensor:
     """Compute what is compiled."""
     wide = torch.promote_types(query.dtype, torch.float32)
-    scores = (query[:, :, :, None].to(wide) * key[:, :, None].to(wide)).sum(dim=-1)
+    scores = (query[:, :, :, None].to(wide) * key[:, :, None].to(wide)).sum(dim=-1) + bias.to(wide)
     weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
     return (weights[..., None] * value[:, :, None].to(wide)).sum(dim=-2).to(query.dtype)

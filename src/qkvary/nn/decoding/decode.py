@@ -4,11 +4,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from qkvary.nn.decoding.choice import KERNELS, choose
-from qkvary.nn.decoding.problem import Decoding, Scales, Stored
+from qkvary.nn.decoding.problem import Bias, Decoding, Scales, Stored
 from qkvary.nn.decoding.rotation import KeyRotation
 
 
-def decode_attention(
+def decode_attention(  # noqa: PLR0913  the parts of one call, by name
     query: Float[Tensor, "batch heads queries key_dim"],
     key: Stored,
     value: Stored,
@@ -20,8 +20,9 @@ def decode_attention(
     key_scales: Scales | None = None,
     value_scales: Scales | None = None,
     rotation: KeyRotation | None = None,
+    bias: Bias | None = None,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
-    """``softmax(scale q k^T) v`` for few queries, without gradients and without terms of position.
+    """``softmax(scale q k^T + bias) v`` for few queries, without gradients.
 
     Queries that see no key at all get zeros.
 
@@ -36,6 +37,7 @@ def decode_attention(
         key_scales: Factors of the codes of the key, [batch, kv_heads, keys, groups of channels].
         value_scales: The same for the value.
         rotation: For keys that were stored un-rotated; values are mixed as they are stored.
+        bias: What is added to the scaled products, [batch, heads, queries, keys].
 
     Raises:
         ValueError: if shapes, types or the kernel's name do not fit.
@@ -54,5 +56,6 @@ def decode_attention(
         key_scales=key_scales,
         value_scales=value_scales,
         rotation=rotation,
+        bias=bias,
     )
     return KERNELS[choose(problem, kernel)](problem)

@@ -96,6 +96,7 @@ class Call(ctypes.Structure):
         ("table_stride", _int64),
         ("threads", _int64),
         ("narrow", _int64),
+        ("bias", _pointer),
         ("rounded", _int64),
         ("coded", _int64),
         ("plain", _int64),
@@ -191,6 +192,10 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if valid is not None and valid.stride(-1) != 1:
         valid = valid.contiguous()
         kept.append(valid)
+    bias = problem.bias
+    if bias is not None:
+        bias = (bias.to(torch.float32) * LOG2_E).contiguous()
+        kept.append(bias)
     turned: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
     if problem.rotation is not None:
         tables, turned = _turned(problem.rotation, tokens)
@@ -213,6 +218,7 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         *turned,
         torch.get_num_threads(),
         query.dtype == torch.bfloat16,
+        0 if bias is None else bias.data_ptr(),
         query.dtype == torch.bfloat16,
         tokens,
         0,

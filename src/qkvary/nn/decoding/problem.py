@@ -18,6 +18,10 @@ Scales = Float[Tensor, "_ _ _ _"]
 """[batch, kv_heads, keys, groups of channels]."""
 
 
+Bias = Float[Tensor, "_ _ _ _"]
+"""[batch, heads, queries, keys]."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Decoding:
     """The queries, keys and values of one call."""
@@ -40,6 +44,8 @@ class Decoding:
     """The same for the value."""
     rotation: KeyRotation | None = None
     """The rotation of keys that were stored un-rotated; values are not rotated."""
+    bias: Bias | None = None
+    """Added to the scaled products: what else the scores are made of."""
 
     def __post_init__(self) -> None:
         key, value = self.key, self.value
@@ -56,6 +62,9 @@ class Decoding:
             raise ValueError(f"expected a start of at least 0, got {self.start}")
         if self.rotation is not None and self.rotation.dim > dim:
             raise ValueError(f"expected at most {dim} rotated channels, got {self.rotation.dim}")
+        expected = (*self.query.shape[:3], key.shape[2])
+        if self.bias is not None and self.bias.shape != expected:
+            raise ValueError(f"expected a bias of {list(expected)}, got {list(self.bias.shape)}")
         parts = (self.query, key, value)
         if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
             raise ValueError("expected tensors without gradients, got one that requires them")
@@ -113,8 +122,8 @@ class Decoding:
         batch, heads, queries, _ = self.query.shape
         return mixed.reshape(batch, heads, queries, mixed.shape[-1])
 
-    def visible(self) -> Bool[Tensor, "rows 1 queries keys"] | None:
-        """Return which keys each query sees; ``None`` if all queries see all keys."""
+    def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
+        """Return which keys each folded query sees; ``None`` if all queries see all keys."""
         queries, keys = self.query.shape[2], self.key.shape[2]
         seen: Tensor | None = None
         if self.start < keys - 1:
@@ -124,15 +133,17 @@ class Decoding:
         if self.valid is not None:
             real = self.valid[:, None, None, :]
             seen = real.expand(-1, 1, queries, -1) if seen is None else seen & real
-        return seen
-
-    def folded_visible(self) -> Bool[Tensor, "batch_or_1 1 rows keys"] | None:
-        """Return ``visible`` for folded queries."""
-        seen = self.visible()
         if seen is None:
             return None
         group = self.query.shape[1] // self.key.shape[1]
         return seen.expand(-1, group, -1, -1).flatten(1, 2)[:, None]
+
+    def folded_bias(self) -> Float[Tensor, "batch kv_heads rows keys"] | None:
+        """Return the bias for folded queries."""
+        if self.bias is None:
+            return None
+        batch, _, _, keys = self.bias.shape
+        return self.bias.reshape(batch, self.key.shape[1], self.rows, keys)
 
     def plain(self) -> "Decoding":
         """Return the same call over keys and values without codes and without rotation."""
@@ -151,6 +162,7 @@ class Decoding:
             scale=self.scale,
             start=self.start,
             valid=self.valid,
+            bias=self.bias,
         )
 
 

@@ -124,6 +124,9 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
         and not _is_watched(model)
         and not model.config.scale_embedding
         and model.config.block.norm_placement != "stream"
+        and model.config.block.norm != "none"
+        and model.config.block.skips == "both"
+        and model.config.block.activation in ACTIVATIONS
         and dtype in DTYPES
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
@@ -163,6 +166,8 @@ def _supports_layer(cache: LayerCache) -> bool:
     if variant.query_form not in QUERY_FORMS:
         return False
     if config.position.rotates_value:
+        return False
+    if variant.decoupled is not None or variant.kv_norm or variant.latent is not None:
         return False
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
@@ -207,7 +212,7 @@ class NativeStep:
         self._kept: list[Tensor] = []
         self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
-        pairs = zip(model.stack.blocks, cache.layers, strict=True)
+        pairs = zip(model.stack.layers, cache.layers, strict=True)
         self._layers = (_Layer * len(cache.layers))(*(self._layer(*pair) for pair in pairs))
         final = model.stack.final_norm
         self._step = _Step(

@@ -138,6 +138,7 @@ def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads row
         None if problem.is_shared else _describe(value, problem.value_scales),
         None if valid is None else kernels.Valid(valid, valid.stride()),
         _turning(problem, pieces),
+        _describe_bias(problem),
         parts,
         sizes,
         # Powers of two are what the kernel computes.
@@ -183,6 +184,14 @@ def _describe(numbers: Tensor, scales: Tensor | None) -> object:
     steps = None if scales is None else scales.stride()
     sizes = (constant(dim), constant(_fill(dim)))
     return kernels.Stored(numbers, numbers.stride(), *sizes, scales, steps, constant(group))
+
+
+def _describe_bias(problem: Decoding) -> object | None:
+    bias = problem.folded_bias()
+    if bias is None:
+        return None
+    numbers = (bias.to(torch.float32) * math.log2(math.e)).contiguous()
+    return kernels.Bias(numbers, bias.shape[-1])
 
 
 def _turning(problem: Decoding, pieces: Cut) -> object | None:

@@ -63,6 +63,15 @@ class Turning(NamedTuple):
     """Pairs of turned channels, which are the last ones."""
 
 
+class Bias(NamedTuple):
+    """Added to scaled scores, for powers of two, [batch, kv_heads, rows, tokens] in a row."""
+
+    numbers: Tensor
+    """float32."""
+    keys: int
+    """Of a row; some may come after the last that is seen."""
+
+
 class Valid(NamedTuple):
     """Which keys are seen at all, [batch, tokens]."""
 
@@ -143,6 +152,24 @@ def see(valid, batch, token, tokens, last):
     return is_there[None, :] & (token[None, :] <= last[:, None])
 
 
+@triton.jit
+@no_type_check
+def add_bias(scores, bias, row, is_row, token, tokens):
+    """Scores with what is added to them, where there is something."""
+    if bias is not None:
+        place = bias.numbers + row[:, None] * bias.keys + token[None, :]
+        scores += tl.load(place, mask=is_row[:, None] & (token < tokens)[None, :], other=0)
+    return scores
+
+
+@triton.jit
+@no_type_check
+def read_near(near, TILE: tl.constexpr, width: tl.constexpr):
+    """Cosines and sines of the positions within a tile."""
+    place = near + tl.arange(0, TILE)[:, None] * (2 * width) + tl.arange(0, width)[None, :]
+    return tl.load(place), tl.load(place + width)
+
+
 @triton.jit(do_not_specialize=["start", "tokens"])
 @no_type_check
 def attend_run(
@@ -151,6 +178,7 @@ def attend_run(
     value,
     valid,
     turning,
+    bias,
     parts,
     sizes,
     scale,
@@ -170,6 +198,7 @@ def attend_run(
         value: What is mixed; ``None`` where that is the key.
         valid: Which keys are seen at all; ``None`` if all are.
         turning: How keys are turned before they are compared; ``None`` if they are not.
+        bias: What is added to the scaled scores; ``None`` for none.
         parts: The mixtures, [batch, kv_heads, rows, runs, value dim] in a row.
         sizes: Logarithms, to base two, of the sums of their weights.
         scale: Factor of the scores, for powers of two.
@@ -190,12 +219,9 @@ def attend_run(
     half: tl.constexpr = 0 if turning is None else turning.half
     asked, across = read_queries(query, row, is_row, key.dim, key.width, half)
     if turning is not None:
-        near = turning.near + tl.arange(0, TILE)[:, None] * (2 * key.width)
-        near += tl.arange(0, key.width)[None, :]
-        near = (tl.load(near), tl.load(near + key.width))
+        near = read_near(turning.near, TILE, key.width)
     mixture: tl.constexpr = key if value is None else value
-    most = tl.full((ROWS,), LOWEST, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
+    most, total = tl.full((ROWS,), LOWEST, tl.float32), tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, mixture.width), tl.float32)
     length = tl.cdiv(tokens, TILE * runs) * TILE
     begin = run.to(tl.int64) * length
@@ -206,8 +232,9 @@ def attend_run(
         else:
             far = turning.far + first // TILE * (2 * key.width)
             scores = compare_turned(asked, across, keys, near, far, key.width, PRODUCTS)
-        is_seen = see(valid, batch, first + tl.arange(0, TILE), tokens, last)
-        scores = tl.where(is_seen, scores * scale, -float("inf"))
+        token = first + tl.arange(0, TILE)
+        scores = add_bias(scores * scale, bias, row, is_row, token, tokens)
+        scores = tl.where(see(valid, batch, token, tokens, last), scores, -float("inf"))
         highest = tl.maximum(most, tl.max(scores, 1))
         weights = tl.exp2(scores - highest[:, None])
         kept = tl.exp2(most - highest)
@@ -215,7 +242,7 @@ def attend_run(
         values = keys
         if value is not None:
             values = read_tile(value, batch, group, first, tokens, TILE).to(PRODUCTS)
-        mixed = mixed * kept[:, None]
+        mixed *= kept[:, None]
         mixed = tl.dot(weights.to(PRODUCTS), values, mixed, input_precision="ieee")
         most = highest
     # A row that sees some key gives its highest score the weight 1.

@@ -2,18 +2,10 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import character_network, synthetic_network, synthetic_training
+from qkvary.studies.protocols import quick_characters, quick_sequences
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
-from qkvary.training.config import (
-    OptimizerConfig,
-    ScheduleConfig,
-    TemperatureSchedule,
-    TrainingConfig,
-)
+from qkvary.training.config import TemperatureSchedule
 
-LENGTH = 16
-CONTEXT = 32
 ANNEALING = TemperatureSchedule(start=4.0)
 
 SHARINGS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
@@ -40,54 +32,27 @@ def _limits(text: str) -> tuple[str, ...]:
     )
 
 
-def _swap() -> Setting:
-    return Setting(
-        name="swap",
-        task=SequenceTaskConfig(
-            name="swap", length=LENGTH, validation_examples=64, test_examples=1_000
-        ),
-        network=synthetic_network(
-            d_model=32, num_layers=2, num_heads=4, length=LENGTH, dropout=0.0, matched=True
-        ),
-        training=synthetic_training(
-            steps=400, batch_size=32, evaluate_every=20, learning_rate=2e-3
-        ),
-        limits=_limits(
-            "Swap needs tokens at distance 8: with a window of 4 two layers reach 6, with a stride "
-            "of 4 one layer reaches it."
-        ),
-    )
-
-
-def _characters() -> Setting:
-    return Setting(
-        name="characters",
-        task=CharacterTaskConfig(
-            context=CONTEXT, evaluation="sampled", evaluation_batches=1, scored_characters=24_000
-        ),
-        network=character_network(
-            context=CONTEXT, d_model=64, num_heads=4, num_layers=2, dropout=0.0
-        ),
-        training=TrainingConfig(
-            optimizer=OptimizerConfig(name="adam", learning_rate=8e-3, gradient_clip=1.0),
-            schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
-            steps=300,
-            batch_size=32,
-            evaluate_every=50,
-        ),
-        table="characters",
-        variants=(*SHARINGS, *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one)),
-        limits=_limits("SimA is not here: its norms over all tokens have no causal form."),
-    )
-
-
 def _anneal(setting: Setting) -> Setting:
     name = f"{setting.name}, annealed"
     training = replace(setting.training, temperature=ANNEALING)
     return replace(setting, name=name, table=name, variants=SHARINGS, training=training, limits=())
 
 
-_PLAIN = (_swap(), _characters())
+_PLAIN = (
+    replace(
+        quick_sequences("swap", steps=400, learning_rate=2e-3),
+        limits=_limits(
+            "Swap needs tokens at distance 8: with a window of 4 two layers reach 6, with a stride "
+            "of 4 one layer reaches it."
+        ),
+    ),
+    replace(
+        quick_characters(),
+        table="characters",
+        variants=(*SHARINGS, *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one)),
+        limits=_limits("SimA is not here: its norms over all tokens have no causal form."),
+    ),
+)
 
 STUDY = Study(
     name="ablations-quick",

@@ -1,19 +1,17 @@
 """Rotary positions if the value reads the key: three meanings, and the rotated share of a head."""
 
 from qkvary.arch.attention import ValueRope
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.studies.small_language_models import (
     POSITIONS_PER_STEP,
+    ROTARY_STEPS,
     describe_scale,
-    novels,
+    rotary_setting,
     small_network,
     small_rotary,
-    small_training,
 )
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 CONTEXT = 128
-STEPS = 350
 HEADS = 8
 FRACTIONS = {"a quarter": 0.25, "half": 0.5, "all": 1.0}
 MEANINGS: tuple[ValueRope, ...] = ("none", "counter", "rotated")
@@ -31,9 +29,9 @@ def _name(part: str, meaning: str) -> str:
 
 _LIMITS = (
     (
-        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} bytes, with rows of {CONTEXT}: "
-        "which meaning learns faster, not which is better in the end, and nothing about long "
-        "texts."
+        f"Small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
+        f"{CONTEXT}: which meaning learns faster, not which is better in the end, and nothing "
+        "about long texts."
     ),
     (
         "All rows begin at position 0, so that a network may learn where it is from rotated "
@@ -43,24 +41,12 @@ _LIMITS = (
 )
 
 
-def _setting(name: str, network: LanguageModelConfig, variants: tuple[str, ...]) -> Setting:
-    return Setting(
-        name=name,
-        task=novels(context=CONTEXT),
-        network=network,
-        training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
-        table=name,
-        variants=variants,
-        limits=_LIMITS,
-    )
-
-
 def _rotary(part: str, meaning: ValueRope) -> Setting:
     position = small_rotary(fraction=FRACTIONS[part], value=meaning)
     network = small_network(context=CONTEXT, num_heads=HEADS, position=position)
     # With separate key and value the meaning of the value does not matter: once is enough.
     variants = (APART, SHARED) if meaning == COUNTER else (SHARED,)
-    return _setting(_name(part, meaning), network, variants)
+    return rotary_setting(_name(part, meaning), network, variants, _LIMITS)
 
 
 def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> CrossSettingContrast:
@@ -85,10 +71,11 @@ STUDY = Study(
     ),
     settings=(
         *(_rotary(part, meaning) for part in FRACTIONS for meaning in (COUNTER, NONE, ROTATED)),
-        _setting(
+        rotary_setting(
             BIASES,
             small_network(context=CONTEXT, num_heads=HEADS),
             (APART_BIASED, SHARED_BIASED),
+            _LIMITS,
         ),
     ),
     variants=(APART, SHARED, APART_BIASED, SHARED_BIASED),

@@ -2,22 +2,17 @@
 
 from dataclasses import replace
 
-from qkvary.arch.networks import LanguageModelConfig
+from qkvary.studies.definitions.lm_rotary import APART, CONTEXT, HEADS, SHARED
 from qkvary.studies.small_language_models import (
     POSITIONS_PER_STEP,
+    ROTARY_STEPS,
     describe_scale,
-    novels,
+    rotary_setting,
     small_network,
     small_rotary,
-    small_training,
 )
-from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Study
 
-CONTEXT = 128
-STEPS = 350
-HEADS = 8
-
-SHARED, APART = "Q-K=V@rotary", "QKV@rotary"
 SHARED_LEARNED, APART_LEARNED = "Q-K=V", "QKV"
 
 COUNTER, ROTATED = "all rotates, counter", "all rotates, rotated"
@@ -26,23 +21,11 @@ LEARNED = "learned positions"
 
 _LIMITS = (
     (
-        f"Small networks after {STEPS * POSITIONS_PER_STEP:,} bytes, with rows of {CONTEXT} that "
-        "all begin at position 0, as in lm-rotary."
+        f"Small networks after {ROTARY_STEPS * POSITIONS_PER_STEP:,} bytes, with rows of "
+        f"{CONTEXT} that all begin at position 0, as in lm-rotary."
     ),
     describe_scale(networks=7, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
 )
-
-
-def _setting(name: str, network: LanguageModelConfig, *variants: str) -> Setting:
-    return Setting(
-        name=name,
-        task=novels(context=CONTEXT),
-        network=network,
-        training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
-        table=name,
-        variants=variants,
-        limits=_LIMITS,
-    )
 
 
 def _against(variant: str, setting: str, reference: str, other: str) -> CrossSettingContrast:
@@ -69,11 +52,13 @@ STUDY = Study(
         "positions, where nothing is rotated and a value that reads the key is the key."
     ),
     settings=(
-        _setting(COUNTER, _SHARED[0], APART, SHARED),
-        _setting(ROTATED, _SHARED[1], SHARED),
-        _setting(VALUE_COUNTER, _APART[0], APART),
-        _setting(VALUE_ROTATED, _APART[1], APART),
-        _setting(LEARNED, replace(_PLAIN, positions="learned"), APART_LEARNED, SHARED_LEARNED),
+        rotary_setting(COUNTER, _SHARED[0], (APART, SHARED), _LIMITS),
+        rotary_setting(ROTATED, _SHARED[1], (SHARED,), _LIMITS),
+        rotary_setting(VALUE_COUNTER, _APART[0], (APART,), _LIMITS),
+        rotary_setting(VALUE_ROTATED, _APART[1], (APART,), _LIMITS),
+        rotary_setting(
+            LEARNED, replace(_PLAIN, positions="learned"), (APART_LEARNED, SHARED_LEARNED), _LIMITS
+        ),
     ),
     variants=(APART, SHARED, APART_LEARNED, SHARED_LEARNED),
     baseline=APART,

@@ -1,20 +1,13 @@
 """Digits of MNIST with a vision transformer that is trained in a minute."""
 
-from functools import partial
+from qkvary.studies.vision import quick_protocols
 
-from qkvary.studies.vision import quick_study
-
-_study = partial(
-    quick_study,
-    name="mnist",
+PROTOCOLS = quick_protocols(
+    "mnist-quick",
+    "mnist",
     patch_size=7,
     batch_size=50,
     steps=3_000,
     learning_rate=4e-3,
 )
-
-STUDY = _study("mnist-quick", splits="clean")
-PROTOCOLS = {
-    "clean": STUDY,
-    "as-published": _study("mnist-quick-as-published", splits="as-published"),
-}
+STUDY = PROTOCOLS["clean"]

@@ -1,47 +1,7 @@
 """The study of ``make study``: the variants with published figures and a new one, in minutes."""
 
-from qkvary.studies.protocols import character_network, synthetic_network, synthetic_training
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig, SequenceTaskName
-from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-
-LENGTH = 16
-CONTEXT = 32
-
-
-def _synthetic(name: SequenceTaskName, *, steps: int, learning_rate: float) -> Setting:
-    return Setting(
-        name=name,
-        task=SequenceTaskConfig(
-            name=name, length=LENGTH, validation_examples=64, test_examples=1_000
-        ),
-        network=synthetic_network(
-            d_model=32, num_layers=2, num_heads=4, length=LENGTH, dropout=0.0, matched=True
-        ),
-        training=synthetic_training(
-            steps=steps, batch_size=32, evaluate_every=20, learning_rate=learning_rate
-        ),
-    )
-
-
-def _characters() -> Setting:
-    return Setting(
-        name="characters",
-        task=CharacterTaskConfig(
-            context=CONTEXT, evaluation="sampled", evaluation_batches=1, scored_characters=24_000
-        ),
-        network=character_network(
-            context=CONTEXT, d_model=64, num_heads=4, num_layers=2, dropout=0.0
-        ),
-        training=TrainingConfig(
-            optimizer=OptimizerConfig(name="adam", learning_rate=8e-3, gradient_clip=1.0),
-            schedule=ScheduleConfig(name="cosine_warmup", warmup_steps=20),
-            steps=300,
-            batch_size=32,
-            evaluate_every=50,
-        ),
-    )
-
+from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.study import Study
 
 STUDY = Study(
     name="quickstart",
@@ -59,9 +19,9 @@ STUDY = Study(
         "order is the same, not whether the values are."
     ),
     settings=(
-        _synthetic("swap", steps=400, learning_rate=2e-3),
-        _synthetic("sort", steps=600, learning_rate=3e-3),
-        _characters(),
+        quick_sequences("swap", steps=400, learning_rate=2e-3),
+        quick_sequences("sort", steps=600, learning_rate=3e-3),
+        quick_characters(),
     ),
     variants=(
         "QKV",

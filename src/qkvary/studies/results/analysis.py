@@ -5,11 +5,8 @@ their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learn
 ``published_comparison``, ``headline`` and ``answers``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkvary.arch.labels import format_label, parse_variant
 from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
@@ -77,9 +74,8 @@ def summarise(
     specs = specify_tables(study, observations)
     tables = build_tables(inputs, specs, level)
     contrasts = build_contrasts(inputs, specs, tables, level)
-    baseline = format_label(parse_variant(study.baseline))
     counts = count(observations)
-    headline = write_headline(tables, contrasts, baseline)
+    headline = write_headline(tables, contrasts, inputs.baseline)
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
@@ -90,13 +86,13 @@ def summarise(
         study=study.name,
         question=study.question,
         description=study.description,
-        baseline=baseline,
+        baseline=inputs.baseline,
         variants=inputs.variants,
         seeds=study.seeds,
         counts=counts,
         headline=(*describe_repeats(published), *headline.sentences),
         headline_table=headline.table,
-        answers=write_answers(tables, baseline),
+        answers=write_answers(tables, inputs.baseline),
         commands=_write_commands(study, options),
         caveats=(
             *write_caveats(

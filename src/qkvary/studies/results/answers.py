@@ -1,7 +1,5 @@
 """Writes the answer and the caveats of a study in sentences. Never imports torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from qkvary.studies.results.summary import (

@@ -8,8 +8,6 @@ similar settings, and assumes that they are independent. The planned runs decide
 missing run removes a unit but never changes its kind. Never imports torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar

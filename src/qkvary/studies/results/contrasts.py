@@ -3,8 +3,6 @@
 Differences and verdicts are computed as in ``comparisons``; the contrasts form a separate family.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from qkvary.studies.results.answers import write_contrast

@@ -5,8 +5,6 @@ means of few seeds are noisy, it is called dominated without qualification only 
 difference shows the cheaper variant to be better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

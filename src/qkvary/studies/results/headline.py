@@ -5,8 +5,6 @@ of all planned contrasts, holding at once: a variant costs something where its i
 zero, and "at most" is the end of an interval. ``answers`` states every comparison in full.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A band spans the smallest and the largest value over the seeds. Never imports torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ Every planned run is included: without a record it is missing, with a non-finite
 diverged. Never imports torch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

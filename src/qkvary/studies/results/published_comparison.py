@@ -5,8 +5,6 @@ with the mean of another metric over the runs of the table of the same tasks; ro
 without a counterpart are listed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Computes the rows of the tables that ``table_specs`` lists. Never imports torch."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

@@ -13,8 +13,6 @@ Undefined figures are None: a single pair has no interval, and neither have pair
 (their estimated spread is zero, which tells nothing about the next seed).
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

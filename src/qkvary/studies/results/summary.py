@@ -5,8 +5,6 @@ no such figure (no run, too few runs for an interval, a network without a cache)
 with a non-finite result counts as diverged. Never imports torch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,18 +5,15 @@ tasks with the same metric. Settings that name a table of their own appear in th
 average.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from qkvary.arch.labels import format_label, parse_variant
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import TableKind
 from qkvary.studies.results.verdicts import DifferenceWording, steps_wording
-from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Setting, Study, canonical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,20 +151,10 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
         if run.row.selected:
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return TableInputs(
-        variants=tuple(format_label(parse_variant(label)) for label in study.variants),
-        baseline=format_label(parse_variant(study.baseline)),
-        contrasts=tuple(
-            (format_label(parse_variant(variant)), format_label(parse_variant(reference)))
-            for variant, reference in study.pairs
-        ),
-        cross_setting_contrasts=tuple(
-            replace(
-                one,
-                variant=format_label(parse_variant(one.variant)),
-                reference=format_label(parse_variant(one.reference)),
-            )
-            for one in study.cross_setting_contrasts
-        ),
+        variants=study.labels,
+        baseline=canonical(study.baseline),
+        contrasts=study.pairs,
+        cross_setting_contrasts=study.cross_setting_contrasts,
         seeds=study.seeds,
         tasks={setting.name: setting.task.name for setting in study.settings},
         selected=selected,

@@ -4,8 +4,6 @@ A verdict follows from the corrected interval alone. "Not distinguished" does no
 sentence states the smallest difference that would have been seen.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The attention maps of a finished run, written and read as safetensors without torch."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Prepares the data sets of runs before the first run starts. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 

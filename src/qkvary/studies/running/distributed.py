@@ -4,8 +4,6 @@ Rank 0 claims runs from the store as a worker does, and writes all files. It ann
 each run to the other ranks, and at last that no run remains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

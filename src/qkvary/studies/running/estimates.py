@@ -1,7 +1,5 @@
 """Estimates the remaining time of a study from the runs that have ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from qkvary.studies.study import Cell

@@ -1,10 +1,7 @@
 """The progress display of a study: live on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -80,43 +77,23 @@ class ProgressView:
         return ", ".join(parts)
 
 
-class Display(Protocol):
-    """Shows the progress of a study."""
+class Display:
+    """Shows the progress of a study; this one shows nothing."""
 
     def note(self, text: str) -> None:
         """Show a message."""
-        ...
 
     def ended(self, text: str) -> None:
         """Show that a run has ended."""
-        ...
 
     def refresh(self) -> None:
         """Show the current state; called often."""
-        ...
 
     def close(self) -> None:
         """Restore the terminal."""
-        ...
 
 
-class SilentDisplay:
-    """Shows nothing."""
-
-    def note(self, text: str) -> None:
-        """Do nothing."""
-
-    def ended(self, text: str) -> None:
-        """Do nothing."""
-
-    def refresh(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class PlainDisplay:
+class PlainDisplay(Display):
     """Prints the progress every ten seconds at most, for logs and pipes."""
 
     def __init__(self, console: Console, view: ProgressView) -> None:
@@ -145,8 +122,11 @@ class PlainDisplay:
             self._printed, self._waiting = time.monotonic(), ""
 
 
-class LiveDisplay:
-    """Shows a bar, the time left, a line per worker and the means so far in a terminal."""
+class LiveDisplay(Display):
+    """Shows a bar, the time left, a line per worker and the means so far in a terminal.
+
+    Bar and table show that a run has ended.
+    """
 
     def __init__(self, console: Console, view: ProgressView) -> None:
         self._view = view
@@ -165,9 +145,6 @@ class LiveDisplay:
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         self._live.console.print(Text(text))
-
-    def ended(self, text: str) -> None:
-        """Do nothing: bar and table show it."""
 
     def refresh(self) -> None:
         """Redraw, at most eight times a second."""

@@ -4,8 +4,6 @@ The runner sends one ``Job`` and keeps the pipe open; a worker stops when the pi
 its runner was killed. A worker sends ``WorkerMessage``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +42,7 @@ class Job:
         return encode(fields).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Job:
+    def from_line(cls, line: bytes) -> "Job":
         """Return the job that a line encodes."""
         fields = cast("dict[str, Any]", decode(line))
         store, seconds = Path(fields["store"]), float(fields["checkpoint_seconds"])
@@ -83,7 +81,7 @@ class WorkerMessage:
         return encode(_fields(self)).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> WorkerMessage:
+    def from_line(cls, line: bytes) -> "WorkerMessage":
         """Return the message that a line encodes.
 
         Raises:

@@ -1,7 +1,5 @@
 """Calls a function that shows the results so far, now and then. Torch-free."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Creates the record of a run that has ended. Torch-free."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The record of a finished run, and its JSON format. Reports read records only. Torch-free."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Mapping

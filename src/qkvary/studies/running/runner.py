@@ -4,15 +4,12 @@ The workers claim runs from the store by themselves, so a second runner on the s
 machine or another, shares the work.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -27,13 +24,12 @@ from qkvary.studies.running.live import (
     LiveDisplay,
     PlainDisplay,
     ProgressView,
-    SilentDisplay,
     WorkerLine,
 )
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
-from qkvary.studies.running.signals import ending_signals, leave_terminal
+from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
 from qkvary.studies.study import Cell, Study
@@ -135,7 +131,7 @@ def run_cells(
     if publish:
         runner.publisher = Publisher(publish)
     try:
-        with _signals(runner.handle_signal):
+        with handle_endings(runner.handle_signal):
             return runner.run()
     finally:
         runner.display.close()
@@ -143,21 +139,9 @@ def run_cells(
 
 def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
     if quiet:
-        return SilentDisplay()
+        return Display()
     kind = LiveDisplay if console.is_terminal else PlainDisplay
     return kind(console, view)
-
-
-@contextmanager
-def _signals(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    before = {number: signal.getsignal(number) for number in ending_signals()}
-    for number in before:
-        signal.signal(number, handler)
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
 
 
 class _Runner:
@@ -168,7 +152,7 @@ class _Runner:
         # Several cells may share one run.
         self.cells = tuple({cell.run_key: cell for cell in cells}.values())
         self.view = ProgressView(name="", total=len(self.cells))
-        self.display: Display = SilentDisplay()
+        self.display = Display()
         self.estimate = TimeEstimate()
         self.workers: list[WorkerProcess] = []
         self.selector = selectors.DefaultSelector()

@@ -1,11 +1,11 @@
 """The signals that end a training or a study in order. Torch-free."""
 
-from __future__ import annotations
-
 import os
 import signal
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -14,6 +14,17 @@ def ending_signals() -> tuple[signal.Signals, ...]:
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         chosen.append(signal.SIGHUP)
     return tuple(chosen)
+
+
+@contextmanager
+def handle_endings(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Call ``handler`` for these signals inside the block, and what was called before after it."""
+    before = {number: signal.signal(number, handler) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def leave_terminal(number: int) -> None:

@@ -5,8 +5,6 @@ still be resumed with fewer threads, on another device or with smaller micro-bat
 records the change.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ store at once. Torch-free.
                                       damaged-1/           damaged files, if there were any
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -160,7 +158,7 @@ class Store:
             return str(error)
         return None
 
-    def claim(self, key: str, config: Mapping[str, Any], *, again: bool = False) -> Claim | None:
+    def claim(self, key: str, config: Mapping[str, Any], *, again: bool = False) -> "Claim | None":
         """Claim an open run for this process; return None if it is done.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning.

@@ -1,7 +1,5 @@
 """Times a few training steps to estimate how long the runs of a study take."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from statistics import median

@@ -7,15 +7,12 @@ Torch-free.
     RUNS/trainings/<name>-<first digits of its sha256>.json
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.arch.labels import format_label, parse_variant
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
@@ -149,10 +146,9 @@ def _join(first: Training, second: Training) -> Training | None:
     one, other = first.study, second.study
     if one.name != other.name:
         return None
-    labels = (format_label(parse_variant(label)) for label in (*one.variants, *other.variants))
     study = replace(
         one,
-        variants=tuple(dict.fromkeys(labels)),
+        variants=tuple(dict.fromkeys((*one.labels, *other.labels))),
         seeds=tuple(dict.fromkeys((*one.seeds, *other.seeds))),
     )
     if not (_keys(one) | _keys(other)) <= _keys(study):

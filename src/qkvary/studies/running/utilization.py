@@ -4,8 +4,6 @@ Measured when a run ends, by the process that trained it, since the rate of the 
 the machine and its load. It is not part of the run's identity.
 """
 
-from __future__ import annotations
-
 from statistics import median
 from time import perf_counter
 

@@ -4,8 +4,6 @@ There is no queue: every worker reads the store itself, so any number of runners
 of one store. The caller supplies the function that trains a run.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import signal

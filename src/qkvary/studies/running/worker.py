@@ -1,7 +1,5 @@
 """The worker process, which trains: ``python -m qkvary.studies.running.worker``."""
 
-from __future__ import annotations
-
 import functools
 import sys
 from typing import cast

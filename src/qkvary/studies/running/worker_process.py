@@ -1,7 +1,5 @@
 """The runner's side of a worker process: its pipes, messages, stderr and exit code."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

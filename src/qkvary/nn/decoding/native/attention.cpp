@@ -37,9 +37,10 @@ struct Call {
   int64_t table_stride;
   int64_t threads;
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
-  int64_t rounded; // Whether the query's numbers are those of bfloat16.
+  const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
+  int64_t rounded;    // Whether the query's numbers are those of bfloat16.
   int64_t coded, plain;  // Tokens that are codes, where any are, and the type of those behind them.
-  double scale;    // Of scores that are powers of two.
+  double scale;          // Of scores that are powers of two.
 };
 
 }  // extern "C"
@@ -250,6 +251,19 @@ struct Task {
     }
   }
 
+  // Adds a bias to scores on their scale.
+  template <int R, bool TOKENS_FIRST = false>
+  void add_bias(float *scores, int64_t first_row, const Tile &tile) const {
+    constexpr int C = TOKENS_FIRST ? 1 : W / R;
+    const int64_t head = batch * call.groups + group;
+    for (int r = 0; r < R && first_row + r < call.rows; ++r) {
+      const float *bias = call.bias + (head * call.rows + first_row + r) * call.tokens + tile.first;
+      float *to = scores + r * C;
+      for (int64_t t = 0; t < tile.count; t += C, to += R * C)
+        for (int64_t c = 0; c < std::min<int64_t>(C, tile.count - t); ++c) to[c] += bias[t + c];
+    }
+  }
+
   void rescale(float *output, float factor) const {
     if (factor == 1.0f) return;
     for (int64_t c = 0; c < sizes.value_width; c += W) store(output + c, load(output + c) * factor);
@@ -265,9 +279,11 @@ struct Task {
     Vec change;
     float *weights = scratch.weights, scale = call.scale;
     tiles::score<R>(scores, narrow, tile.keys, tile.key_stride, call.key.dim, tile.with_scores);
-    if (tile.cut) {
+    if (tile.cut || call.bias) {
       for (int64_t i = 0; i < tiles::TOKENS * R; i += W) store(scores + i, load(scores + i) * scale);
-      hide<R, true>(scores, first_row, tile, tiles::TOKENS), scale = 1;
+      scale = 1;
+      if (call.bias) add_bias<R, true>(scores, first_row, tile);
+      if (tile.cut) hide<R, true>(scores, first_row, tile, tiles::TOKENS);
     }
     if (running.update<R, true>(weights, scores, scale, tiles::TOKENS, change, tile.with_softmax, 1))
       for (int r = 0; r < R; ++r) rescale(outputs + r * sizes.value_width, change[r]);
@@ -325,11 +341,12 @@ struct Task {
     if constexpr (IS_CODE<S>) scale_tokens<R>(scores, tile.key_scales, tokens);
     // Queries of two channels to a word do not hold the scale.
     float *weights = scratch.weights, scale = std::is_same_v<P, Numbers> ? 1.0f : call.scale;
-    if (tile.cut && scale != 1.0f) {
+    if ((tile.cut || call.bias) && scale != 1.0f) {
       for (int64_t i = 0; i < G * R * tokens; i += W) store(scores + i, load(scores + i) * scale);
       scale = 1.0f;
     }
     for (int g = 0; g < G; ++g, scores += R * tokens, weights += R * tokens, outputs += R * width) {
+      if (call.bias) add_bias<R>(scores, first_row + g * R, tile);
       if (tile.cut) hide<R>(scores, first_row + g * R, tile, tokens);
       if (running[g].update<R>(weights, scores, scale, tokens, change, tile.with_softmax, G - g))
         for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);

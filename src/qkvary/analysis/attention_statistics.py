@@ -1,0 +1,109 @@
+"""What the attention of a layer looks at, and how asymmetric it is, summed over windows."""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.analysis.observation import LayerReading
+from qkvary.analysis.results import AttentionReading
+from qkvary.nn.attention import Attention
+
+_ASYMMETRIES = 4
+
+
+class AttentionStatistics:
+    """Sums over the queries of all windows, one value for each head."""
+
+    def __init__(self, attention: Attention) -> None:
+        """Begin with nothing."""
+        self.attention = attention
+        heads = attention.config.num_heads
+        self.queries = 0
+        # Entropy, distance and weight of the own token; of the weights and of equal ones.
+        self.sums = torch.zeros(3, heads, dtype=torch.float64)
+        self.uniform_sums = torch.zeros(3, dtype=torch.float64)
+        # Squared norms of the antisymmetric and the symmetric part.
+        self.parts = torch.zeros(_ASYMMETRIES, 2, heads, dtype=torch.float64)
+
+    @torch.no_grad()
+    def add(self, reading: LayerReading) -> Float[Tensor, "heads tokens tokens"]:
+        """Add a window, and return its attention weights."""
+        weights = self.attention.core.weights(reading.scores)[0]
+        self.queries += weights.shape[-1]
+        distances = _distances(weights)
+        self.sums += torch.stack(_describe(weights, distances)).cpu()
+        hidden = self._find_hidden(reading, weights)
+        visible = hidden == 0
+        uniform = visible / visible.sum(dim=-1, keepdim=True)
+        self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0].cpu()
+        scores = reading.scores.multiply()
+        bias = reading.scores.cooled_pair_bias()
+        scores = scores[0] if bias is None else (scores + bias)[0]
+        symmetric = (scores + scores.mT) / 2 + hidden
+        matrices = (scores, scores.softmax(dim=-1), weights, symmetric.softmax(dim=-1))
+        self.parts += torch.stack([split_symmetry(one) for one in matrices]).cpu()
+        return weights
+
+    def result(self) -> tuple[AttentionReading, ...]:
+        """Return the figures of every head."""
+        entropies, distances, diagonals = (self.sums / self.queries).tolist()
+        uniform_entropy, uniform_distance, uniform_diagonal = (
+            self.uniform_sums / self.queries
+        ).tolist()
+        found: list[AttentionReading] = []
+        for head in range(len(entropies)):
+            scores, unmasked, masked, by_mask = (
+                _divide(*part[:, head].tolist()) for part in self.parts
+            )
+            found.append(
+                AttentionReading(
+                    head=head + 1,
+                    entropy=entropies[head],
+                    uniform_entropy=uniform_entropy,
+                    distance=distances[head],
+                    uniform_distance=uniform_distance,
+                    diagonal=diagonals[head],
+                    uniform_diagonal=uniform_diagonal,
+                    score_asymmetry=scores,
+                    unmasked_asymmetry=unmasked,
+                    asymmetry=masked,
+                    mask_asymmetry=by_mask,
+                )
+            )
+        return tuple(found)
+
+    def _find_hidden(self, reading: LayerReading, weights: Tensor) -> Float[Tensor, "rows keys"]:
+        """Return zero for visible pairs, and next to minus infinity for others."""
+        variant = self.attention.config.variant
+        penalty = reading.scores.layout.penalty(
+            causal=True, window=variant.window, stride=variant.stride, dtype=weights.dtype
+        )
+        return torch.zeros_like(weights[0]) if penalty is None else penalty[0, 0]
+
+
+def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
+    """Return |A - A^T|^2 and |A + A^T|^2 of each head, added up in float64."""
+    turned = matrix.mT
+    parts = (matrix - turned, matrix + turned)
+    return torch.stack([part.square().sum(dim=(-2, -1), dtype=torch.float64) for part in parts])
+
+
+def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the sums over queries of entropy, distance and own weight, one for each head."""
+    both = (-2, -1)
+    return (
+        torch.special.entr(weights).sum(dim=both, dtype=torch.float64),
+        (weights * distances).sum(dim=both, dtype=torch.float64),
+        weights.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64),
+    )
+
+
+def _distances(weights: Tensor) -> Float[Tensor, "rows rows"]:
+    index = torch.arange(weights.shape[-1], device=weights.device)
+    return (index[:, None] - index).abs().to(weights.dtype)
+
+
+def _divide(antisymmetric: float, symmetric: float) -> float:
+    return math.sqrt(antisymmetric / symmetric) if symmetric else 0.0

@@ -1,0 +1,53 @@
+"""Cosines of the weights of a layer, by three definitions.
+
+They change with the basis of a head, which is free: see ``subspaces`` for what does not.
+"""
+
+import math
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.analysis.results import CosineReading, RoleName
+from qkvary.nn.role_maps import LinearMap, RoleMaps
+
+
+def read_cosines(maps: RoleMaps) -> tuple[CosineReading, ...]:
+    """Return the cosines of W_Q and W_K, W_Q and W_V, W_K and W_V.
+
+    Where one weight has fewer heads, each of its heads is compared with all heads of its group.
+    """
+    named: dict[RoleName, LinearMap] = {
+        "query": maps.query,
+        "key": maps.key,
+        "value": maps.value,
+    }
+    return tuple(
+        _compare(first, second, named[first], named[second])
+        for first, second in combinations(named, 2)
+    )
+
+
+def _compare(first: RoleName, second: RoleName, left: LinearMap, right: LinearMap) -> CosineReading:
+    heads = max(len(left.weight), len(right.weight))
+    one, other = (part.copy_heads(heads).weight for part in (left, right))
+    columns = [
+        value for value in map(cosine, one.flatten(0, 1), other.flatten(0, 1)) if value is not None
+    ]
+    return CosineReading(
+        first=first,
+        second=second,
+        flattened=cosine(one, other),
+        columns=sum(columns) / len(columns) if columns else None,
+        heads=tuple(map(cosine, one, other)),
+        deviation=1 / math.sqrt(one.numel()),
+        head_deviation=1 / math.sqrt(one[0].numel()),
+    )
+
+
+def cosine(one: Float[Tensor, "*shape"], other: Float[Tensor, "*shape"]) -> float | None:
+    """Return the cosine of two tensors as vectors; None where one is zero."""
+    norms = float(torch.linalg.vector_norm(one) * torch.linalg.vector_norm(other))
+    return float((one * other).sum()) / norms if norms else None

@@ -1,0 +1,169 @@
+"""The answers of an analysis as plain sentences, derived by rule from its figures.
+
+Never imports torch.
+"""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
+from qkvary.text.names import count, listed
+from qkvary.text.numbers import fixed, percent, real
+
+ALIKE_MARGIN = 0.1
+"""The difference from random weights below which key and value are called as alike as those."""
+LARGE_SCORE_CHANGE = 1.0
+"""The change of scores above which a second-order forecast is not trusted."""
+LARGE_FORECAST = 0.5
+"""The forecast in nats per token above which the same holds."""
+ENERGY = 0.99
+TOKENS_PER_CHANNEL = 10
+"""The tokens for each channel of the input below which its covariance is called uncertain."""
+
+
+def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
+    """Return how alike keys and values are, what tying would cost, and why."""
+    separate = [layer for layer in analysis.layers if not layer.is_shared]
+    shared = len(analysis.layers) - len(separate)
+    if not separate:
+        return (
+            f"Key and value are one tensor in {_all_layers(shared)}: nothing is left to tie.",
+            _say_asymmetry(analysis),
+        )
+    found = [_say_likeness(separate), *_say_cost(separate, analysis), _say_room(separate)]
+    if shared:
+        found.append(f"In {count(shared, 'more layer')} key and value are one tensor already.")
+    return tuple(found)
+
+
+def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
+    """Return what limits the answers."""
+    separate = [layer for layer in analysis.layers if not layer.is_shared]
+    found: list[str] = []
+    if separate:
+        found.append(
+            "The forecast is of second order and takes changes of different tokens for "
+            "independent, without any training after the change: a size to compare layers by, not "
+            "a bound. It is of this text."
+        )
+    moved = [layer.number for layer in separate if layer.score_change > LARGE_SCORE_CHANGE]
+    if moved:
+        found.append(
+            f"In {_layers(moved)} one tensor moves scores by more than {LARGE_SCORE_CHANGE:g} "
+            "(root mean square), where the softmax is not near its second order: there the loss "
+            "can rise by much more than the forecast."
+        )
+    if separate and any("rotary" in layer.label for layer in separate):
+        found.append(
+            "Keys are rotated: one tensor for both then needs a map to the key before the "
+            "rotation, which the query cannot absorb."
+        )
+    if analysis.tokens < TOKENS_PER_CHANNEL * analysis.d_model:
+        found.append(
+            f"The covariance of {analysis.d_model:,} channels is of {analysis.tokens:,} tokens. "
+            "The figures of random weights have the same error; read more with --tokens."
+        )
+    found.append(
+        "Cosines and ranks of weights depend on the basis of each head, which is free: they are "
+        "here to compare with published ones."
+    )
+    return tuple(found)
+
+
+def is_uncertain(layer: LayerAnalysis) -> bool:
+    """Return whether the changes of a layer are too large for its forecast."""
+    return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
+
+
+def count_directions(layer: LayerAnalysis) -> float:
+    """Return how many directions hold 99 % of the energy of keys and values: a mean over heads."""
+    return fmean(
+        next(
+            (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
+            len(head.spectrum),
+        )
+        for head in layer.key_values
+    )
+
+
+def _add_up(spectrum: Sequence[float]) -> Iterator[float]:
+    total = 0.0
+    for value in spectrum:
+        total += value**2
+        yield total
+
+
+def _say_likeness(layers: Sequence[LayerAnalysis]) -> str:
+    explained = fmean(layer.explained for layer in layers)
+    chance = fmean(layer.explained_chance for layer in layers)
+    difference = explained - chance
+    if abs(difference) < ALIKE_MARGIN:
+        verdict = "about as alike as two random projections of the same text"
+    elif difference > 0:
+        verdict = "more alike than two random projections of the same text"
+    else:
+        verdict = "less alike than two random projections of the same text"
+    return (
+        f"Keys and values are {verdict}: a linear map of the key gives {percent(explained, 0)} of "
+        f"what the value adds to the output, random ones {percent(chance, 0)} (mean of "
+        f"{_all_layers(len(layers))})."
+    )
+
+
+def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Iterator[str]:
+    least, most = (choose(layers, key=_forecast) for choose in (min, max))
+    total = sum(map(_forecast, layers))
+    unit = "nats per token, without training"
+    if len(layers) == 1:
+        yield (
+            f"One tensor for key and value is forecast to raise the loss of "
+            f"{fixed(analysis.loss)} by {_nats(total)} {unit}."
+        )
+        return
+    together = (
+        "in all of them by more than a second-order forecast can say"
+        if total > LARGE_FORECAST
+        else f"in all of them by {_nats(total)} if the layers add up"
+    )
+    yield (
+        f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} by "
+        f"{_nats(least.forecast)} (layer {least.number}) to {_nats(most.forecast)} (layer "
+        f"{most.number}) {unit}, if one layer is tied; {together}."
+    )
+
+
+def _say_room(layers: Sequence[LayerAnalysis]) -> str:
+    directions = fmean(map(count_directions, layers))
+    size = fmean(len(head.spectrum) / 2 for layer in layers for head in layer.key_values)
+    fits = "fit into one tensor" if directions <= size else "do not fit into one tensor"
+    return (
+        f"The key and the value of a head {fits}: {percent(ENERGY, 0)} of what scores and outputs "
+        f"read of both lies in about {directions:.0f} directions, and one tensor has {size:g}."
+    )
+
+
+def _say_asymmetry(analysis: NetworkAnalysis) -> str:
+    heads = [head for layer in analysis.layers for head in layer.attention]
+    found = fmean(head.asymmetry for head in heads)
+    mask = fmean(head.mask_asymmetry for head in heads)
+    return (
+        f"Attention has an asymmetry of {fixed(found, 2)} (0: symmetric); with symmetric scores "
+        f"the causal mask alone would give {fixed(mask, 2)}."
+    )
+
+
+def _forecast(layer: LayerAnalysis) -> float:
+    return layer.forecast
+
+
+def _nats(value: float) -> str:
+    return "less than 0.0001" if 0 <= value < 1e-4 else real(value, 2)
+
+
+def _all_layers(number: int) -> str:
+    return "its layer" if number == 1 else f"all {number} layers"
+
+
+def _layers(numbers: Sequence[int]) -> str:
+    noun = "layer" if len(numbers) == 1 else "layers"
+    return f"{noun} {listed([str(number) for number in numbers])}"

@@ -1,0 +1,123 @@
+"""The figures of one layer, from its weights and its moments."""
+
+import torch
+from torch import Tensor
+
+from qkvary.analysis import subspaces
+from qkvary.analysis.attention_statistics import AttentionStatistics
+from qkvary.analysis.cosines import read_cosines
+from qkvary.analysis.moments import LayerMoments
+from qkvary.analysis.observation import LayerReading
+from qkvary.analysis.ranks import read_ranks
+from qkvary.analysis.results import KeyValueReading, LayerAnalysis
+from qkvary.analysis.subspaces import Chance, HeadMoments
+from qkvary.analysis.tying import forecast_tie
+from qkvary.arch.labels import format_label
+from qkvary.nn.attention import Attention
+from qkvary.nn.role_maps import RoleMaps, make_role_maps
+
+
+class LayerStatistics:
+    """What is kept of one layer while a text is read."""
+
+    def __init__(self, attention: Attention, number: int, seed: int) -> None:
+        """Begin with nothing.
+
+        Args:
+            attention: The layer.
+            number: The layer, counted from 1.
+            seed: Of everything sampled.
+        """
+        self.attention, self.number, self.seed = attention, number, seed
+        self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
+        self.statistics = AttentionStatistics(attention)
+        self._keys = torch.Generator().manual_seed(seed + number)
+
+    def add(self, reading: LayerReading) -> Tensor:
+        """Add a window, and return its attention weights, [heads, tokens, tokens]."""
+        self.moments.add(reading, self._keys)
+        return self.statistics.add(reading)
+
+    def result(self) -> LayerAnalysis:
+        """Return the figures of the layer."""
+        config = self.attention.config
+        maps = make_role_maps(self.attention)
+        sharing = config.variant.sharing
+        return LayerAnalysis(
+            number=self.number,
+            label=format_label(config.variant),
+            is_shared=sharing.key == sharing.value,
+            cosines=read_cosines(maps),
+            ranks=read_ranks(maps, seed=self.seed),
+            key_values=self._compare_heads(maps),
+            attention=self.statistics.result(),
+        )
+
+    def _compare_heads(self, maps: RoleMaps) -> tuple[KeyValueReading, ...]:
+        config = self.attention.config
+        size, kv_heads = config.size_per_head, config.num_kv_heads
+        moments, group = self.moments, config.num_heads // kv_heads
+        # Upper triangular, with F^T F the covariance.
+        factor = torch.linalg.cholesky(moments.covariance()).mT.cpu()
+        generator = torch.Generator().manual_seed(self.seed + self.number)
+        chance = subspaces.sample_chance(factor, size, generator)
+        output = self.attention.o_proj.weight.detach().cpu().double().mT.unflatten(0, (-1, size))
+        outputs = (output @ output.mT).unflatten(0, (kv_heads, group)).sum(dim=1)
+        queries = moments.query_moments().cpu().unflatten(0, (kv_heads, group))
+        curvature = moments.curvature().cpu()
+        return tuple(
+            _compare(
+                head,
+                maps,
+                HeadMoments(
+                    keys=factor @ maps.key.weight[head].mT,
+                    values=factor @ maps.value.weight[head].mT,
+                    queries=queries[head].sum(dim=0),
+                    outputs=outputs[head],
+                ),
+                curvature[head],
+                queries[head],
+                chance,
+            )
+            for head in range(kv_heads)
+        )
+
+
+def _compare(
+    head: int,
+    maps: RoleMaps,
+    moments: HeadMoments,
+    curvature: Tensor,
+    queries: Tensor,
+    chance: Chance,
+) -> KeyValueReading:
+    """Return the figures of one KV head; ``queries`` are the moments of each of its query heads."""
+    keys, values, size = maps.key.weight[head].mT, maps.value.weight[head].mT, len(curvature) // 2
+    ranks = [subspaces.orthonormal_basis(weight).shape[1] for weight in (keys, values)]
+    weight_cosines = subspaces.principal_cosines(keys, values)
+    token_cosines = subspaces.principal_cosines(moments.keys, moments.values)
+    seen = moments.keys @ subspaces.square_root(moments.queries)
+    read = moments.values @ subspaces.square_root(moments.outputs)
+    spectrum = subspaces.joint_spectrum(moments)
+    joint = torch.cat((moments.keys, moments.values), dim=1)
+    tie = forecast_tie(joint.mT @ joint, curvature)
+    changes = (queries * tie.key_error).sum(dim=(-2, -1))
+    return KeyValueReading(
+        head=head + 1,
+        weight_cosines=tuple(weight_cosines.tolist()),
+        weight_overlap=subspaces.mean_square(weight_cosines),
+        weight_chance=max(ranks) / len(keys),
+        token_cosines=tuple(token_cosines.tolist()),
+        token_overlap=subspaces.mean_square(token_cosines),
+        token_chance=chance.overlap,
+        similarity=subspaces.kernel_alignment(seen, read),
+        similarity_chance=chance.similarity,
+        plain_similarity=subspaces.kernel_alignment(moments.keys, moments.values),
+        explained=subspaces.explained_share(moments),
+        explained_chance=chance.explained,
+        spectrum=tuple(spectrum.tolist()),
+        lost=subspaces.lost_share(spectrum, size),
+        lost_chance=chance.lost,
+        forecast=tie.forecast,
+        score_change=float(changes.clamp(min=0).max().sqrt()),
+    )

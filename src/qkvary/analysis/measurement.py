@@ -1,0 +1,194 @@
+"""The analysis of a network on a text: one pass, in memory that does not grow with the text."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qkvary.analysis.layers import LayerStatistics
+from qkvary.analysis.observation import check_layers, read_window
+from qkvary.analysis.results import NetworkAnalysis
+from qkvary.analysis.texts import FEWEST_TOKENS, read_documents, read_windows
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.nn.decoder import device_of
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from qkvary.storage.memory import require_memory
+
+DEFAULT_TOKENS = 10_240
+LONGEST_CONTEXT = 1024
+"""The default of the context, where the network has more."""
+MAP_TOKENS = 48
+"""The first tokens of the first window, whose attention is shown."""
+TOKENS_PER_CHANNEL = 4
+"""The fewest tokens for each channel of a head: with fewer, keys and values of random weights seem
+alike."""
+
+Progress = Callable[[int, int], None]
+"""Called with the number of tokens read and the maximum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnalysisSettings:
+    """The text of an analysis, and how it is read."""
+
+    text: tuple[Path, ...]
+    """Files or folders of .txt and .jsonl."""
+    tokens: int = DEFAULT_TOKENS
+    """The maximum number of tokens to read."""
+    context: int | None = None
+    """The maximum tokens of a window; ``None`` for that of the network, at most 1,024."""
+    seed: int = 0
+    """Of random weights, drawn tokens and drawn keys."""
+
+    def __post_init__(self) -> None:
+        if not self.text:
+            raise ValueError("expected a text to read, got none")
+        for name in ("tokens", "context"):
+            count: int | None = getattr(self, name)
+            if count is not None and count < FEWEST_TOKENS:
+                raise ValueError(f"expected {name} of at least {FEWEST_TOKENS}, got {count}")
+
+
+def _ignore_progress(_done: int, _total: int) -> None:
+    pass
+
+
+def analyze_network(
+    loaded: LoadedModel, settings: AnalysisSettings, *, on_progress: Progress = _ignore_progress
+) -> NetworkAnalysis:
+    """Analyze the attention layers of a language model.
+
+    Args:
+        loaded: The network and its tokenizer. Its parameters are frozen, and those of half
+            precision become float32.
+        settings: The text.
+        on_progress: Called after each window.
+
+    Raises:
+        UsageError: if there is no tokenizer or no text, the text is too short or has other tokens,
+            the context is longer than the network reads, or a layer has no softmax over products of
+            query and key.
+        ResourceError: if this machine has no memory for a window.
+    """
+    network = _prepare(loaded.network)
+    if loaded.tokenizer is None:
+        raise UsageError("expected a checkpoint with a tokenizer, got one without")
+    context = _choose_context(network, settings)
+    documents = read_documents(settings.text)
+    windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
+
+    def report(done: int) -> None:
+        on_progress(done, settings.tokens)
+
+    return analyze_windows(network, windows, context=context, seed=settings.seed, on_window=report)
+
+
+def analyze_windows(
+    network: LanguageModel,
+    windows: Iterable[Tensor],
+    *,
+    context: int,
+    seed: int = 0,
+    on_window: Callable[[int], None] = lambda _tokens: None,
+) -> NetworkAnalysis:
+    """Analyze the attention layers of a network on windows of tokens.
+
+    Args:
+        network: The network, in evaluation mode.
+        windows: Tokens, [tokens] each.
+        context: The maximum tokens of a window.
+        seed: Of everything sampled.
+        on_window: Called after each window with the number of tokens read.
+
+    Raises:
+        UsageError: if there are too few tokens, or some that the network does not have.
+    """
+    layers: list[LayerStatistics] = []
+    generator = torch.Generator().manual_seed(seed)
+    tokens = targets = count = 0
+    loss, maps = 0.0, np.zeros((0, 0, 0, 0))
+    for count, window in enumerate(windows, start=1):
+        _check_tokens(network, window)
+        reading = read_window(network, window.to(device_of(network)), generator)
+        layers = layers or [
+            LayerStatistics(layer.attention, number, seed)
+            for number, layer in enumerate(reading.layers, start=1)
+        ]
+        weights = [one.add(layer) for one, layer in zip(layers, reading.layers, strict=True)]
+        maps = _keep_maps(weights) if count == 1 else maps
+        tokens, targets = tokens + len(window), targets + reading.targets
+        loss += reading.loss
+        on_window(tokens)
+    fewest = TOKENS_PER_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
+    if tokens < fewest:
+        raise UsageError(
+            f"expected a text of at least {fewest:,} tokens, {TOKENS_PER_CHANNEL} for each channel "
+            f"of a head, got {tokens:,}"
+        )
+    return NetworkAnalysis(
+        layers=tuple(layer.result() for layer in layers),
+        tokens=tokens,
+        windows=count,
+        context=context,
+        loss=loss / targets,
+        d_model=network.config.d_model,
+        vocabulary=network.config.vocabulary,
+        seed=seed,
+        maps=maps,
+    )
+
+
+def _prepare(network: LanguageModel) -> LanguageModel:
+    try:
+        check_layers(network)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if device_of(network).type == "mps":
+        raise UsageError("expected a device with float64, such as cpu or cuda, got mps")
+    if network.embedding.dtype in (torch.float16, torch.bfloat16):
+        network.float()
+    return network.eval().requires_grad_(requires_grad=False)
+
+
+def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:
+    config = network.config
+    context = settings.context or min(config.max_tokens, LONGEST_CONTEXT)
+    if context > config.max_tokens:
+        raise UsageError(
+            f"expected a context of at most {config.max_tokens:,} tokens, those of the network, "
+            f"got {context:,}"
+        )
+    heads = max(layer.num_heads for layer in config.layers)
+    moments = 8 * config.d_model**2 * config.num_layers
+    # Scores, their softmax and what is compared with their transposes; logits and derivatives.
+    window = 4 * context * (6 * heads * context + 4 * config.vocabulary)
+    require_memory(
+        moments + window,
+        f"reading a window of {context:,} tokens takes",
+        "use a smaller --context",
+    )
+    return context
+
+
+def _check_tokens(network: LanguageModel, window: Tensor) -> None:
+    highest, vocabulary = int(window.max()), network.config.vocabulary
+    if highest >= vocabulary:
+        raise UsageError(
+            f"expected tokens below {vocabulary:,}, the vocabulary of the network, got "
+            f"{highest:,}: the tokenizer is of another network"
+        )
+
+
+def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
+    """Return the first rows and columns of all layers; layers of fewer heads get zeros."""
+    heads = max(len(one) for one in weights)
+    size = min(MAP_TOKENS, weights[0].shape[-1])
+    kept = np.zeros((len(weights), heads, size, size))
+    for place, one in zip(kept, weights, strict=True):
+        place[: len(one)] = one[:, :size, :size].double().cpu().numpy()
+    return kept

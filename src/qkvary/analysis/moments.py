@@ -1,0 +1,90 @@
+"""Second moments of a layer over a text, added up window by window in float64.
+
+Memory does not grow with the text.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.analysis.observation import LayerReading
+from qkvary.analysis.tying import DAMPING
+from qkvary.arch.attention import AttentionConfig
+from qkvary.nn.positions import Rotation
+from qkvary.nn.scores import Scores
+
+
+class LayerMoments:
+    """The moments of the input, the queries and the derivatives of one layer."""
+
+    def __init__(self, config: AttentionConfig, device: torch.device) -> None:
+        """Begin with nothing."""
+        self.config = config
+        size = config.size_per_head
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64, device=device)
+
+        self.tokens = 0
+        self.input_sum = zeros(config.d_model)
+        self.input_products = zeros(config.d_model, config.d_model)
+        self.query_products = zeros(config.num_heads, size, size)
+        self.gradient_products = zeros(config.num_kv_heads, 2 * size, 2 * size)
+
+    @torch.no_grad()
+    def add(self, reading: LayerReading, generator: torch.Generator) -> None:
+        """Add a window.
+
+        Args:
+            reading: The layer on the window.
+            generator: Draws the keys that queries of a rotary layer are turned to, on the CPU.
+        """
+        inputs = reading.input.double()
+        self.tokens += len(inputs)
+        self.input_sum += inputs.sum(dim=0)
+        self.input_products += inputs.mT @ inputs
+        queries = scaled_queries(reading.scores, reading.rotation, self.config, generator)
+        self.query_products += queries.mT @ queries
+        gradients = torch.cat((reading.key_gradient, reading.value_gradient), dim=-1).double()
+        self.gradient_products += gradients.mT @ gradients
+
+    def covariance(self) -> Float[Tensor, "d_model d_model"]:
+        """Return the covariance of the input, damped by a share of its mean on the diagonal."""
+        mean = self.input_sum / self.tokens
+        found = self.input_products / self.tokens - torch.outer(mean, mean)
+        found = (found + found.mT) / 2
+        share = DAMPING * found.trace().clamp(min=torch.finfo(found.dtype).tiny) / len(found)
+        return found + share * torch.eye(len(found), dtype=found.dtype, device=found.device)
+
+    def query_moments(self) -> Float[Tensor, "heads head_dim head_dim"]:
+        """Return the second moment of the queries, the factor of their scores included."""
+        return self.query_products / self.tokens
+
+    def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
+        """Return the second moment of the derivatives of the loss by key and value, keys first."""
+        return self.gradient_products / self.tokens
+
+
+def scaled_queries(
+    scores: Scores,
+    rotation: Rotation | None,
+    config: AttentionConfig,
+    generator: torch.Generator,
+) -> Float[Tensor, "heads tokens head_dim"]:
+    """Return the queries of a window as keys see them before their rotation, times the scale.
+
+    A rotated query meets a key at the distance of their positions. One of the keys that it sees is
+    drawn, and the query is turned back by the position of that key: the second moment over a text
+    is that over pairs of query and key.
+    """
+    factor = scores.scale / scores.temperature
+    query = scores.query * (factor if scores.gain is None else factor * scores.gain)
+    if rotation is None:
+        return query[0].double()
+    index = torch.arange(query.shape[2])
+    window = config.variant.window
+    nearest = 0 if window is None else (index - window + 1).clamp(min=0)
+    drawn = torch.rand(len(index), generator=generator, dtype=torch.float64)
+    keys = nearest + (drawn * (index - nearest + 1)).long()
+    turned = Rotation(keys[None].to(query.device), config, query.dtype)
+    return turned.rotate(query, inverse=True)[0].double()

@@ -1,0 +1,183 @@
+"""What every attention layer of a network reads and does on one window of text.
+
+One forward and one backward pass. Knows how to look at a layer; does not know what is made of it.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkvary.arch.labels import format_label
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import LayerCache
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.layout import Layout
+from qkvary.nn.positions import Rotation, make_rotation
+from qkvary.nn.scores import Scores
+
+
+class LayerReading(NamedTuple):
+    """One layer on one window."""
+
+    attention: Attention
+    """The layer."""
+    input: Float[Tensor, "tokens d_model"]
+    """The input of the layer."""
+    scores: Scores
+    """Query and key as the softmax reads them, and the score terms."""
+    rotation: Rotation | None
+    """The rotation of query and key."""
+    key_gradient: Float[Tensor, "kv_heads tokens head_dim"]
+    """The derivative of the sampled loss by the key before its rotation."""
+    value_gradient: Float[Tensor, "kv_heads tokens head_dim"]
+    """The derivative of the sampled loss by the value before its rotation."""
+
+
+class WindowReading(NamedTuple):
+    """All layers on one window."""
+
+    layers: list[LayerReading]
+    """The layers in the order in which they ran."""
+    loss: float
+    """The sum of the losses of the text's own next tokens, in nats."""
+    targets: int
+    """The number of these tokens."""
+
+
+def read_window(
+    network: LanguageModel, tokens: Int[Tensor, " tokens"], generator: torch.Generator
+) -> WindowReading:
+    """Run a network on a window of text and return what every attention layer read and did.
+
+    The sampled loss is the sum over all positions of the cross entropy of a token that is drawn
+    from the network's own prediction. The second moment of its derivatives is the Gauss-Newton
+    curvature of the loss (the Fisher information), which that of the text's tokens is not.
+
+    Args:
+        network: A network in evaluation mode whose layers :func:`check_layers` accepts.
+        tokens: The window, at least two tokens.
+        generator: Draws the tokens of the sampled loss, on the CPU.
+    """
+    with torch.enable_grad(), _observe(network) as calls:
+        logits = network.head(network.features(tokens[None]))[0].float()
+        with torch.no_grad():
+            loss = F.cross_entropy(logits[:-1], tokens[1:], reduction="sum")
+            drawn = torch.multinomial(logits.softmax(dim=-1).cpu(), 1, generator=generator)
+        sampled = F.cross_entropy(logits, drawn[:, 0].to(logits.device), reduction="sum")
+        shifts = [shift for call in calls for shift in (call.key_shift, call.value_shift)]
+        gradients = torch.autograd.grad(sampled, shifts)
+    readings = [
+        call.describe(key, value)
+        for call, key, value in zip(calls, gradients[::2], gradients[1::2], strict=True)
+    ]
+    return WindowReading(layers=readings, loss=float(loss), targets=len(tokens) - 1)
+
+
+def check_layers(network: LanguageModel) -> None:
+    """Refuse layers whose attention is not a softmax of products of query and key.
+
+    Raises:
+        ValueError: for such a layer.
+    """
+    for number, layer in enumerate(network.config.layers, start=1):
+        variant = layer.variant
+        if variant.core != "softmax":
+            raise ValueError(
+                f"expected layers with a softmax, got the core {variant.core} in layer {number}"
+            )
+        if variant.diagonal != "none":
+            raise ValueError(
+                "expected scores that are products of query and key, got a normalised diagonal "
+                f"in layer {number}"
+            )
+        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
+            raise ValueError(
+                "expected keys and values that are projections of the layer input, got "
+                f"{format_label(variant)} in layer {number}"
+            )
+        if variant.query_form == "residual-gelu":
+            raise ValueError(
+                f"expected queries that are linear in the layer input, got {variant.query_form} "
+                f"in layer {number}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One run of a layer with a zero added to its keys and values."""
+
+    attention: Attention
+    input: Tensor
+    scores: Scores
+    rotation: Rotation | None
+    key_shift: Tensor
+    value_shift: Tensor
+
+    def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
+        """Return the reading, derivatives turned back to before the rotation."""
+        scores, rotation = self.scores, self.rotation
+        if rotation is not None:
+            key_gradient = rotation.rotate(key_gradient, inverse=True)
+            if rotation.value_rope != "none":
+                value_gradient = rotation.rotate(value_gradient, inverse=True)
+        detached = {
+            name: value.detach()
+            for name in ("query", "key", "gain", "key_bias", "pair_bias")
+            if isinstance(value := getattr(scores, name), Tensor)
+        }
+        return LayerReading(
+            attention=self.attention,
+            input=self.input[0],
+            scores=replace(scores, **detached),
+            rotation=rotation,
+            key_gradient=key_gradient[0],
+            value_gradient=value_gradient[0],
+        )
+
+
+@contextmanager
+def _observe(network: LanguageModel) -> Generator[list[_Call]]:
+    """Record the runs of all layers for a while. A layer may run several times."""
+    layers = [block.attention for block in network.stack.blocks]
+    calls: list[_Call] = []
+    try:
+        for layer in layers:
+            layer.forward = partial(_attend, layer, calls)  # pyright: ignore[reportAttributeAccessIssue]
+        yield calls
+    finally:
+        for layer in layers:
+            del layer.forward
+
+
+def _attend(
+    attention: Attention,
+    calls: list[_Call],
+    x: Float[Tensor, "batch queries d_model"],
+    *,
+    layout: Layout,
+    cache: LayerCache | None = None,
+) -> Float[Tensor, "batch queries d_model"]:
+    """Attend as ``Attention.forward`` does without a cache, and record it."""
+    del cache
+    scores, value, restore = attention.scores(x, layout)
+    call = _Call(
+        attention=attention,
+        input=x.detach(),
+        scores=scores,
+        rotation=make_rotation(attention.config, layout.query_positions, x.dtype),
+        key_shift=torch.zeros_like(scores.key, requires_grad=True),
+        value_shift=torch.zeros_like(value, requires_grad=True),
+    )
+    calls.append(call)
+    shifted = replace(scores, key=scores.key + call.key_shift)
+    mixed = attention.core(shifted, value + call.value_shift, training=False)
+    if restore is not None:
+        mixed = restore(mixed)
+    return attention.o_proj(mixed.transpose(1, 2).flatten(2))

@@ -1,0 +1,200 @@
+"""The figures of an analysis as values. Never imports torch."""
+
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+RoleName = Literal["query", "key", "value"]
+MatrixName = Literal["query", "key", "value", "query-key"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveRank:
+    """Six answers to the question how many directions a matrix uses."""
+
+    entropy: float
+    """exp of the entropy of sigma / sum(sigma) (Roy and Vetterli 2007)."""
+    entropy_of_squares: float
+    """exp of the entropy of sigma^2 / sum(sigma^2)."""
+    participation: float
+    """sum(sigma^2)^2 / sum(sigma^4)."""
+    energy_90: int
+    """The fewest singular values that hold 90 % of sum(sigma^2)."""
+    energy_95: int
+    """The same for 95 %."""
+    energy_99: int
+    """The same for 99 %."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankReading:
+    """The effective rank of one matrix, and that of a random matrix of its shape."""
+
+    matrix: MatrixName
+    """Which weight; ``query-key`` is the product W_Q W_K^T of a head."""
+    head: int | None
+    """The head, counted from 1; None for all heads side by side."""
+    rows: int
+    """Rows: the channels of the layer input."""
+    columns: int
+    """Columns."""
+    found: EffectiveRank
+    """Of the weight."""
+    chance: EffectiveRank
+    """The mean of random matrices with independent normal entries, sampled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CosineReading:
+    """Cosines of two weights of a layer. They change with the basis of a head."""
+
+    first: RoleName
+    second: RoleName
+    flattened: float | None
+    """Of the two matrices as vectors; None where one is zero."""
+    columns: float | None
+    """The mean of the cosines of equal channels, each a vector of the layer's width."""
+    heads: tuple[float | None, ...]
+    """Of each head's part as a vector, one value for each head of the weight with more heads."""
+    deviation: float
+    """The standard deviation of the first two for independent random matrices; their mean is 0."""
+    head_deviation: float
+    """That of a head."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValueReading:
+    """One KV head: how alike key and value are, and what one tensor for both would lose.
+
+    Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
+    query and key, and another of value and output.
+    """
+
+    head: int
+    """The KV head, counted from 1."""
+    weight_cosines: tuple[float, ...]
+    """Cosines of the principal angles between the row spaces of the two weights."""
+    weight_overlap: float
+    """The mean of their squares."""
+    weight_chance: float
+    """That of random subspaces of these dimensions: the larger dimension over the width."""
+    token_cosines: tuple[float, ...]
+    """Cosines of the principal angles between keys and values over the tokens (canonical
+    correlations)."""
+    token_overlap: float
+    """The mean of their squares."""
+    token_chance: float
+    """That of two random weights and the same tokens, sampled."""
+    similarity: float
+    """CKA of keys as the queries see them and values as the output sees them."""
+    similarity_chance: float
+    """That of two random weights and the same tokens, sampled."""
+    plain_similarity: float
+    """CKA of keys and values as they are, which changes with their basis."""
+    explained: float
+    """The share of the value's output that a linear map of the key gives (least squares)."""
+    explained_chance: float
+    """That of two random weights and the same tokens, sampled."""
+    spectrum: tuple[float, ...]
+    """Singular values of the whitened joint matrix, whose two halves have equal energy; squares add
+    up to 1."""
+    lost: float
+    """The share of its energy beyond the channels of one tensor: 0 if key and value are one, near
+    1/2 if they have nothing in common."""
+    lost_chance: float
+    """That of two random weights and the same tokens, sampled."""
+    forecast: float
+    """The rise of the loss, in nats per token, if one tensor serves key and value."""
+    score_change: float
+    """The root mean square by which the forecast's tensor moves a score."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionReading:
+    """The attention of one query head."""
+
+    head: int
+    """The head, counted from 1."""
+    entropy: float
+    """The mean entropy of a query's weights, in nats."""
+    uniform_entropy: float
+    """That of equal weights on all visible keys."""
+    distance: float
+    """The mean distance of the attended key, in tokens."""
+    uniform_distance: float
+    """That of equal weights."""
+    diagonal: float
+    """The mean weight of a query on its own token."""
+    uniform_diagonal: float
+    """That of equal weights."""
+    score_asymmetry: float
+    """|S - S^T| / |S + S^T| of the scores before mask and softmax: 0 symmetric, near 1 neither."""
+    unmasked_asymmetry: float
+    """The same of the softmax of all scores, without the causal mask."""
+    asymmetry: float
+    """The same of the attention weights, with the mask."""
+    mask_asymmetry: float
+    """The same of the attention weights of (S + S^T) / 2: what the mask, and the sums of rows,
+    supply to symmetric scores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAnalysis:
+    """All figures of one layer."""
+
+    number: int
+    """The layer, counted from 1."""
+    label: str
+    """Its variant."""
+    is_shared: bool
+    """Whether key and value read one source."""
+    cosines: tuple[CosineReading, ...]
+    ranks: tuple[RankReading, ...]
+    key_values: tuple[KeyValueReading, ...]
+    attention: tuple[AttentionReading, ...]
+
+    @property
+    def explained(self) -> float:
+        """The mean over KV heads of the explained share."""
+        return fmean(head.explained for head in self.key_values)
+
+    @property
+    def explained_chance(self) -> float:
+        """The mean over KV heads of that of random weights."""
+        return fmean(head.explained_chance for head in self.key_values)
+
+    @property
+    def forecast(self) -> float:
+        """The sum over KV heads of the forecasts, in nats per token."""
+        return sum(head.forecast for head in self.key_values)
+
+    @property
+    def score_change(self) -> float:
+        """The largest change of a score over the KV heads."""
+        return max(head.score_change for head in self.key_values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkAnalysis:
+    """All figures of a network on a text."""
+
+    layers: tuple[LayerAnalysis, ...]
+    tokens: int
+    """Tokens read."""
+    windows: int
+    """Windows read."""
+    context: int
+    """The maximum tokens of a window."""
+    loss: float
+    """The loss of the text's tokens, in nats per token."""
+    d_model: int
+    """The width of the layer input."""
+    vocabulary: int
+    """The tokens of the network."""
+    seed: int
+    """The seed of everything sampled."""
+    maps: NDArray[np.float64] = field(repr=False, compare=False)
+    """Attention weights of the first tokens of the first window: [layers, heads, rows, columns]."""

@@ -1,0 +1,65 @@
+"""Calibration text as windows of tokens, encoded only as far as it is read."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from qkvary.data.documents import Document, FileDocuments
+from qkvary.data.sources import list_files
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.storage.errors import UsageError
+
+LETTERS_PER_TOKEN = 32
+"""Letters that are encoded for each wanted token; a text whose tokens are longer is cut sooner."""
+FEWEST_TOKENS = 2
+
+
+def read_windows(
+    documents: Iterable[Document], tokenizer: Tokenizer, *, tokens: int, context: int
+) -> Iterator[Int[Tensor, " tokens"]]:
+    """Yield windows of one document each, in order.
+
+    A document begins with the tokenizer's beginning, or else ends with its separator. Windows of a
+    single token are left out.
+
+    Args:
+        documents: The texts.
+        tokenizer: The tokenizer of the network.
+        tokens: The maximum number of tokens.
+        context: The maximum tokens of a window.
+
+    Raises:
+        UsageError: if a document cannot be encoded.
+    """
+    end = (
+        []
+        if tokenizer.beginning is not None or tokenizer.separator is None
+        else [tokenizer.separator]
+    )
+    left = tokens
+    for document in documents:
+        text = document.text[: LETTERS_PER_TOKEN * left]
+        try:
+            encoded = (tokenizer.encode(text) + end)[:left]
+        except ValueError as error:
+            raise UsageError(f"{document.where} cannot be encoded: {error}") from error
+        for start in range(0, len(encoded), context):
+            window = encoded[start : start + context]
+            if len(window) >= FEWEST_TOKENS:
+                left -= len(window)
+                yield torch.tensor(window)
+        if left < FEWEST_TOKENS:
+            return
+
+
+def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
+    """Yield the documents of files and folders.
+
+    Raises:
+        UsageError: if there are none, or one cannot be read.
+    """
+    files = [file for path in paths for file in list_files(path)]
+    return FileDocuments(files=files).read()

@@ -1,0 +1,62 @@
+"""A forecast: by how much does the loss rise if one tensor serves as key and as value?
+
+To second order in the change of keys and values. Uses derivatives of the loss, so that attention
+weights, rotations, score terms and everything behind the layer count with what they do.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+DAMPING = 1e-3
+"""The share that is added to a second moment for directions that the text does not show."""
+
+
+class Tie(NamedTuple):
+    """The best single tensor for key and value of one KV head."""
+
+    forecast: float
+    """The rise of the loss, in nats per token."""
+    key_error: Float[Tensor, "head_dim head_dim"]
+    """The second moment of the change of a key."""
+
+
+def forecast_tie(
+    moments: Float[Tensor, "joint joint"], curvature: Float[Tensor, "joint joint"]
+) -> Tie:
+    """Return the best tensor of ``head_dim`` channels and what it costs.
+
+    With z = [k, v] of a token, its covariance S and the curvature M = E[g g^T], g the derivative of
+    the loss by z, a change of z by independent errors e of the tokens raises the loss by
+    1/2 tr(M E[e e^T]) nats per token. The best z of rank ``head_dim``, half of its channels, leaves
+    half the sum of the smaller half of the eigenvalues of M^1/2 S M^1/2: squared singular values of
+    C^1/2 [W_K, W_V] M^1/2.
+
+    M is damped by a share of S_k^-1 and S_v^-1, which change with the basis of a head as M does, so
+    that the forecast does not.
+
+    Args:
+        moments: S, keys first.
+        curvature: M, in the same order.
+    """
+    joint = len(moments)
+    size = joint // 2
+    scale = DAMPING * float((moments * curvature).sum()) / joint
+    inverses = (torch.linalg.pinv(moments[part, part], hermitian=True) for part in _halves(size))
+    damped = curvature + scale * torch.block_diag(*inverses)
+    values, vectors = torch.linalg.eigh(damped)
+    # None are left out but those of a weight without full rank.
+    kept = values > values.max() * torch.finfo(values.dtype).eps * joint
+    roots = values.clamp(min=0).sqrt()
+    root = (vectors * roots) @ vectors.mT
+    inverse = (vectors[:, kept] / roots[kept]) @ vectors[:, kept].mT
+    energies, directions = torch.linalg.eigh(root @ moments @ root)
+    # The error of z M^1/2 is its part in the lost directions.
+    error = inverse @ directions[:, :size] * energies[:size].clamp(min=0).sqrt()
+    return Tie(float(energies[:size].clamp(min=0).sum()) / 2, (error @ error.mT)[:size, :size])
+
+
+def _halves(size: int) -> tuple[slice, slice]:
+    return slice(0, size), slice(size, 2 * size)

@@ -1,0 +1,51 @@
+"""``qk.analyze``: why a trained network does what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from qkvary.analysis.measurement import DEFAULT_TOKENS, AnalysisSettings, analyze_network
+from qkvary.analysis.results import NetworkAnalysis
+from qkvary.api.checkpoints import Checkpoint, open_checkpoint
+from qkvary.api.models import read_count
+from qkvary.api.results import Result
+from qkvary.reports.analysis import analysis_report
+
+
+def analyze(
+    model: Checkpoint,
+    text: str | Path | Sequence[str | Path],
+    *,
+    tokens: int | str = DEFAULT_TOKENS,
+    context: int | str | None = None,
+    seed: int = 0,
+) -> Result[NetworkAnalysis]:
+    """Explain a trained network: how alike keys and values are, and what tying them would cost.
+
+    Its parameters are frozen, and those of half precision become float32, if it is given as a
+    network.
+
+    Args:
+        model: The name or path of a checkpoint, or what ``qk.load`` returned.
+        text: Files or folders of .txt and .jsonl.
+        tokens: Maximum number of tokens to read.
+        context: Maximum tokens of a window; by default that of the network, at most 1,024.
+        seed: Seed of random weights and of drawn tokens.
+
+    Raises:
+        ValueError: if there is no such checkpoint or text, the text is too short or has other
+            tokens, or a layer has no softmax over products of query and key.
+        DamagedError: if the checkpoint is damaged.
+        ResourceError: if this machine has no memory for a window.
+    """
+    loaded, name = open_checkpoint(model)
+    paths = [text] if isinstance(text, str | Path) else text
+    settings = AnalysisSettings(
+        text=tuple(Path(path).expanduser() for path in paths),
+        tokens=read_count(tokens),
+        context=None if context is None else read_count(context),
+        seed=seed,
+    )
+    analysis = analyze_network(loaded, settings)
+    return Result(analysis, analysis_report(analysis, name))

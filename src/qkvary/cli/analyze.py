@@ -1,0 +1,88 @@
+"""Explain a trained network: how alike keys and values are, and what tying them would cost."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Device,
+    Json,
+    convert_positive,
+)
+from qkvary.cli._output import show, show_progress
+from qkvary.reports.report import ReportFormat
+from qkvary.storage.errors import UsageError
+
+Texts = Annotated[
+    tuple[Path, ...],
+    Parameter(
+        name="--text",
+        negative=(),
+        consume_multiple=(1, None),
+        help="Text to read: files or folders of .txt and .jsonl.",
+    ),
+]
+Tokens = Annotated[
+    int,
+    Parameter(name="--tokens", converter=convert_positive, help="Maximum number of tokens."),
+]
+Context = Annotated[
+    int | None,
+    Parameter(
+        name="--context",
+        converter=convert_positive,
+        help="Maximum tokens of a window; that of the network, at most 1k, if not given.",
+    ),
+]
+Seed = Annotated[int, Parameter(name="--seed", help="Seed of random weights and of drawn tokens.")]
+Out = Annotated[
+    Path | None,
+    Parameter(
+        name="--out",
+        help="Folder of analysis.html, Markdown, CSV and figures; or a .html, .md or .json file.",
+    ),
+]
+Formats = Annotated[
+    tuple[ReportFormat, ...],
+    Parameter(name="--format", negative=(), help="Format to write to --out; repeat it for more."),
+]
+
+
+def command(
+    checkpoint: Checkpoint,
+    /,
+    *,
+    text: Texts,
+    tokens: Tokens = 10_240,
+    context: Context = None,
+    seed: Seed = 0,
+    tokenizer: CheckpointTokenizer = None,
+    device: Device = "cpu",
+    out: Out = None,
+    formats: Formats = (),
+    json_output: Json = False,
+) -> None:
+    """Explain a trained network: how alike keys and values are, and what tying them would cost.
+
+    Every figure of weights stands beside that of random weights. Figures of keys and values do not
+    depend on the basis of a head.
+    """
+    if formats and out is None:
+        raise UsageError("expected --out with a folder for the files of --format, got none")
+    from qkvary.analysis.measurement import AnalysisSettings, analyze_network
+    from qkvary.reports.analysis import analysis_report
+    from qkvary.reports.files import check_target, write_report
+
+    if out is not None:
+        check_target(out)
+    settings = AnalysisSettings(text=text, tokens=tokens, context=context, seed=seed)
+    loaded, _ = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
+    with show_progress("reading", "tokens") as on_progress:
+        analysis = analyze_network(loaded.to(device, None), settings, on_progress=on_progress)
+    report = analysis_report(analysis, str(checkpoint))
+    files = () if out is None else write_report(report, out, formats or None)
+    show(report, json_output=json_output, files=files)

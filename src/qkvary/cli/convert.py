@@ -1,0 +1,72 @@
+"""Rewrite a language model into another that computes the same: fewer or other matrices."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.text import Text
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.cli._options import Checkpoint, Json, NetworkDtype
+from qkvary.cli._output import console, printable, show
+from qkvary.conversions.catalog import load_rewrite, rewrite_names
+from qkvary.storage.durable import check_folder
+
+
+def complete_rewrite(_context: object) -> Iterator[str]:
+    """Yield the names of rewrites, for the shell."""
+    yield from rewrite_names()
+
+
+Rewrite = Annotated[
+    str,
+    Parameter(
+        name="--rewrite",
+        help=f"What to do: {', '.join(rewrite_names())}.",
+        completer=complete_rewrite,
+    ),
+]
+Layer = Annotated[int | None, Parameter(name="--layer", help="Only this layer, the first being 1.")]
+Seed = Annotated[int, Parameter(name="--seed", help="Seed of random choices.")]
+Out = Annotated[
+    Path | None, Parameter(name="--out", help="Folder to write; figures alone if not given.")
+]
+
+
+def command(
+    checkpoint: Checkpoint,
+    /,
+    *,
+    rewrite: Rewrite,
+    layer: Layer = None,
+    seed: Seed = 0,
+    dtype: NetworkDtype = None,
+    out: Out = None,
+    json_output: Json = False,
+) -> None:
+    """Rewrite a language model into another that computes the same: fewer or other matrices.
+
+    Conditions are checked, and differences of logits are measured and printed, before anything is
+    written.
+    """
+    load_rewrite(rewrite)
+    if out is not None:
+        check_folder(out.absolute().parent)
+
+    from qkvary.checkpoints.models import save_model
+    from qkvary.conversions.draft import RewriteOptions
+    from qkvary.conversions.rewriting import run_rewrite
+    from qkvary.reports.conversion import conversion_report
+
+    loaded = load_checkpoint(checkpoint).to("cpu", dtype)
+    made = run_rewrite(rewrite, loaded.network, RewriteOptions(layer=layer, seed=seed))
+    report = conversion_report(made, str(checkpoint))
+    if not json_output:
+        show(report, json_output=False)
+    if out is not None:
+        save_model(out, made.network, loaded.tokenizer)
+    if json_output:
+        show(report, json_output=True, out=out)
+    elif out is not None:
+        console().print(Text(printable(f"written: {out}")), soft_wrap=True)

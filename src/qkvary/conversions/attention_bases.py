@@ -1,0 +1,246 @@
+"""An attention layer in other bases: its input, its output, and a source that becomes the identity.
+
+Queries, keys and values stay what they are, number by number: only the residual stream is written
+in another basis. So every score term, core and mask goes through unchanged.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.1, 8.4 and 8.5.
+"""
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import format_label
+from qkvary.arch.sharing import IDENTITY, ROLES, Role, Source, share
+from qkvary.storage.errors import UsageError
+
+Basis = Float[Tensor, "d_model d_model"] | None
+"""A matrix by which row vectors are multiplied; ``None`` for the identity."""
+
+_NEW = "new"
+"""The name of the projection that undoes the basis for roles that read the layer input."""
+
+
+@dataclass(slots=True)
+class LayerDraft:
+    """An attention layer with its weights, under the names of its state dict."""
+
+    config: AttentionConfig
+    """The layer."""
+    weights: dict[str, Tensor]
+    """Its parameters in float64."""
+    name: str
+    """Its name in messages."""
+
+    def linear(self, source: Source) -> list[str]:
+        """Return the names of the weights of a projection that read the layer input."""
+        inner, full = f"{source}_proj.down", f"{source}_proj.weight"
+        return [inner if inner in self.weights else full]
+
+
+def undo(basis: Basis, matrix: Tensor) -> Tensor:
+    """Return ``basis^-1 W`` for a matrix W that torch stores transposed."""
+    return matrix if basis is None else torch.linalg.solve(basis, matrix.mT).mT.contiguous()
+
+
+def apply(matrix: Tensor, basis: Basis) -> Tensor:
+    """Return ``W basis`` for a matrix W that torch stores transposed."""
+    return matrix if basis is None else basis.mT @ matrix
+
+
+def make_plain(layer: LayerDraft) -> LayerDraft:
+    """Return a layer whose residual query is one matrix: ``x + x W = x (1 + W)``.
+
+    Raises:
+        UsageError: for a nonlinear query, which is no linear map of the layer input.
+    """
+    config = layer.config
+    if config.variant.query_form == "residual-gelu":
+        raise UsageError(
+            f"expected a query that is linear in the layer input in {layer.name}, got "
+            f"{format_label(config.variant)}"
+        )
+    if config.variant.query_form != "residual":
+        return layer
+    weights = dict(layer.weights)
+    change = weights["q_proj.weight"]
+    weights["q_proj.weight"] = change + torch.eye(len(change), dtype=change.dtype)
+    plain = _replace(config, query_form="plain")
+    factor = config.identity_correction / plain.identity_correction
+    for name in ("q_proj.weight", "q_proj.bias"):
+        if name in weights:
+            weights[name] = weights[name] * factor
+    return LayerDraft(plain, weights, layer.name)
+
+
+def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
+    """Return the basis in which a role reads the layer input itself: the role's own matrix.
+
+    The correction of the score scale for identity roles is part of it, where the layer has one.
+
+    Raises:
+        UsageError: if the role's matrix is not a learned, full and square one, or its bias has a
+            part in the output that nothing else can take over.
+    """
+    config, sharing = layer.config, layer.config.variant.sharing
+    source = sharing.roles[role]
+    label = format_label(config.variant)
+    if source == IDENTITY:
+        raise UsageError(
+            f"expected a learned {role} in {layer.name}, got {label}, whose {role} is the layer "
+            "input already"
+        )
+    matrix = layer.weights[f"{source}_proj.weight"]
+    if config.variant.query_form == "map" and source == sharing.query:
+        raise UsageError(f"expected a {role} without a map per head in {layer.name}, got {label}")
+    if layer.linear(source)[0].endswith("down") or matrix.shape[0] != matrix.shape[1]:
+        raise UsageError(
+            f"expected a square {role} matrix of full rank in {layer.name}, got {label} with "
+            f"{matrix.shape[1]} channels in and {matrix.shape[0]} out"
+        )
+    check_bias(layer, source)
+    return matrix.mT * (_own_correction(layer, source) or 1.0)
+
+
+def move_attention(
+    layer: LayerDraft, *, read: Basis, written: Basis, identity: Source | None = None
+) -> LayerDraft:
+    """Return a layer that reads and writes the residual stream in other bases.
+
+    Args:
+        layer: The layer, with a plain query or a map where ``read`` is a basis.
+        read: The basis of its input.
+        written: The basis of its output.
+        identity: The source that becomes the layer input; ``read`` is what :func:`find_basis` says.
+
+    Raises:
+        UsageError: if the score scale cannot be kept.
+    """
+    weights = dict(layer.weights)
+    config = layer.config
+    if identity is not None:
+        config = release_bias(config, weights, identity)
+    weights["o_proj.weight"] = apply(weights["o_proj.weight"], written)
+    if "o_proj.bias" in weights:
+        weights["o_proj.bias"] = apply(weights["o_proj.bias"][:, None], written)[:, 0]
+    moved = LayerDraft(config, weights, layer.name)
+    return moved if read is None else _move_sources(moved, read, identity)
+
+
+def _move_sources(
+    layer: LayerDraft, read: Float[Tensor, "d_model d_model"], identity: Source | None
+) -> LayerDraft:
+    config, weights, sharing = layer.config, layer.weights, layer.config.variant.sharing
+    own = None if identity is None else _own_correction(layer, identity)
+    for source in config.variant.projections:
+        for name in layer.linear(source):
+            weights[name] = undo(read, weights[name])
+    names: dict[Role, str] = {
+        role: _NEW if source == IDENTITY else (IDENTITY if source == identity else source)
+        for role, source in sharing.roles.items()
+    }
+    changed = share(names["query"], names["key"], names["value"])
+    parts = {_NEW: _undoing(read, has_bias=config.bias)}
+    parts |= {source: _below(weights, source) for source in config.variant.projections}
+    kept = {name: one for name, one in weights.items() if name.split(".")[0][1:] != "_proj"}
+    kept |= {name: one for name, one in weights.items() if name.startswith("o_proj.")}
+    for role in ROLES:
+        if names[role] != IDENTITY:
+            place = changed.roles[role]
+            kept |= {f"{place}_proj.{name}": one for name, one in parts[names[role]].items()}
+    moved = LayerDraft(_replace(config, sharing=changed), kept, layer.name)
+    return scale_scores(moved, 1.0 if own is not None else config.identity_correction)
+
+
+def _replace(config: AttentionConfig, **fields: object) -> AttentionConfig:
+    variant = dataclasses.replace(config.variant, **fields)  # pyright: ignore[reportArgumentType]
+    return dataclasses.replace(config, variant=variant)
+
+
+def _below(weights: dict[str, Tensor], source: Source) -> dict[str, Tensor]:
+    start = f"{source}_proj."
+    return {name[len(start) :]: one for name, one in weights.items() if name.startswith(start)}
+
+
+def _undoing(basis: Float[Tensor, "d_model d_model"], *, has_bias: bool) -> dict[str, Tensor]:
+    """Return the projection by the inverse of a basis: what reads the input reads it after that."""
+    inverse = {"weight": torch.linalg.inv(basis).mT.contiguous()}
+    return inverse | ({"bias": torch.zeros(len(basis), dtype=basis.dtype)} if has_bias else {})
+
+
+def _own_correction(layer: LayerDraft, source: Source) -> float | None:
+    """Return the score correction that becomes part of a source of query or key alone."""
+    readers = layer.config.variant.sharing.readers(source)
+    return layer.config.identity_correction if readers in (("query",), ("key",)) else None
+
+
+def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
+    """Give the scores a factor beside 1/sqrt(head_dim): by the configuration, or by weights.
+
+    Raises:
+        UsageError: if the configuration has another one, and no projection is read by scores alone.
+    """
+    if layer.config.identity_correction == factor:
+        return layer
+    scale = dataclasses.replace(layer.config.scale, identity="none")
+    layer = LayerDraft(dataclasses.replace(layer.config, scale=scale), layer.weights, layer.name)
+    if factor == 1.0:
+        return layer
+    sharing, weights = layer.config.variant.sharing, dict(layer.weights)
+    for source in layer.config.variant.projections:
+        readers = sharing.readers(source)
+        if "value" in readers:
+            continue
+        share_of = factor if len(readers) == 1 else math.sqrt(factor)
+        for name in ("weight", "bias"):
+            if f"{source}_proj.{name}" in weights:
+                weights[f"{source}_proj.{name}"] = weights[f"{source}_proj.{name}"] * share_of
+        return LayerDraft(layer.config, weights, layer.name)
+    raise UsageError(
+        f"expected a score scale of identity none in {layer.name}, or a projection that scores "
+        f"alone read, got {format_label(layer.config.variant)}"
+    )
+
+
+def check_bias(layer: LayerDraft, source: Source) -> None:
+    """Refuse a bias of a source whose part in the output nothing else can take over."""
+    bias = layer.weights.get(f"{source}_proj.bias")
+    if bias is None or not bias.any():
+        return
+    config, variant = layer.config, layer.config.variant
+    readers = variant.sharing.readers(source)
+    if "query" in readers:
+        raise UsageError(
+            f"expected no query bias in {layer.name}: the layer input has none, and no other "
+            f"weight can express it (largest entry {float(bias.abs().max()):.2g}); train with "
+            "bias=False"
+        )
+    rotated = "key" in readers and variant.positions == "rotary"
+    if rotated or (config.value_rope != "none" and "value" in readers):
+        raise UsageError(
+            f"expected no bias that is rotated in {layer.name}, got one of the "
+            f"{' and '.join(readers)}"
+        )
+    if variant.core != "softmax":
+        raise UsageError(
+            f"expected the core softmax in {layer.name}, whose weights sum to 1, for a bias of the "
+            f"{' and '.join(readers)}, got {variant.core}"
+        )
+
+
+def release_bias(
+    config: AttentionConfig, weights: dict[str, Tensor], source: Source
+) -> AttentionConfig:
+    """Take the bias of a source away: of a key it cancels, of a value it goes to the output."""
+    bias = weights.pop(f"{source}_proj.bias", None)
+    if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
+        return config
+    added = weights["o_proj.weight"] @ bias
+    own = weights.get("o_proj.bias")
+    weights["o_proj.bias"] = added if own is None else own + added
+    return dataclasses.replace(config, out_bias=True)

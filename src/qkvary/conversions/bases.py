@@ -1,0 +1,163 @@
+"""A whole network with its residual stream in other bases, one for the input of each layer.
+
+Where a skip leads around a sublayer, its input and output have one basis; without the skip the
+sublayer's last matrix leads from one basis into the next. Norms let no change of basis through.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.sharing import Source
+from qkvary.conversions.attention_bases import (
+    Basis,
+    LayerDraft,
+    apply,
+    make_plain,
+    move_attention,
+    undo,
+)
+from qkvary.conversions.draft import Draft, block_prefix, replace_layers
+from qkvary.nn.positions import sinusoid
+from qkvary.storage.errors import UsageError
+
+_NEARLY_ORTHOGONAL = 1e-12
+"""Distance of B^T B from the identity up to which a basis counts as orthogonal."""
+
+
+def check_norms(config: LanguageModelConfig) -> str:
+    """Return the condition that a network has no norms.
+
+    Raises:
+        UsageError: if it has.
+    """
+    if config.block.norm != "none":
+        raise UsageError(
+            f"expected a network without norms, got {config.block.norm}: a change of basis does "
+            "not pass a norm (Theorem 8.2); train with norm none"
+        )
+    return "no norms"
+
+
+def is_uniform(config: LanguageModelConfig) -> bool:
+    """Return whether the residual stream has one basis from the first layer to the last."""
+    return config.shared_blocks or config.block.skips == "both"
+
+
+def attention_draft(draft: Draft, layer: int) -> LayerDraft:
+    """Return the attention layer of a network."""
+    block = 0 if draft.config.shared_blocks else layer
+    weights = draft.part(f"{block_prefix(block)}attention.")
+    return LayerDraft(draft.config.layers[layer], weights, f"layer {layer + 1}")
+
+
+def move_network(
+    draft: Draft, bases: Sequence[Basis], identities: Mapping[int, Source]
+) -> tuple[Draft, list[str]]:
+    """Return a network whose residual stream is in other bases, and what else changed.
+
+    Args:
+        draft: The network, without norms.
+        bases: The basis of the input of each layer; the same object for all where the network is
+            uniform.
+        identities: For layers, the source that becomes the layer input.
+    """
+    config, notes = draft.config, list[str]()
+    first = bases[0]
+    last, is_tied = _last_basis(config, bases)
+    ends = [*bases[1:], last]
+    weights = {
+        name: one for name, one in draft.weights.items() if not name.startswith("stack.blocks.")
+    }
+    moved = Draft(config, weights)
+    layers = {
+        index: _move_block(draft, moved, index, pair, identities.get(index))
+        for index, pair in enumerate(zip(bases, ends, strict=True))
+    }
+    moved.config = replace_layers(config, layers)
+    notes += _move_embedding(moved, first)
+    if not is_tied:
+        notes += _move_head(moved, draft, last)
+    return moved, notes
+
+
+def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Basis, bool]:
+    """Return the basis behind the last layer, and whether the head stays the embedding."""
+    first = bases[0]
+    if not config.tied_head:
+        return (first if is_uniform(config) else None), False
+    if first is None:
+        return None, True
+    if not is_uniform(config):
+        # The logits y B_last (E B_1)^T are y E^T.
+        return torch.linalg.inv(first).mT.contiguous(), True
+    return first, _is_orthogonal(first)
+
+
+def _is_orthogonal(basis: Tensor) -> bool:
+    product = basis.mT @ basis
+    return float((product - torch.eye(len(basis), dtype=basis.dtype)).abs().max()) < (
+        _NEARLY_ORTHOGONAL
+    )
+
+
+def _move_block(
+    draft: Draft,
+    moved: Draft,
+    index: int,
+    bases: tuple[Basis, Basis],
+    identity: Source | None,
+) -> AttentionConfig:
+    """Move one block from the basis of its input to that of its output."""
+    (read, written), block = bases, draft.config.block
+    inner = read if block.has_attention_skip else written
+    prefix, layer = block_prefix(index), attention_draft(draft, index)
+    if read is not None:
+        layer = make_plain(layer)
+    attention = move_attention(layer, read=read, written=inner, identity=identity)
+    moved.replace_part(f"{prefix}attention.", attention.weights)
+    feeding = draft.part(f"{prefix}feed_forward.")
+    for name in ("up.weight", "gate.weight"):
+        if name in feeding:
+            feeding[name] = undo(inner, feeding[name])
+    feeding["down.weight"] = apply(feeding["down.weight"], written)
+    if "down.bias" in feeding:
+        feeding["down.bias"] = apply(feeding["down.bias"][:, None], written)[:, 0]
+    moved.replace_part(f"{prefix}feed_forward.", feeding)
+    return attention.config
+
+
+def _move_embedding(moved: Draft, basis: Basis) -> list[str]:
+    if basis is None:
+        return []
+    config, weights = moved.config, moved.weights
+    weights["embedding"] = weights["embedding"] @ basis
+    if config.positions == "none":
+        return []
+    if config.positions == "learned":
+        weights["position_embedding"] = weights["position_embedding"] @ basis
+        return []
+    index = torch.arange(config.max_tokens)[None]
+    table = sinusoid(index, config.d_model, torch.float64, config.positions)[0]
+    weights["position_embedding"] = table @ basis
+    moved.config = dataclasses.replace(config, positions="learned")
+    size = f"{config.max_tokens:,} x {config.d_model:,}"
+    return [f"{config.positions} positions became a table of {size} numbers, in another basis"]
+
+
+def _move_head(moved: Draft, draft: Draft, basis: Basis) -> list[str]:
+    if basis is None:
+        return []
+    was_tied = draft.config.tied_head
+    head = draft.weights["embedding" if was_tied else "head_weight"]
+    moved.weights["head_weight"] = undo(basis, head)
+    if not was_tied:
+        return []
+    moved.config = dataclasses.replace(moved.config, tied_head=False)
+    return ["the tied head became a matrix of its own: the basis is not orthogonal (Remark 4)"]

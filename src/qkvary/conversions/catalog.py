@@ -1,0 +1,61 @@
+"""Finds rewrites by file name: every module of ``conversions.rewrites``.
+
+A rewrite's name is the file's name, its summary the first line of the file's docstring. Torch-free
+until a rewrite is loaded.
+"""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from qkvary.storage.errors import UsageError
+from qkvary.text.names import suggest
+
+if TYPE_CHECKING:
+    from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
+
+_FOLDER = Path(__file__).parent / "rewrites"
+
+
+class Rewrite(Protocol):
+    """The interface of every module in ``rewrites``."""
+
+    @property
+    def STATEMENT(self) -> str:  # noqa: N802  a constant of a module
+        """The theorem or proposition behind it."""
+        ...
+
+    def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
+        """Return the new network.
+
+        Args:
+            draft: The network, in float64; it may be changed in place.
+            options: What the user chose.
+
+        Raises:
+            UsageError: if a condition does not hold.
+        """
+        ...
+
+
+def rewrite_names() -> tuple[str, ...]:
+    """Return the names of all rewrites, sorted."""
+    stems = (path.stem for path in _FOLDER.glob("*.py"))
+    return tuple(sorted(stem.replace("_", "-") for stem in stems if stem[0] != "_"))
+
+
+def load_rewrite(name: str) -> Rewrite:
+    """Return the module of a rewrite.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
+    if name not in rewrite_names():
+        raise UsageError(f"unknown rewrite {name!r}; {suggest(name, rewrite_names())}")
+    return cast("Rewrite", import_module(f"qkvary.conversions.rewrites.{name.replace('-', '_')}"))
+
+
+def summarise_rewrite(name: str) -> str:
+    """Return the first line of a rewrite's docstring without importing it."""
+    path = _FOLDER / f"{name.replace('-', '_')}.py"
+    return path.read_text("utf-8").partition("\n")[0].strip().strip('"')

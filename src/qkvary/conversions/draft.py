@@ -1,0 +1,151 @@
+"""A network as numbers that a rewrite changes, what the user chose, and what comes out.
+
+Matrices act on row vectors here, as in the papers: ``q = x W_Q`` with ``W_Q`` of shape
+[d_model, width]. Torch stores the transpose.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+MOST_CONDITION = 1e6
+"""The condition number up to which logits stay equal to 1e-9; worse ones are refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteOptions:
+    """What the user chose of a rewrite; each reads what has a meaning for it."""
+
+    layer: int | None = None
+    """The layer to change, the first being 1; ``None`` for every layer."""
+    seed: int = 0
+    """Seed of random choices."""
+
+
+@dataclass(slots=True)
+class Draft:
+    """A configuration with its weights in float64, under the names of the state dict."""
+
+    config: LanguageModelConfig
+    """The network."""
+    weights: dict[str, Tensor]
+    """Its parameters."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks with weights of their own."""
+        return 1 if self.config.shared_blocks else self.config.num_layers
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """Return the parameters below a prefix by the rest of their names."""
+        start = len(prefix)
+        return {
+            name[start:]: value for name, value in self.weights.items() if name.startswith(prefix)
+        }
+
+    def replace_part(self, prefix: str, weights: dict[str, Tensor]) -> None:
+        """Replace all parameters below a prefix."""
+        kept = {name: one for name, one in self.weights.items() if not name.startswith(prefix)}
+        self.weights = kept | {f"{prefix}{name}": value for name, value in weights.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioning:
+    """A matrix that a rewrite inverts, with its condition number."""
+
+    matrix: str
+    """Its name, such as ``W_Q of layer 3``."""
+    number: float
+    """Its largest singular value over its smallest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A rewritten network."""
+
+    config: LanguageModelConfig
+    """The new network."""
+    weights: dict[str, Tensor]
+    """Its parameters in float64."""
+    statement: str
+    """The theorem or proposition that was used."""
+    conditions: tuple[str, ...]
+    """The conditions that were checked and hold."""
+    conditioning: tuple[Conditioning, ...] = ()
+    """The matrices that were inverted."""
+    notes: tuple[str, ...] = ()
+    """What else changed."""
+
+
+def make_draft(network: LanguageModel) -> Draft:
+    """Return a copy of a network in float64."""
+    weights = {
+        name: one.detach().cpu().double().clone() for name, one in network.state_dict().items()
+    }
+    return Draft(network.config, weights)
+
+
+def block_prefix(index: int) -> str:
+    """Return the prefix of the parameters of a block."""
+    return f"stack.blocks.{index}."
+
+
+def choose_layer(draft: Draft, layer: int) -> int:
+    """Return the index of a layer that the user counts from 1.
+
+    Raises:
+        UsageError: if there is no such layer.
+    """
+    if not 1 <= layer <= draft.config.num_layers:
+        raise UsageError(f"expected a layer from 1 to {draft.config.num_layers}, got {layer}")
+    return layer - 1
+
+
+def choose_blocks(draft: Draft, layer: int | None) -> range:
+    """Return the indices of the blocks that a local rewrite changes: one, or all.
+
+    Raises:
+        UsageError: for a layer that does not exist, or one alone of shared blocks.
+    """
+    if layer is None:
+        return range(draft.blocks)
+    if draft.config.shared_blocks:
+        raise UsageError("expected no layer with shared blocks, which change together")
+    index = choose_layer(draft, layer)
+    return range(index, index + 1)
+
+
+def replace_layers(
+    config: LanguageModelConfig, layers: Mapping[int, AttentionConfig]
+) -> LanguageModelConfig:
+    """Return a network with other attention in some of its blocks, or in its shared one."""
+    if config.shared_blocks:
+        return dataclasses.replace(config, attention=layers[0])
+    every = [layers.get(index, layer) for index, layer in enumerate(config.layers)]
+    alike = all(layer == every[0] for layer in every)
+    return dataclasses.replace(config, attention=every[0] if alike else tuple(every))
+
+
+def measure_condition(matrix: Float[Tensor, "rows columns"], name: str) -> Conditioning:
+    """Return the condition number of a matrix that has to be inverted.
+
+    Raises:
+        UsageError: if it is singular, or worse conditioned than what leaves logits equal to 1e-9.
+    """
+    number = float(torch.linalg.cond(matrix))
+    # Not "greater", which would accept NaN.
+    if not number <= MOST_CONDITION:
+        raise UsageError(
+            f"expected {name} with a condition number of at most {MOST_CONDITION:.0e}, which keeps "
+            f"logits equal to 1e-9, got {number:.1e}"
+        )
+    return Conditioning(name, number)

@@ -1,0 +1,99 @@
+"""A role of attention becomes the layer input, in every layer or in one.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3;
+that any one of the three projections may go is the claim of its later version.
+"""
+
+from torch import Tensor
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.conversions.attention_bases import Basis, find_basis, make_plain
+from qkvary.conversions.bases import attention_draft, check_norms, is_uniform, move_network
+from qkvary.conversions.draft import (
+    Conditioning,
+    Draft,
+    RewriteOptions,
+    Rewritten,
+    choose_blocks,
+    measure_condition,
+)
+from qkvary.storage.errors import UsageError
+
+SKIPS = {
+    "attention": "a skip around attention alone",
+    "feed-forward": "a skip around the feed-forward network alone",
+    "none": "no skips",
+    "both": "both skips",
+}
+
+
+def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
+    """Return a network in which a role is the layer input, in every layer or in one.
+
+    Raises:
+        UsageError: if the network has norms, a matrix is not square or too badly conditioned, a
+            query has a bias, or both skips keep one basis through layers of different weights.
+    """
+    config = draft.config
+    conditions = [check_norms(config)]
+    layers, statement = _choose_layers(draft, options, role)
+    conditions += [SKIPS[config.block.skips], *(["shared blocks"] * config.shared_blocks)]
+    bases: list[Basis] = [None] * draft.blocks
+    identities: dict[int, Source] = {}
+    measured: list[Conditioning] = []
+    for index in layers:
+        basis, source, conditioning = _find(draft, index, role)
+        identities[index] = source
+        measured.append(conditioning)
+        bases = [basis] * draft.blocks if is_uniform(config) else _set(bases, index, basis)
+    moved, notes = move_network(draft, bases, identities)
+    return Rewritten(
+        config=moved.config,
+        weights=moved.weights,
+        statement=statement,
+        conditions=(*conditions, f"square and invertible {role} matrices without a query bias"),
+        conditioning=tuple(measured),
+        notes=tuple(notes),
+    )
+
+
+def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[list[int], str]:
+    """Return the blocks to change, and the theorem that allows it."""
+    config = draft.config
+    if options.layer is not None:
+        return [*choose_blocks(draft, options.layer)], "Theorem 4.1 (one layer)"
+    if config.shared_blocks:
+        return [0], "Theorem 4.3 (shared blocks)"
+    if is_uniform(config) and config.num_layers > 1:
+        raise UsageError(
+            f"expected shared blocks or a sublayer without a skip for an identity {role} in every "
+            "layer, got both skips, which keep one basis through all layers (Remark 2); "
+            f"choices: one layer from 1 to {config.num_layers}"
+        )
+    layers = [
+        index
+        for index, layer in enumerate(config.layers)
+        if layer.variant.sharing.roles[role] != IDENTITY
+    ]
+    return layers or [0], _name_theorem(config)
+
+
+def _name_theorem(config: LanguageModelConfig) -> str:
+    if config.block.skips == "both":
+        return "Theorem 4.1 (one layer)"
+    exact = config.block.skips == "attention"
+    return "Theorem 4.2 (every layer)" if exact else "Theorem 4.2 (every layer), for other skips"
+
+
+def _find(draft: Draft, index: int, role: Role) -> tuple[Tensor, Source, Conditioning]:
+    layer = attention_draft(draft, index)
+    # A query with a nonlinear form has no matrix; that of another role has one.
+    layer = make_plain(layer)
+    basis = find_basis(layer, role)
+    conditioning = measure_condition(basis, f"W_{role[0].upper()} of {layer.name}")
+    return basis, layer.config.variant.sharing.roles[role], conditioning
+
+
+def _set(bases: list[Basis], index: int, basis: Basis) -> list[Basis]:
+    return [*bases[:index], basis, *bases[index + 1 :]]

@@ -1,0 +1,127 @@
+"""Runs a rewrite: a new network, and how much its logits differ, before anything is written."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkvary.checkpoints.models import build_model
+from qkvary.conversions.catalog import load_rewrite
+from qkvary.conversions.draft import Conditioning, RewriteOptions, make_draft
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+MOST_DIFFERENCE = 1e-9
+"""The largest relative difference of logits in float64 that counts as equal."""
+_ROWS, _TOKENS = 2, 128
+"""The sequences of random tokens on which logits are compared, and their longest length."""
+
+
+class Difference(NamedTuple):
+    """How much the logits of two networks differ on the same tokens."""
+
+    dtype: str
+    """The number format of both networks."""
+    largest: float
+    """The largest difference of a logit."""
+    relative: float
+    """The same over the root mean square of the original's logits."""
+    changed: float
+    """The share of positions whose most probable next token is another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """What a rewrite made of a network."""
+
+    name: str
+    """The rewrite."""
+    original: LanguageModel
+    """The network that was given."""
+    network: LanguageModel
+    """The network that computes the same, in the same number format."""
+    statement: str
+    """The theorem or proposition that was used."""
+    conditions: tuple[str, ...]
+    """The conditions that were checked and hold."""
+    conditioning: tuple[Conditioning, ...]
+    """The matrices that were inverted."""
+    exact: Difference
+    """The difference in float64."""
+    stored: Difference
+    """The difference in the number format of the networks."""
+    tokens: int
+    """The tokens on which logits were compared."""
+    notes: tuple[str, ...]
+    """What else changed."""
+
+
+def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:
+    """Rewrite a network, and compare the result with it.
+
+    Args:
+        name: A rewrite out of ``rewrite_names()``.
+        network: A network in evaluation mode; it stays as it is.
+        options: What the user chose.
+
+    Raises:
+        UsageError: for an unknown rewrite, one whose conditions do not hold, or a network whose
+            logits differ by more than rounding after it.
+    """
+    dtype = network.embedding.dtype
+    found = load_rewrite(name).rewrite(make_draft(network), options)
+    exact = build_model(found.config, found.weights, None, "the rewritten network").network
+    double = LanguageModel(network.config).double().eval()
+    double.load_state_dict(network.state_dict())
+    tokens = _draw_tokens(network)
+    expected = _read(double, tokens)
+    difference = measure_difference(expected, _read(exact, tokens), torch.float64)
+    # Not "greater", which would accept NaN.
+    if not difference.relative <= MOST_DIFFERENCE:
+        raise UsageError(
+            f"expected logits equal to {MOST_DIFFERENCE:.0e} in float64 after {name}, got a "
+            f"relative difference of {difference.relative:.1e}; nothing is written"
+        )
+    made = exact.to(dtype)
+    stored = measure_difference(_read(network, tokens), _read(made, tokens), dtype)
+    return Rewriting(
+        name=name,
+        original=network,
+        network=made,
+        statement=found.statement,
+        conditions=found.conditions,
+        conditioning=found.conditioning,
+        exact=difference,
+        stored=stored,
+        tokens=tokens.numel(),
+        notes=found.notes,
+    )
+
+
+def measure_difference(
+    expected: Float[Tensor, "*batch vocabulary"],
+    found: Float[Tensor, "*batch vocabulary"],
+    dtype: torch.dtype,
+) -> Difference:
+    """Return how much logits differ."""
+    largest = float((found - expected).abs().max())
+    changed = found.argmax(dim=-1) != expected.argmax(dim=-1)
+    return Difference(
+        dtype=str(dtype).removeprefix("torch."),
+        largest=largest,
+        relative=largest / float(expected.square().mean().sqrt()),
+        changed=float(changed.double().mean()),
+    )
+
+
+def _draw_tokens(network: LanguageModel) -> Int[Tensor, "rows tokens"]:
+    config = network.config
+    shape = (_ROWS, min(_TOKENS, config.max_tokens))
+    return torch.randint(config.vocabulary, shape, generator=torch.Generator().manual_seed(0))
+
+
+def _read(network: LanguageModel, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        return network(tokens.to(network.embedding.device)).double().cpu()

@@ -1,0 +1,87 @@
+"""The roles of an attention layer as linear maps of its input, whatever the sharing.
+
+Sharing is written out: each role has its own weight, which may equal that of another. Low-rank
+products and maps are multiplied out, and an identity role is a unit matrix. Scales, rotations and
+score terms are not part of the maps.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.nn.attention import Attention
+
+
+class LinearMap(NamedTuple):
+    """``x W^T + b`` in float64 on the CPU, with the rows of W cut into heads."""
+
+    weight: Float[Tensor, "heads head_dim d_model"]
+    """W."""
+    bias: Float[Tensor, "heads head_dim"]
+    """b; zeros where the layer has none."""
+
+    def copy_heads(self, heads: int) -> "LinearMap":
+        """Return the map with every head repeated for the query heads of its group."""
+        times = heads // len(self.weight)
+        return LinearMap(
+            self.weight.repeat_interleave(times, dim=0), self.bias.repeat_interleave(times, dim=0)
+        )
+
+
+class RoleMaps(NamedTuple):
+    """The three roles of a layer."""
+
+    query: LinearMap
+    """The query, with the heads of the layer."""
+    key: LinearMap
+    """The key, with its own heads."""
+    value: LinearMap
+    """The value, with its own heads."""
+
+
+def make_role_maps(attention: Attention) -> RoleMaps:
+    """Return query, key and value as linear maps of the layer input.
+
+    Raises:
+        ValueError: for a query that is not linear in the layer input.
+    """
+    sharing = attention.config.variant.sharing
+    query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
+    return RoleMaps(_shape_query(attention, query), key, value)
+
+
+def _make_source(attention: Attention, source: Source) -> LinearMap:
+    config = attention.config
+    if source == IDENTITY:
+        weight = torch.eye(config.d_model, dtype=torch.float64)
+        bias = torch.zeros(config.d_model, dtype=torch.float64)
+    else:
+        projection = attention.projections[source]
+        weight = projection.weight.detach().cpu().double()
+        if projection.down is not None:
+            weight = weight @ projection.down.detach().cpu().double()
+        bias = torch.zeros(len(weight), dtype=torch.float64)
+        if projection.bias is not None:
+            bias = projection.bias.detach().cpu().double()
+    cut = (config.heads(source), config.size_per_head)
+    return LinearMap(weight.unflatten(0, cut), bias.unflatten(0, cut))
+
+
+def _shape_query(attention: Attention, source: LinearMap) -> LinearMap:
+    """Apply the query's own map to its source."""
+    config = attention.config
+    if config.variant.query_form == "residual-gelu":
+        raise ValueError("expected a query that is linear in the layer input, got residual-gelu")
+    if attention.query_map is not None:
+        maps = attention.query_map.detach().cpu().double()
+        own = source.copy_heads(config.num_heads)
+        weight = maps.mT @ own.weight
+        return LinearMap(weight, (maps.mT @ own.bias[..., None]).squeeze(-1))
+    if config.variant.query_form == "residual":
+        cut = (config.num_heads, config.size_per_head)
+        unit = torch.eye(config.d_model, dtype=torch.float64).unflatten(0, cut)
+        return LinearMap(source.weight + unit, source.bias)
+    return source

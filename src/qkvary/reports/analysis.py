@@ -1,0 +1,210 @@
+"""The report of an analysis: how alike keys and values are, and what tying them would cost."""
+
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from qkvary.analysis.findings import find_answers, find_caveats
+from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
+from qkvary.reports.analysis_charts import MOST_PANELS, layers_chart, spectrum_chart, spread
+from qkvary.reports.analysis_tables import (
+    attention_table,
+    cosine_table,
+    datasets,
+    key_value_table,
+    rank_table,
+)
+from qkvary.reports.attention_maps import MOST_LAYERS, draw_maps
+from qkvary.reports.report import Chart, Group, Pairs, Report, Section
+from qkvary.text.names import clip, count
+from qkvary.text.numbers import fixed, whole
+
+DEFINITIONS = (
+    (
+        "the freedom of a head",
+        (
+            "q k^T and v W_O stay the same if query and key change their basis together, W_Q to "
+            "W_Q A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 "
+            "W_O. So what depends on the basis says nothing about what a network computes."
+        ),
+    ),
+    (
+        "explained",
+        (
+            "1 - |(V - K M) W_O|^2 / |V W_O|^2 for the best linear map M of keys to values over "
+            "the tokens, around their means: M is absorbed by W_O."
+        ),
+    ),
+    (
+        "row spaces, tokens",
+        (
+            "Mean squared cosine of the principal angles, between the spaces that W_K and W_V "
+            "read, and between keys X W_K and values X W_V over the tokens (canonical "
+            "correlations). Random row spaces: head_dim / d_model, derived."
+        ),
+    ),
+    (
+        "CKA",
+        (
+            "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
+            "values as the output sees them. CKA of K and V themselves, which depends on the "
+            "basis, is in the CSV as plain_similarity."
+        ),
+    ),
+    (
+        "lost",
+        (
+            "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the "
+            "covariance of the layer input (damped by a share of 0.001 of its mean), M_q the "
+            "second moment of the queries, M_o = W_O W_O^T, each half divided by its norm. Lost: "
+            "the energy beyond head_dim values, which no single tensor of head_dim channels keeps."
+        ),
+    ),
+    (
+        "forecast",
+        (
+            "Nats per token by which the loss of this text rises if the best single tensor of "
+            "head_dim channels, a linear map of the layer input, serves key and value of a head, "
+            "W_Q and W_O adapted, nothing trained. Half the sum of the squared singular values "
+            "beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the derivative of the "
+            "loss by key and value (Gauss-Newton, damped), added up over KV heads."
+        ),
+    ),
+    (
+        "random",
+        (
+            "For tokens, CKA, explained and lost: two weights with independent normal entries on "
+            "the same tokens, 8 pairs sampled with the seed. A constant of keys or values needs no "
+            "cache, so all tokens are read around their mean."
+        ),
+    ),
+)
+
+
+def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
+    """Return the report of an analysis.
+
+    Args:
+        analysis: The figures.
+        checkpoint: The name or path of the checkpoint.
+    """
+    answers, caveats = find_answers(analysis), find_caveats(analysis)
+    layers = analysis.layers
+    return Report(
+        subject=f"analysis: {checkpoint}",
+        question=f"How alike are keys and values in {clip(checkpoint, 80)}, and what would tying "
+        "them cost?",
+        answer=answers,
+        picture=Chart(
+            draw=partial(layers_chart, layers),
+            caption="Likeness and cost, by layer",
+            detail="Left: the line is what random weights give. Right: hollow where the forecast "
+            "is not trusted.",
+            file="layers",
+        ),
+        caveats=caveats,
+        facts=tuple(_facts(analysis)),
+        sections=(
+            _compare_keys(layers),
+            _weights(layers),
+            _attention(analysis),
+            Section(key="definitions", title="Definitions", blocks=(Pairs(DEFINITIONS),)),
+        ),
+        datasets=datasets(layers),
+        data=_data(analysis, checkpoint, answers, caveats),
+        stem="analysis",
+    )
+
+
+def _facts(analysis: NetworkAnalysis) -> tuple[tuple[str, str], ...]:
+    labels = dict.fromkeys(layer.label for layer in analysis.layers)
+    return (
+        ("variant", ", ".join(labels)),
+        ("layers", whole(len(analysis.layers))),
+        ("channels", whole(analysis.d_model)),
+        ("tokens read", whole(analysis.tokens)),
+        ("in windows of at most", count(analysis.context, "token")),
+        ("loss of the text", f"{fixed(analysis.loss)} nats per token"),
+        ("seed", str(analysis.seed)),
+    )
+
+
+def _compare_keys(layers: tuple[LayerAnalysis, ...]) -> Section:
+    panels = tuple(
+        Chart(draw=partial(spectrum_chart, layers[index]))
+        for index in spread(len(layers), MOST_PANELS)
+    )
+    return Section(
+        key="keys-and-values",
+        title="Keys and values",
+        lead="Figures that do not depend on the basis of a head, above those of random weights.",
+        blocks=(
+            key_value_table(layers),
+            Group(
+                title="Joint spectra",
+                lead="The energy of key and value of a head that is lost with so many directions, "
+                "a line for each KV head. Dashed: the channels of one tensor.",
+                blocks=panels,
+                layout="panels",
+                file="spectra",
+            ),
+        ),
+        brief=True,
+    )
+
+
+def _weights(layers: tuple[LayerAnalysis, ...]) -> Section:
+    return Section(
+        key="weights",
+        title="Weights",
+        lead="These figures change with the basis of a head, which is free: training from another "
+        "start can give others for the same function. Only W_Q W_K^T keeps its own.",
+        blocks=(cosine_table(layers), rank_table(layers)),
+    )
+
+
+def _attention(analysis: NetworkAnalysis) -> Section:
+    shown = spread(len(analysis.layers), MOST_LAYERS)
+    tokens = analysis.maps.shape[-1]
+    maps = Chart(
+        draw=partial(
+            draw_maps,
+            analysis.maps,
+            shown,
+            title="Attention maps",
+            description=f"The first {tokens} tokens of the text. Rows are queries.",
+        ),
+        caption=f"The first {tokens} tokens of the text; rows are queries",
+        file="maps",
+    )
+    return Section(
+        key="attention",
+        title="Attention",
+        blocks=(
+            attention_table(analysis.layers),
+            Group(blocks=(maps,), layout="alone"),
+        ),
+        brief=True,
+    )
+
+
+def _data(
+    analysis: NetworkAnalysis,
+    checkpoint: str,
+    answers: tuple[str, ...],
+    caveats: tuple[str, ...],
+) -> dict[str, Any]:
+    figures = asdict(analysis)
+    del figures["maps"]
+    layers = [
+        {**fields, "forecast_nats_per_token": layer.forecast, "explained": layer.explained}
+        for fields, layer in zip(figures.pop("layers"), analysis.layers, strict=True)
+    ]
+    return {
+        "checkpoint": checkpoint,
+        "answers": answers,
+        "caveats": caveats,
+        "definitions": dict(DEFINITIONS),
+        **figures,
+        "layers": layers,
+    }

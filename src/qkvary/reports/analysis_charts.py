@@ -1,0 +1,127 @@
+"""The charts of an analysis as inline SVG: likeness and forecast by layer, and joint spectra."""
+
+import math
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from qkvary.analysis.findings import is_uncertain
+from qkvary.analysis.results import KeyValueReading, LayerAnalysis
+from qkvary.reports import svg
+from qkvary.reports.variant_styles import FAMILIES, mark
+from qkvary.text import numbers
+from qkvary.text.names import clip
+
+WIDTH = 440.0
+TOP, BOTTOM = 34.0, 40.0
+MOST_PANELS = 12
+_PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
+_PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
+_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_FLOOR = 1e-6
+"""The smallest energy that a spectrum shows."""
+_LEAST = 1e-6
+"""The smallest forecast that is shown, in nats."""
+_FOUND = FAMILIES[1]
+
+
+def layers_chart(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
+    """Draw two columns, a row for each layer: the explained share, and the forecast."""
+    row = max(13.0, min(26.0, 360.0 / len(layers)))
+    bottom = TOP + len(layers) * row
+    alike = svg.Scale(low=0.0, high=1.0, start=58.0, end=226.0)
+    forecasts = [max(layer.forecast, _LEAST) for layer in layers]
+    low, high = svg.padded(forecasts, 0.08, True)
+    cost = svg.Scale(low=low, high=high, start=272.0, end=WIDTH - 16, logarithmic=True)
+    parts = [
+        svg.text(58, 14, "value explained by the key", "panel-title"),
+        svg.text(272, 14, "forecast, nats per token", "panel-title"),
+        svg.x_axis(alike, bottom, _write_percent, 4, top=TOP),
+        svg.x_axis(cost, bottom, _write_nats, 3, top=TOP),
+    ]
+    for index, layer in enumerate(layers):
+        y = TOP + (index + 0.5) * row
+        if len(layers) <= 28 or index % 4 == 0:
+            parts.append(svg.text(50, y + 4, f"layer {layer.number}", "tick end"))
+        x, chance = alike(layer.explained), alike(layer.explained_chance)
+        parts.append(svg.line((chance, y), (x, y), f"bar f-{_FOUND.key}"))
+        parts.append(svg.line((chance, y - row / 3), (chance, y + row / 3), "reference"))
+        parts.append(mark(_FOUND, x, y, 4.2))
+        hollow = is_uncertain(layer)
+        parts.append(mark(_FOUND, cost(max(layer.forecast, _LEAST)), y, 4.2, hollow=hollow))
+    description = "; ".join(
+        f"layer {layer.number}: {numbers.percent(layer.explained, 0)} (random "
+        f"{numbers.percent(layer.explained_chance, 0)}), {numbers.real(layer.forecast, 2)} nats"
+        for layer in layers
+    )
+    return svg.Drawing(
+        width=WIDTH,
+        height=bottom + BOTTOM - 14,
+        title="How alike key and value are, and what tying them would cost, by layer",
+        description=clip(f"{description}.", 1200),
+        parts=tuple(parts),
+    )
+
+
+def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
+    """Draw what is lost beyond each number of directions, a line for each KV head of a layer."""
+    left, top, right, bottom = _PANEL
+    joint = max(len(head.spectrum) for head in layer.key_values)
+    across = svg.Scale(low=0, high=joint, start=left, end=right)
+    up = svg.Scale(low=_FLOOR, high=1.0, start=bottom, end=top, logarithmic=True)
+    size = across(joint / 2)
+    parts = [
+        svg.text(left, 14, f"layer {layer.number}", "panel-title"),
+        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot"),
+    ]
+    for value in (1.0, 1e-2, 1e-4, 1e-6):
+        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
+        parts.append(svg.text(left - 4, up(value) + 3.5, _power(value), "tick end"))
+    parts += [
+        svg.text(across(value), bottom + 14, numbers.tick(value), "tick middle")
+        for value in across.ticks(4)
+    ]
+    parts.append(svg.line((size, top), (size, bottom), "limit"))
+    parts += [_draw_spectrum(head, across, up) for head in layer.key_values]
+    lost = max(head.lost for head in layer.key_values)
+    return svg.Drawing(
+        width=_PANEL_WIDTH,
+        height=_PANEL_HEIGHT,
+        title=f"Joint spectrum of layer {layer.number}",
+        description=f"Of the energy, at most {numbers.percent(lost)} is beyond {joint / 2:g} "
+        f"directions of {joint}.",
+        parts=tuple(parts),
+    )
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Return at most ``most`` indices spread over ``count``, the first and the last among them."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
+
+
+def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> Markup:
+    left, points = 1.0, [(across(0), up(1.0))]
+    for place, value in enumerate(head.spectrum, start=1):
+        left -= value**2
+        points.append((across(place), up(max(left, _FLOOR))))
+    return svg.path(points, f"curve f-{_FOUND.key}")
+
+
+def _power(value: float) -> str:
+    """Write a power of ten."""
+    exponent = round(math.log10(value))
+    return "1" if not exponent else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
+def _write_nats(value: float) -> str:
+    first = f"{value:.0e}"[0]
+    if value >= 1e-3:
+        return numbers.tick(value)
+    power = _power(10.0 ** math.floor(math.log10(value) + 1e-9))
+    return power if first == "1" else f"{first}·{power}"
+
+
+def _write_percent(share: float) -> str:
+    return f"{100 * share:.0f} %"

@@ -1,0 +1,279 @@
+"""The papers' figures of experiments: what each shows, and the studies whose runs can draw it.
+
+A figure is one entry of ``PAPER_FIGURES``. Never imports torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from qkvary.text.names import listed, suggest
+
+FigureKind = Literal["curves", "maps", "diagonal", "sets"]
+"""Learning curves; attention maps; scores before and after the normalisation of their diagonal;
+sets of images with the odd one out."""
+
+KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
+BORJI = "Key-Value Transformer (Borji 2023)"
+LOSSES = ("train loss", "validation loss")
+_FIRST_THREE = ("QKV", "Q=K-V", "(Q=K-V)+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Records:
+    """The runs of a study that a panel is drawn from."""
+
+    study: str
+    """The name of the study."""
+    task: str
+    """The task of its settings."""
+    where: Mapping[str, str]
+    """Fields of the task that choose among its settings."""
+    differs: str
+    """How the runs differ from the published ones, beyond their number; empty for not at all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A part of a figure."""
+
+    title: str
+    records: tuple[Records, ...]
+    """The first that has runs is drawn."""
+    quantities: tuple[str, ...] = LOSSES
+    """The recorded quantities of learning curves, each drawn on its own."""
+    each_setting: bool = False
+    """Whether each setting is drawn on its own; by default their mean is drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PaperFigure:
+    """A figure of a paper."""
+
+    name: str
+    """The name of the paper, ``figure`` and its number."""
+    paper: str
+    title: str
+    kind: FigureKind
+    variants: tuple[str, ...] = ()
+    panels: tuple[Panel, ...] = ()
+    published: tuple[str, ...] = ()
+    """The published tables with numbers of the same runs."""
+
+    @property
+    def place(self) -> str:
+        """Its number, as in ``Figure 2``."""
+        return f"Figure {self.name.rpartition('-')[2]}"
+
+
+def _records(study: str, task: str, differs: str = "", **where: str) -> Records:
+    return Records(study=study, task=task, where=where, differs=differs)
+
+
+def _synthetic(title: str, *quick: Records) -> Panel:
+    studies = ("synthetic-published", "synthetic-paper")
+    records = [_records(study, title.lower()) for study in studies]
+    return Panel(title=title, records=(*records, *quick))
+
+
+def _images(title: str, task: str, *quick: Records) -> Panel:
+    records = [_records(study, task) for study in ("vision-published", "vision-paper")]
+    return Panel(title=title, records=(*records, *quick))
+
+
+def _translation(title: str, source: str, *quick: Records) -> Panel:
+    studies = ("translation-published", "translation-paper")
+    records = [_records(study, "translation", source=source) for study in studies]
+    return Panel(
+        title=title,
+        records=(*records, *quick),
+        quantities=(*LOSSES, "validation published_bleu"),
+        each_setting=True,
+    )
+
+
+_ONE_SETTING = "one small setting, trained for fewer epochs"
+_OTHER_SIZES = "other sizes and steps than published"
+_SYNTHETIC = (
+    _synthetic("Reverse"),
+    _synthetic("Sort", _records("quickstart", "sort", _OTHER_SIZES)),
+    _synthetic("Swap", _records("quickstart", "swap", _OTHER_SIZES)),
+    _synthetic("Sub"),
+    _synthetic("Copy"),
+)
+_SYNTHETIC_LOSSES = PaperFigure(
+    name="key-value-figure-2",
+    paper=BORJI,
+    title="Loss over time, synthetic tasks",
+    kind="curves",
+    variants=_FIRST_THREE,
+    panels=_SYNTHETIC,
+    published=("key-value-table-2", "key-value-notebook-synthetic"),
+)
+_SYNTHETIC_MAPS = PaperFigure(
+    name="key-value-figure-3",
+    paper=BORJI,
+    title="Attention maps, synthetic tasks",
+    kind="maps",
+    variants=_FIRST_THREE,
+    panels=_SYNTHETIC,
+)
+
+_FIGURES = (
+    PaperFigure(
+        name="three-projections-figure-2",
+        paper=KAYYAM,
+        title="Training loss and validation accuracy, Tiny ImageNet",
+        kind="curves",
+        variants=("QKV", "Q=K-V", "Q-K=V", "Q=K=V"),
+        panels=(
+            Panel(
+                title="Tiny ImageNet",
+                records=(_records("tiny-imagenet-paper", "tiny-imagenet"),),
+                quantities=("train loss", "validation accuracy"),
+            ),
+        ),
+        published=("three-projections-table-3",),
+    ),
+    replace(
+        _SYNTHETIC_LOSSES,
+        name="three-projections-figure-3",
+        paper=KAYYAM,
+        published=("three-projections-table-2",),
+    ),
+    replace(_SYNTHETIC_MAPS, name="three-projections-figure-4", paper=KAYYAM),
+    PaperFigure(
+        name="three-projections-figure-5",
+        paper=KAYYAM,
+        title="Self-attention scores, their diagonal normalised",
+        kind="diagonal",
+    ),
+    PaperFigure(
+        name="three-projections-figure-6",
+        paper=KAYYAM,
+        title="Sets of images with an anomaly, CIFAR-100",
+        kind="sets",
+        panels=(
+            Panel(
+                title="Set anomaly",
+                records=(
+                    _records("anomaly-paper", "anomaly", features="cifar100-resnet34"),
+                    _records("anomaly-quick", "anomaly", features="cifar100-50"),
+                ),
+            ),
+        ),
+    ),
+    _SYNTHETIC_LOSSES,
+    _SYNTHETIC_MAPS,
+    PaperFigure(
+        name="key-value-figure-4",
+        paper=BORJI,
+        title="Loss over time, vision tasks",
+        kind="curves",
+        variants=_FIRST_THREE,
+        panels=(
+            _images("MNIST", "mnist", _records("mnist-quick", "mnist", _ONE_SETTING)),
+            _images(
+                "FashionMNIST",
+                "fashion-mnist",
+                _records("fashion-quick", "fashion-mnist", _ONE_SETTING),
+            ),
+            _images(
+                "CIFAR-10",
+                "cifar10",
+                _records("cifar10-quick", "cifar10-15k", f"15,000 images, {_ONE_SETTING}"),
+            ),
+            _images("CIFAR-100", "cifar100"),
+            Panel(
+                title="Set anomaly",
+                records=(
+                    _records("anomaly-paper", "anomaly"),
+                    _records(
+                        "anomaly-quick",
+                        "anomaly",
+                        "features of a small network",
+                        features="cifar100-50",
+                        order="last",
+                    ),
+                ),
+            ),
+        ),
+        published=("key-value-table-3",),
+    ),
+    PaperFigure(
+        name="key-value-figure-5",
+        paper=BORJI,
+        title="Loss over time, character generation",
+        kind="curves",
+        variants=_FIRST_THREE,
+        panels=(
+            Panel(
+                title="Characters",
+                records=(
+                    _records("chars-published", "characters"),
+                    _records("chars-paper", "characters"),
+                    _records("quickstart", "characters", _ONE_SETTING),
+                ),
+                each_setting=True,
+            ),
+        ),
+        published=("key-value-notebook-characters", "key-value-notebook-characters-1000"),
+    ),
+    PaperFigure(
+        name="key-value-figure-6",
+        paper=BORJI,
+        title="Loss by epoch, number generation",
+        kind="curves",
+        variants=_FIRST_THREE,
+        panels=(
+            Panel(
+                title="Numbers",
+                records=(
+                    _records("numbers-paper", "numbers"),
+                    _records("numbers-quick", "numbers", "other splits, and two settings"),
+                ),
+                each_setting=True,
+            ),
+        ),
+        published=("key-value-notebook-numbers",),
+    ),
+    PaperFigure(
+        name="key-value-figure-7",
+        paper=BORJI,
+        title="Loss and BLEU by epoch, translation",
+        kind="curves",
+        variants=_FIRST_THREE,
+        panels=(
+            _translation("German to English", "de"),
+            _translation(
+                "English to German",
+                "en",
+                _records(
+                    "translation-quick",
+                    "translation",
+                    "fewer epochs, no padding in the loss, and not the published mistake",
+                    source="en",
+                ),
+            ),
+        ),
+        published=("key-value-notebook-translation",),
+    ),
+)
+PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}
+"""The figures by name, in the order of the papers."""
+
+
+def find_figure(text: str) -> PaperFigure:
+    """Return the figure of a name, or of the end of one that only one has.
+
+    Raises:
+        ValueError: if there is none, or more than one.
+    """
+    if text in PAPER_FIGURES:
+        return PAPER_FIGURES[text]
+    found = [name for name in PAPER_FIGURES if name.endswith(f"-{text}")]
+    if len(found) == 1:
+        return PAPER_FIGURES[found[0]]
+    if found:
+        raise ValueError(f"expected one figure, got {text!r}, which is {listed(found, 'or')}")
+    raise ValueError(f"expected a figure of a paper, got {text!r}; {suggest(text, PAPER_FIGURES)}")

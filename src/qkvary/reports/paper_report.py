@@ -1,0 +1,348 @@
+"""The report of the papers' figures, each drawn from the runs that are there."""
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from qkvary.literature.figures import load_published
+from qkvary.reports import attention_maps, paper_charts
+from qkvary.reports.learning_curves import count_runs
+from qkvary.reports.paper_figures import Panel, PaperFigure, Records
+from qkvary.reports.paper_records import StudyRecords
+from qkvary.reports.report import Block, Bullets, Chart, Code, Group, Prose, Report, Section
+from qkvary.reports.run_tables import curve_table
+from qkvary.reports.tables import Column, Table, named, plain
+from qkvary.studies.results.summary import LearningCurve
+from qkvary.text import names, numbers
+
+ReadRecords = Callable[[str], StudyRecords]
+"""Returns the records of a study by its name."""
+
+_KEYS_DRAWN, _CHANNELS = 10, 30
+"""The sizes of the example in the paper's figure 5."""
+_DIAGONAL_CODE = (
+    "scores = keys @ keys.T",
+    "diagonal = scores.diagonal()",
+    "numpy.fill_diagonal(scores, diagonal / diagonal.mean())",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
+    """A figure as far as there are records for it."""
+
+    blocks: tuple[Block, ...]
+    sources: tuple[str, ...] = ()
+    """The studies that it is drawn from."""
+    missing: tuple[Panel, ...] = ()
+    """The parts without records."""
+    curves: tuple[LearningCurve, ...] = ()
+
+
+def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
+    """Return the report of some figures.
+
+    Args:
+        figures: The figures, in this order.
+        read: Returns the records of a study.
+    """
+    read = functools.cache(read)
+    drawn = {figure.name: _DRAWERS[figure.kind](figure, read) for figure in figures}
+    complete = sum(bool(one.blocks) and not one.missing for one in drawn.values())
+    partly = sum(bool(one.blocks) and bool(one.missing) for one in drawn.values())
+    return Report(
+        subject="figures of the papers",
+        question="What do our runs show where the papers draw a figure?",
+        lead=f"Of {names.count(len(figures), 'figure')} {complete} are drawn in full and {partly} "
+        "in part. Curves are means over seeds, bands reach from the smallest run to the largest.",
+        sections=(
+            Section(
+                key="overview",
+                title="Figures",
+                blocks=(_overview(figures, drawn),),
+                brief=True,
+            ),
+            *(_section(figure, drawn[figure.name], read) for figure in figures),
+        ),
+        datasets=tuple(
+            curve_table(one.curves, name, "") for name, one in drawn.items() if one.curves
+        ),
+        data={
+            "figures": [
+                {
+                    "name": figure.name,
+                    "title": figure.title,
+                    "paper": figure.paper,
+                    "sources": drawn[figure.name].sources,
+                    "missing": [panel.title for panel in drawn[figure.name].missing],
+                }
+                for figure in figures
+            ]
+        },
+        stem="figures",
+    )
+
+
+def _overview(figures: Sequence[PaperFigure], drawn: Mapping[str, _Drawn]) -> Table:
+    return Table(
+        key="figures",
+        title="The figures and what they are drawn from",
+        columns=(
+            Column(key="figure", title="figure", numeric=False),
+            Column(key="shows", title="shows", numeric=False),
+            Column(key="drawn_from", title="drawn from", numeric=False),
+            Column(key="missing", title="parts missing"),
+        ),
+        rows=tuple(
+            (
+                named(figure.name),
+                plain(figure.title),
+                plain(
+                    names.listed(one.sources) or ("random keys" if one.blocks else numbers.MISSING)
+                ),
+                plain(len(one.missing)),
+            )
+            for figure in figures
+            for one in (drawn[figure.name],)
+        ),
+        main=True,
+    )
+
+
+def _section(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Section:
+    blocks = [*drawn.blocks]
+    printed = _printed_table(figure, drawn, read)
+    if printed.rows:
+        blocks.append(printed)
+    if drawn.missing:
+        sentences = tuple(f"{panel.title}: {_say_missing(panel)}" for panel in drawn.missing)
+        commands = dict.fromkeys(
+            f"qkvary study {one.study} --task {one.task}"
+            for panel in drawn.missing
+            for one in panel.records[:1]
+        )
+        blocks += [Bullets(sentences), Code(tuple(commands))]
+    return Section(
+        key=figure.name,
+        title=f"{figure.place}: {figure.title}",
+        lead=f"{figure.paper}, {figure.place.lower()}.",
+        link=figure.name,
+        blocks=tuple(blocks),
+    )
+
+
+def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Table:
+    """Return the printed numbers of the same experiments, and ours."""
+    tables = {name: load_published(name) for name in figure.published}
+    titles = {
+        (name, column.key): column.title
+        for name, table in tables.items()
+        for column in table.columns
+    }
+    rows = [
+        (
+            named(one.variant),
+            plain(titles.get((one.table, one.column), one.column)),
+            plain(one.published, numbers.real(one.published, 4)),
+            plain(one.ours, numbers.real(one.ours, 4)),
+            plain(one.ours - one.published, numbers.real(one.ours - one.published, 3, sign=True)),
+            plain(study),
+        )
+        for study in drawn.sources
+        for one in read(study).printed
+        if one.table in tables and one.variant in figure.variants
+    ]
+    return Table(
+        key=f"{figure.name}-printed",
+        title="Numbers that the paper prints of these runs, and ours",
+        columns=(
+            Column(key="variant", title="variant", numeric=False),
+            Column(key="quantity", title="quantity", numeric=False),
+            Column(key="published", title="paper"),
+            Column(key="ours", title="ours"),
+            Column(key="difference", title="difference"),
+            Column(key="study", title="study", numeric=False),
+        ),
+        rows=tuple(rows),
+        notes=tuple(table.source for table in tables.values()) if rows else (),
+    )
+
+
+def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
+    charts: dict[str, list[Chart]] = {}
+    missing: list[Panel] = []
+    notes: dict[str, str] = {}
+    kept: list[LearningCurve] = []
+    for panel in figure.panels:
+        found = next(
+            ((one, some) for one in panel.records if (some := _curves(figure, one, read))), None
+        )
+        if found is None:
+            missing.append(panel)
+            continue
+        records, curves = found
+        notes[records.study] = records.differs
+        kept += curves
+        for quantity, chart in _panel_charts(figure, panel, records, curves):
+            charts.setdefault(quantity, []).append(chart)
+    groups = tuple(
+        Group(
+            title=quantity.replace("_", " ").capitalize(),
+            blocks=tuple(own),
+            layout="wide",
+            file=f"{figure.name}-{names.slug(quantity)}",
+            notes=tuple(f"{study}: {differs}." for study, differs in notes.items() if differs),
+        )
+        for quantity, own in charts.items()
+    )
+    return _Drawn(blocks=groups, sources=tuple(notes), missing=tuple(missing), curves=tuple(kept))
+
+
+def _curves(figure: PaperFigure, records: Records, read: ReadRecords) -> list[LearningCurve]:
+    """Return the curves of a figure's variants and quantities in the settings of some records."""
+    known = read(records.study)
+    settings = {setting.name for setting in known.settings(records.task, records.where)}
+    wanted = {quantity for panel in figure.panels for quantity in panel.quantities}
+    return [
+        curve
+        for curve in known.curves
+        if curve.setting in settings
+        and curve.variant in figure.variants
+        and curve.quantity in wanted
+        and curve.steps
+    ]
+
+
+def _panel_charts(
+    figure: PaperFigure, panel: Panel, records: Records, curves: Sequence[LearningCurve]
+) -> Iterator[tuple[str, Chart]]:
+    """Yield quantities with a chart, one for each setting where the panel says so."""
+    settings = list(dict.fromkeys(curve.setting for curve in curves))
+    for members in [[name] for name in settings] if panel.each_setting else [settings]:
+        for quantity in panel.quantities:
+            own = [one for one in curves if one.quantity == quantity and one.setting in members]
+            means, count = _means(own, figure.variants)
+            if not means:
+                continue
+            several = f"mean of {count} settings" if count > 1 else ""
+            told = (records.study, several, f"{count_runs(means)} a variant")
+            yield (
+                quantity,
+                Chart(
+                    draw=partial(paper_charts.curves_chart, means, figure.variants[0]),
+                    caption=members[0] if panel.each_setting else panel.title,
+                    detail="; ".join(part for part in told if part),
+                ),
+            )
+
+
+def _means(
+    curves: Sequence[LearningCurve], variants: Sequence[str]
+) -> tuple[list[LearningCurve], int]:
+    """Return the mean curve of each variant, and the number of settings that it is the mean of.
+
+    These are the settings of all variants that have a curve: means of others do not compare.
+    """
+    found = {one: [curve for curve in curves if curve.variant == one] for one in variants}
+    present = [some for some in found.values() if some]
+    if not present:
+        return [], 0
+    shared = set[str].intersection(*({curve.setting for curve in some} for some in present))
+    if not shared:
+        return [], 0
+    means = [
+        paper_charts.mean_curve([curve for curve in some if curve.setting in shared])
+        for some in present
+    ]
+    return means, len(shared)
+
+
+def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
+    groups: list[Block] = []
+    missing: list[Panel] = []
+    sources: list[str] = []
+    for panel in figure.panels:
+        for records in panel.records:
+            known = read(records.study)
+            settings = [one.name for one in known.settings(records.task, records.where)]
+            maps = {
+                (one.setting, one.variant): one
+                for one in known.attention
+                if one.setting in settings and one.variant in figure.variants
+            }
+            # The same setting for all variants.
+            setting = next((name for name in settings for place in maps if place[0] == name), None)
+            if setting is None:
+                continue
+            examples = [
+                maps[setting, variant] for variant in figure.variants if (setting, variant) in maps
+            ]
+            sources.append(records.study)
+            groups.append(
+                Group(
+                    title=panel.title,
+                    detail="; ".join(filter(None, (records.study, setting, records.differs))),
+                    layout="maps",
+                    column=attention_maps.column_width(examples),
+                    file=f"{figure.name}-{names.slug(panel.title)}",
+                    blocks=tuple(
+                        Chart(
+                            draw=partial(attention_maps.drawing, example),
+                            caption=example.variant,
+                            detail=f"seed {example.seed}",
+                        )
+                        for example in examples
+                    ),
+                )
+            )
+            break
+        else:
+            missing.append(panel)
+    return _Drawn(
+        blocks=tuple(groups), sources=tuple(dict.fromkeys(sources)), missing=tuple(missing)
+    )
+
+
+def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
+    keys = np.random.default_rng(0).standard_normal((_KEYS_DRAWN, _CHANNELS))
+    scores, scale = keys @ keys.T, _CHANNELS**-0.5
+    normalised = paper_charts.normalise_scores(keys)
+    own_scale = scale * normalised
+    np.fill_diagonal(own_scale, normalised.diagonal())
+    maps = (
+        ("K K^T", scores, "as the paper draws it, left"),
+        ("Diagonal divided by its mean", normalised, "as the paper draws it, right"),
+        ("Softmax of s K K^T", paper_charts.softmax(scale * scores), "without a norm"),
+        (
+            "Softmax, everything scaled",
+            paper_charts.softmax(scale * normalised),
+            "the order of the public code",
+        ),
+        ("Softmax, diagonal not scaled", paper_charts.softmax(own_scale), "the norm's own scale"),
+    )
+    charts = tuple(
+        Chart(draw=partial(paper_charts.score_map, values, title), caption=title, detail=detail)
+        for title, values, detail in maps
+    )
+    text = (
+        f"{_KEYS_DRAWN} random keys of {_CHANNELS} numbers, as in the paper, whose keys are others "
+        "since it prints no seed. The upper part of its figure is this code:"
+    )
+    group = Group(blocks=charts, layout="maps", column=170, file=figure.name)
+    return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
+
+
+def _say_missing(panel: Panel) -> str:
+    studies = names.listed([one.study for one in panel.records], "or")
+    return f"there are no records of {studies}."
+
+
+_DRAWERS: Mapping[str, Callable[[PaperFigure, ReadRecords], _Drawn]] = {
+    "curves": _draw_curves,
+    "maps": _draw_maps,
+    "diagonal": _draw_diagonal,
+    "sets": lambda figure, _: _Drawn(blocks=(), missing=figure.panels),
+}

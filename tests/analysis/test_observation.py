@@ -1,0 +1,127 @@
+"""One window of text: inputs, scores and derivatives are those of the network itself."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkvary.analysis.moments import LayerMoments, scaled_queries
+from qkvary.analysis.observation import check_layers, read_window
+from qkvary.nn.layout import Layout
+from tests.analysis.networks import make_network, make_windows
+
+WINDOW = make_windows(3, 19)[0]
+LABELS = ("QKV", "GQA-2", "QKV@rotary", "GQA-2@rotary", "QKV@alibi", "(Q=K-V)+", "QKV@w5")
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_loss_and_inputs_are_those_of_the_network(label: str) -> None:
+    network = make_network(label, d_model=16, heads=4)
+    reading = read_window(network, WINDOW, torch.Generator())
+    expected = network(WINDOW[None, :-1], targets=WINDOW[None, 1:])
+    assert reading.loss == pytest.approx(float(expected), rel=1e-6)
+    assert reading.targets == 18
+    inputs = network._embed(WINDOW[None], Layout(new_tokens=19))
+    first = network.stack.blocks[0]
+    assert torch.allclose(reading.layers[0].input, first.attention_input(inputs)[0])
+    maps = network.attention_maps(WINDOW[None])[0]
+    for block, layer, weights in zip(network.stack.blocks, reading.layers, maps, strict=True):
+        assert torch.allclose(block.attention.core.weights(layer.scores)[0], weights)
+
+
+@pytest.mark.parametrize("label", LABELS[:4])
+def test_derivatives_are_those_of_the_weights(label: str) -> None:
+    """The derivative by W_K is the sum over tokens of that by the key times the input."""
+    network = make_network(label, d_model=16, heads=4)
+    reading = read_window(network, WINDOW, torch.Generator().manual_seed(7))
+    logits = network(WINDOW[None])[0]
+    drawn = torch.multinomial(
+        logits.float().softmax(dim=-1), 1, generator=torch.Generator().manual_seed(7)
+    )
+    for layer, block in zip(reading.layers, network.stack.blocks, strict=True):
+        weights = [block.attention.k_proj.weight, block.attention.v_proj.weight]
+        for weight in weights:
+            weight.requires_grad_()
+        loss = F.cross_entropy(network(WINDOW[None])[0], drawn[:, 0], reduction="sum")
+        expected = torch.autograd.grad(loss, weights)
+        for weight in weights:
+            weight.requires_grad_(requires_grad=False)
+        gradients = layer.key_gradient, layer.value_gradient
+        for gradient, by_weight in zip(gradients, expected, strict=True):
+            found = (gradient.mT @ layer.input).flatten(0, 1)
+            assert torch.allclose(found, by_weight, rtol=1e-5, atol=1e-6)
+
+
+def test_the_network_is_as_before_even_after_an_error() -> None:
+    network = make_network()
+    expected = network(WINDOW[None])
+    with pytest.raises(IndexError):
+        read_window(network, torch.tensor([1, 99]), torch.Generator())
+    assert all("forward" not in vars(block.attention) for block in network.stack.blocks)
+    assert torch.equal(network(WINDOW[None]), expected)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("Q=K-V@soft", "expected layers with a softmax, got the core soft in layer 1"),
+        (
+            "Q=K-V@diag-mean",
+            (
+                "expected scores that are products of query and key, got a normalised diagonal in "
+                "layer 1"
+            ),
+        ),
+        (
+            "Q[residual-gelu]-K-V",
+            "expected queries that are linear in the layer input, got residual-gelu in layer 1",
+        ),
+    ],
+)
+def test_other_layers_are_refused(label: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_layers(make_network(label))
+
+
+def test_moments_are_sums_over_all_tokens() -> None:
+    network = make_network("GQA-2", d_model=16, heads=4)
+    attention, draws = network.stack.blocks[1].attention, torch.Generator()
+    moments = LayerMoments(attention.config, torch.device("cpu"))
+    readings = [read_window(network, one, draws).layers[1] for one in make_windows(1, 17, 11)]
+    for reading in readings:
+        moments.add(reading, draws)
+    inputs = torch.cat([reading.input for reading in readings])
+    plain = torch.cov(inputs.mT, correction=0)
+    damped = plain + 1e-3 * plain.trace() / 16 * torch.eye(16, dtype=torch.float64)
+    assert torch.allclose(moments.covariance(), damped, atol=1e-12)
+    queries = torch.cat([reading.scores.query[0, 3] for reading in readings]) * 0.5
+    expected = sum(torch.outer(query, query) for query in queries) / 28
+    assert torch.allclose(moments.query_moments()[3], expected, atol=1e-12)
+    key, value = (
+        torch.cat([getattr(reading, f"{name}_gradient")[1] for reading in readings])
+        for name in ("key", "value")
+    )
+    joint = torch.cat((key, value), dim=1)
+    expected = sum(torch.outer(one, one) for one in joint) / 28
+    assert torch.allclose(moments.curvature()[1], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("label", ["QKV@rotary", "GQA-2@rotary", "QKV@w5@rotary", "QKV"])
+def test_a_turned_query_meets_the_key_before_its_rotation(label: str) -> None:
+    """Its product with the key of the drawn token is the score of the pair."""
+    network = make_network(label, d_model=16, heads=4, bias=False)
+    layer = read_window(network, WINDOW, torch.Generator()).layers[1]
+    attention = network.stack.blocks[1].attention
+    config, window = attention.config, attention.config.variant.window
+    queries = scaled_queries(layer.scores, layer.rotation, config, torch.Generator().manual_seed(3))
+    assert attention.k_proj is not None
+    keys = (layer.input @ attention.k_proj.weight.mT).unflatten(-1, (config.num_kv_heads, -1))
+    scores = layer.scores.multiply()[0]
+    drawn = torch.rand(19, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    for query in range(19):
+        nearest = 0 if window is None else max(0, query - window + 1)
+        key = nearest + int(drawn[query] * (query - nearest + 1))
+        for head in range(4):
+            own = keys[key, head // (4 // config.num_kv_heads)]
+            assert float(queries[head, query] @ own) == pytest.approx(
+                float(scores[head, query, key])
+            )

@@ -1,0 +1,148 @@
+"""What keys and values share: each figure against features of all tokens."""
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from qkvary.analysis import subspaces
+from qkvary.analysis.subspaces import HeadMoments
+from tests.reference import analysis as reference
+
+TOKENS = 23
+
+
+class Features(NamedTuple):
+    """Keys, values and queries of all tokens, the output, and the moments made of them."""
+
+    keys: reference.Array
+    values: reference.Array
+    queries: reference.Array
+    output: reference.Array
+    covariance: reference.Array
+    weights: tuple[reference.Array, reference.Array]
+    moments: HeadMoments
+
+
+def make_features(d_model: int, size: int, seed: int) -> Features:
+    draws = np.random.default_rng(seed)
+    inputs = draws.normal(size=(TOKENS, d_model)) @ draws.normal(size=(d_model, d_model)) + 1.0
+    keys, values = draws.normal(size=(2, d_model, size))
+    queries = draws.normal(size=(TOKENS, size)) @ draws.normal(size=(size, size))
+    output = draws.normal(size=(size, d_model))
+    covariance = np.cov(inputs.T, bias=True).reshape(d_model, d_model)
+    factor = np.linalg.cholesky(covariance + 1e-12 * np.eye(d_model)).T
+    moments = HeadMoments(
+        *map(
+            torch.from_numpy,
+            (factor @ keys, factor @ values, queries.T @ queries / TOKENS, output @ output.T),
+        )
+    )
+    features = (inputs @ keys, inputs @ values, queries, output, covariance, (keys, values))
+    return Features(*features, moments)
+
+
+sizes = st.tuples(st.integers(4, 11), st.integers(1, 4), st.integers(0, 99))
+
+
+@given(sizes)
+def test_principal_cosines_equal_the_reference(chosen: tuple[int, int, int]) -> None:
+    found = make_features(*chosen)
+    weights = subspaces.principal_cosines(*map(torch.from_numpy, found.weights))
+    assert weights.numpy() == pytest.approx(reference.principal_cosines(*found.weights), abs=1e-9)
+    tokens = subspaces.principal_cosines(found.moments.keys, found.moments.values)
+    features = reference.centred(found.keys), reference.centred(found.values)
+    assert tokens.numpy() == pytest.approx(reference.principal_cosines(*features), abs=1e-7)
+
+
+@given(sizes)
+def test_alignment_and_explained_share_equal_the_reference(chosen: tuple[int, int, int]) -> None:
+    found = make_features(*chosen)
+    plain = subspaces.kernel_alignment(found.moments.keys, found.moments.values)
+    assert plain == pytest.approx(reference.kernel_alignment(found.keys, found.values), rel=1e-7)
+    explained = subspaces.explained_share(found.moments)
+    expected = reference.explained_share(found.keys, found.values, found.output)
+    assert explained == pytest.approx(expected, abs=1e-8)
+
+
+@given(sizes)
+def test_joint_spectrum_equals_the_reference(chosen: tuple[int, int, int]) -> None:
+    found = make_features(*chosen)
+    second = found.queries.T @ found.queries / TOKENS
+    expected = reference.joint_spectrum(
+        found.covariance, *found.weights, second, found.output @ found.output.T
+    )
+    spectrum = subspaces.joint_spectrum(found.moments)
+    assert spectrum.numpy() == pytest.approx(expected[: len(spectrum)], abs=1e-8)
+    size = chosen[1]
+    assert subspaces.lost_share(spectrum, size) == pytest.approx(
+        sum(value**2 for value in expected[size:]), abs=1e-8
+    )
+
+
+def test_one_tensor_is_wholly_alike() -> None:
+    moments = make_features(9, 3, 0).moments
+    tied = moments._replace(values=moments.keys, outputs=moments.queries)
+    assert subspaces.mean_square(
+        subspaces.principal_cosines(tied.keys, tied.values)
+    ) == pytest.approx(1)
+    assert subspaces.explained_share(tied) == pytest.approx(1)
+    assert subspaces.kernel_alignment(tied.keys, tied.values) == pytest.approx(1)
+    assert subspaces.lost_share(subspaces.joint_spectrum(tied), 3) == pytest.approx(0, abs=1e-12)
+
+
+def test_zero_weights_have_nothing_in_common() -> None:
+    moments = make_features(9, 3, 0).moments
+    zero = torch.zeros_like(moments.keys)
+    assert len(subspaces.principal_cosines(zero, moments.values)) == 0
+    assert subspaces.mean_square(zero[0, :0]) == 0
+    assert subspaces.kernel_alignment(zero, moments.values) == 0
+    assert subspaces.explained_share(moments._replace(values=zero)) == 0
+    assert subspaces.explained_share(moments._replace(keys=zero)) == 0
+    spectrum = subspaces.joint_spectrum(moments._replace(keys=zero, values=zero))
+    assert subspaces.lost_share(spectrum, 3) == 0
+
+
+def test_random_subspaces_overlap_as_derived() -> None:
+    """The mean squared cosine of random subspaces of m of n dimensions is m / n."""
+    draws = torch.Generator().manual_seed(0)
+    found = [subspaces.mean_square(subspaces.principal_cosines(*_draw(draws))) for _ in range(300)]
+    assert np.mean(found) == pytest.approx(3 / 13, rel=0.03)
+
+
+def _draw(draws: torch.Generator) -> tuple[Tensor, Tensor]:
+    one, other = torch.randn(2, 13, 3, generator=draws, dtype=torch.float64)
+    return one, other
+
+
+def test_chance_is_the_mean_of_random_weights_on_the_same_tokens() -> None:
+    factor = torch.diag(torch.tensor([9.0, 3.0, 1.0, 1.0, 0.5], dtype=torch.float64))
+    chance = subspaces.sample_chance(factor, 2, torch.Generator().manual_seed(5))
+    draws, found = torch.Generator().manual_seed(5), []
+    for _ in range(subspaces.SAMPLES):
+        drawn = torch.randn(5, 4, generator=draws, dtype=torch.float64).numpy()
+        keys, values = factor.numpy() @ drawn[:, :2], factor.numpy() @ drawn[:, 2:]
+        cosines = reference.principal_cosines(keys, values)
+        squares = [(keys.T @ values), keys.T @ keys, values.T @ values]
+        norms = [float(np.linalg.norm(square)) for square in squares]
+        basis = np.linalg.qr(keys)[0]
+        explained = (np.linalg.norm(basis.T @ values) / np.linalg.norm(values)) ** 2
+        unit = np.eye(2)
+        spectrum = reference.joint_spectrum(
+            factor.numpy() ** 2, drawn[:, :2], drawn[:, 2:], unit, unit
+        )
+        found.append(
+            (
+                (cosines**2).mean(),
+                norms[0] ** 2 / (norms[1] * norms[2]),
+                explained,
+                (spectrum[2:] ** 2).sum(),
+            )
+        )
+    assert tuple(chance) == pytest.approx(np.mean(found, axis=0))
+    # Tokens that use few directions make any two weights look alike.
+    assert chance.overlap > 2 / 5

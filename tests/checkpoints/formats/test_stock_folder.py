@@ -1,0 +1,181 @@
+"""GPT-2 and Llama of transformers give the same logits here; other folders are refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    LlamaConfig,
+    PreTrainedConfig,
+)
+from transformers.utils import logging
+
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.checkpoints.huggingface.folders import export_folder
+from qkvary.cli.main import main
+from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
+from tests.contracts.variant_cases import distance
+
+TOKENS = (torch.arange(2 * 9).view(2, 9) * 5) % 29
+GPT2 = {"vocab_size": 29, "n_positions": 17, "n_embd": 12, "n_layer": 2, "n_head": 3}
+LLAMA = {
+    "vocab_size": 29,
+    "hidden_size": 24,
+    "intermediate_size": 19,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 17,
+    "rms_norm_eps": 1e-5,
+}
+ROUNDING = 1e-6
+"""Relative: transformers has the rotation of Llama in float32, whatever the weights."""
+ENDS = {"bos_token_id": None, "eos_token_id": None}
+
+
+ROTATION = {"rope_type": "default", "rope_theta": 5e5}
+
+
+def save(folder: Path, config: PreTrainedConfig, **options: Any) -> torch.Tensor:
+    """Write a random network, and return its logits."""
+    logging.disable_progress_bar()
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float64).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3)
+        model.save_pretrained(folder, **options)
+        return model(TOKENS).logits
+
+
+def make_gpt2(**changes: Any) -> GPT2Config:
+    return GPT2Config(**{**GPT2, **ENDS, **changes})
+
+
+def make_llama(**changes: Any) -> LlamaConfig:
+    return LlamaConfig(**{**LLAMA, **ENDS, **changes})
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        make_gpt2(),
+        make_gpt2(activation_function="gelu", n_inner=31, tie_word_embeddings=False),
+        make_llama(),
+        make_llama(num_key_value_heads=2, head_dim=10, tie_word_embeddings=True),
+        make_llama(
+            attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 5e5}
+        ),
+    ],
+    ids=["gpt2", "gpt2-untied", "llama", "llama-grouped", "llama-biased"],
+)
+def test_logits_are_those_of_transformers(config: PreTrainedConfig, tmp_path: Path) -> None:
+    expected = save(tmp_path, config)
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.tokenizer is None
+    with torch.no_grad():
+        assert distance(loaded.network(TOKENS), expected) < ROUNDING
+
+
+def test_shards_are_read(tmp_path: Path) -> None:
+    expected = save(tmp_path, make_llama(), max_shard_size="10KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    with torch.no_grad():
+        assert distance(load_checkpoint(tmp_path).network(TOKENS), expected) < ROUNDING
+
+
+@pytest.mark.parametrize("to", ["gpt2", "llama"])
+def test_what_was_exported_comes_back(to: Any, tmp_path: Path) -> None:
+    save(tmp_path / "first", make_gpt2() if to == "gpt2" else make_llama(num_key_value_heads=2))
+    loaded = load_checkpoint(tmp_path / "first")
+    export_folder(loaded, tmp_path / "second", to=to)
+    again = load_checkpoint(tmp_path / "second").network
+    assert again.config.block == loaded.network.config.block
+    with torch.no_grad():
+        assert distance(again(TOKENS), loaded.network(TOKENS)) < ROUNDING
+    data = (tmp_path / "second" / "model.safetensors").read_bytes()
+    (tmp_path / "second" / "model.safetensors").write_bytes(data[:-1] + b"x")
+    with pytest.raises(DamagedError):
+        load_checkpoint(tmp_path / "second")
+
+
+def test_an_exported_tokenizer_is_found(tmp_path: Path) -> None:
+    assert main(["export", "tiny", "--to", "transformers", "--out", str(tmp_path / "own")]) == 0
+    save(tmp_path / "model", make_gpt2(vocab_size=1024))
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).write_bytes((tmp_path / "own" / name).read_bytes())
+    _, tokenizer = require_tokenizer(load_checkpoint(tmp_path / "model"), "model", None)
+    assert tokenizer.vocabulary == 1024
+    text = "Once upon a time"
+    assert b"".join(tokenizer.piece(token) for token in tokenizer.encode(text)) != b""
+
+
+def change(folder: Path, **fields: Any) -> None:
+    path = folder / "config.json"
+    content = {**json.loads(path.read_text()), **fields}
+    path.write_text(json.dumps({name: one for name, one in content.items() if one != "drop"}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "error", "message"),
+    [
+        ("gpt2", {"layer_norm_epsilon": 1e-6}, UsageError, "expected 1e-05 for layer_norm_epsilon"),
+        ("gpt2", {"activation_function": "silu"}, UsageError, "expected one of gelu_new, gelu_py"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, UsageError, "expected false for scale"),
+        ("gpt2", {"n_embd": "drop"}, UsageError, "expected the field n_embd"),
+        ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor h.2.ln_1.weight"),
+        ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, more than tensors"),
+        ("gpt2", {"n_positions": 18}, DamagedError, "weights, but its configuration requires"),
+        ("llama", {"hidden_act": "gelu"}, UsageError, "expected silu for hidden_act"),
+        ("llama", {"mlp_bias": True}, UsageError, "expected false for mlp_bias"),
+        ("llama", {"rms_norm_eps": 1e-6}, UsageError, "expected 1e-05 for rms_norm_eps"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}},
+            UsageError,
+            "expected plain rotary positions, got rope_type llama3",
+        ),
+        ("llama", {"model_type": "qwen2"}, UsageError, "expected a checkpoint of a known format"),
+    ],
+)
+def test_other_networks_are_refused(
+    kind: str, fields: dict[str, Any], error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    save(tmp_path, make_gpt2() if kind == "gpt2" else make_llama())
+    change(tmp_path, **fields)
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_damaged_folders_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, make_llama(), max_shard_size="10KB")
+    index = tmp_path / "model.safetensors.index.json"
+    content = json.loads(index.read_text())
+    shard = sorted(tmp_path.glob("model-*.safetensors"))[1]
+    data = shard.read_bytes()
+    shard.unlink()
+    with pytest.raises(DamagedError, match=f"has no {shard.name}, which its index names"):
+        load_checkpoint(tmp_path)
+    shard.write_bytes(data[:-9])
+    with pytest.raises(DamagedError, match="is not a safetensors file"):
+        load_checkpoint(tmp_path)
+    for names in ({"a": "../away.safetensors"}, {}, []):
+        index.write_text(json.dumps({**content, "weight_map": names}))
+        with pytest.raises(DamagedError, match="does not name shards of its folder"):
+            load_checkpoint(tmp_path)
+    index.write_text("{")
+    with pytest.raises(DamagedError):
+        load_checkpoint(tmp_path)
+    index.unlink()
+    with pytest.raises(DamagedError, match=r"has no model\.safetensors"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    with pytest.raises(UnsafeError, match="is a pickle"):
+        load_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UnsafeError):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,102 @@
+"""``qkvary convert``: figures, then a folder that says the same; or one sentence and nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkvary as qk
+from qkvary.checkpoints.models import load_model, save_model
+from qkvary.cli.main import main
+from qkvary.data.tokenizers import CharacterTokenizer
+from tests.contracts.variant_cases import distance
+from tests.conversions.networks import labels, make_network
+
+CHARACTERS = CharacterTokenizer("".join(chr(97 + index) for index in range(13)))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    save_model(tmp_path / "net", make_network("Q-K=V", positions="sinusoidal").float(), CHARACTERS)
+    return tmp_path / "net"
+
+
+def test_a_folder_that_says_the_same(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    assert main(["convert", str(checkpoint), "--rewrite", "identity-query", "--out", str(out)]) == 0
+    printed = capsys.readouterr().out
+    for part in ("Theorem 4.2", "W_Q of layer 2", "float64", "float32", "I-K=V", f"written: {out}"):
+        assert part in printed
+    old, new = load_model(checkpoint), load_model(out)
+    assert labels(new.network) == ["I-K=V"] * 2
+    assert new.tokenizer is not None
+    tokens = torch.arange(9)[None]
+    with torch.no_grad():
+        assert distance(new.network(tokens), old.network(tokens)) < 1e-4
+    assert qk.generate(new, "abc", tokens=5) == qk.generate(old, "abc", tokens=5)
+
+
+def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    call = ["convert", str(checkpoint), "--rewrite", "identity-query", "--dtype", "float64"]
+    assert main([*call, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["layers"] == {"before": ["Q-K=V"] * 2, "after": ["I-K=V"] * 2}
+    assert found["float64"]["relative"] < 1e-11
+    assert found["stored"]["dtype"] == "float64"
+    assert found["out"] is None
+    table = 9 * 20
+    assert found["parameters"]["after"] == found["parameters"]["before"] - 2 * 400 + table
+    assert found["notes"] == [
+        "sinusoidal positions became a table of 9 x 20 numbers, in another basis"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["tiny", "--rewrite", "identity-query"], "expected a network without norms, got rmsnorm"),
+        (["{net}", "--rewrite", "identity-quer"], "did you mean identity-query"),
+        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "expected a layer from 1 to 2"),
+        (["{net}", "--rewrite", "merge-query-key"], "expected one head of 20 channels in layer 1"),
+        (["{net}-2", "--rewrite", "gauge"], "does not exist"),
+    ],
+)
+def test_one_sentence_and_nothing_written(
+    words: list[str],
+    sentence: str,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "made"
+    typed = [word.format(net=checkpoint) for word in words]
+    assert main(["convert", *typed, "--out", str(out)]) == 2
+    said = capsys.readouterr()
+    assert sentence in said.err
+    assert len(said.err.splitlines()) == 1
+    assert not out.exists()
+
+
+def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("keep", "utf-8")
+    call = ["convert", str(checkpoint), "--rewrite", "gauge", "--out", str(tmp_path / "notes")]
+    assert main(call) == 2
+    assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
+
+
+def test_damaged_checkpoints_are_refused(checkpoint: Path) -> None:
+    weights = checkpoint / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    assert main(["convert", str(checkpoint), "--rewrite", "gauge"]) == 3
+
+
+def test_the_name_in_python(checkpoint: Path, tmp_path: Path) -> None:
+    found = qk.convert(checkpoint, "identity-query", out=tmp_path / "made")
+    assert found.value.exact.relative < 1e-11
+    assert found.to_dict()["rewrite"] == "identity-query"
+    assert found.to_pandas("costs")["parameters"].tolist()[1] < 10_000
+    assert labels(load_model(tmp_path / "made").network) == labels(found.value.network)

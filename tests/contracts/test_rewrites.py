@@ -1,0 +1,33 @@
+"""Every file in conversions/rewrites is a rewrite: it explains itself, and can be asked for."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.conversions import rewrites
+from qkvary.conversions.catalog import load_rewrite, rewrite_names, summarise_rewrite
+from qkvary.storage.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+GUIDE = ROOT / "docs" / "guide" / "rewrites.md"
+
+
+def test_every_file_is_found() -> None:
+    files = Path(rewrites.__path__[0]).glob("[!_]*.py")
+    assert sorted(file.stem for file in files) == [
+        name.replace("-", "_") for name in rewrite_names()
+    ]
+
+
+@pytest.mark.parametrize("name", rewrite_names())
+def test_file_is_a_rewrite_that_explains_itself(name: str) -> None:
+    module = load_rewrite(name)
+    assert callable(module.rewrite)
+    assert module.STATEMENT.startswith(("Theorem", "Proposition", "Section"))
+    assert summarise_rewrite(name).endswith(".")
+    assert f"`{name}`" in GUIDE.read_text("utf-8")
+
+
+def test_unknown_names_suggest_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean identity-query"):
+        load_rewrite("identty-query")

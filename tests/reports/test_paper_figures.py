@@ -1,0 +1,240 @@
+"""The papers' figures: every entry fits its studies, and draws what the records hold."""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.cli.main import main
+from qkvary.literature.figures import load_published
+from qkvary.nn.terms import normalise_diagonal
+from qkvary.reports.page import render_page
+from qkvary.reports.paper_charts import mean_curve, normalise_scores
+from qkvary.reports.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
+from qkvary.reports.paper_records import Printed, StudyRecords, read_records
+from qkvary.reports.paper_report import paper_report
+from qkvary.reports.report import Bullets, Chart, Report, walk
+from qkvary.reports.run_tables import curve_table
+from qkvary.reports.tables import Table, csv_field, read_csv_field, table_csv
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.journal import Journal
+from qkvary.studies.catalog import load_study
+from qkvary.studies.results.summary import LearningCurve
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.store import JOURNAL_NAME, Store
+from tests.studies.made_up import make_record
+
+
+def curve(
+    variant: str,
+    values: Sequence[float],
+    *,
+    setting: str = "mnist",
+    quantity: str = "validation loss",
+    every: int = 300,
+) -> LearningCurve:
+    return LearningCurve(
+        setting=setting,
+        variant=variant,
+        quantity=quantity,
+        steps=tuple(every * (index + 1) for index in range(len(values))),
+        seconds=tuple(float(index) for index in range(len(values))),
+        mean=tuple(values),
+        low=tuple(value - 0.25 for value in values),
+        high=tuple(value + 0.5 for value in values),
+        runs=(3,) * len(values),
+    )
+
+
+def write_tables(folder: Path, curves: Sequence[LearningCurve], study: str = "mnist-quick") -> Path:
+    """Tables as a report of a study has them."""
+    path = folder / study / "tables" / "curves.csv"
+    path.parent.mkdir(parents=True)
+    path.write_text(table_csv(curve_table(curves, "curves", "")), "utf-8")
+    return path
+
+
+def charts(report: Report, key: str) -> list[Chart]:
+    section = next(one for one in report.sections if one.key == key)
+    return [block for block in walk(section.blocks) if isinstance(block, Chart)]
+
+
+@pytest.mark.parametrize("figure", PAPER_FIGURES.values(), ids=lambda figure: figure.name)
+def test_figure_names_studies_that_have_its_runs(figure: PaperFigure) -> None:
+    assert figure.name.rpartition("-figure-")[0] in ("three-projections", "key-value")
+    for panel in figure.panels:
+        for records in panel.records:
+            study = load_study(records.study)
+            assert StudyRecords(study=study).settings(records.task, records.where), records
+            assert set(figure.variants) <= set(study.variants)
+    for name in figure.published:
+        assert {figure.variant for figure in load_published(name).figures} & set(figure.variants)
+
+
+def test_figures_are_found_by_the_end_of_their_name() -> None:
+    assert find_figure("figure-7").name == "key-value-figure-7"
+    assert find_figure("key-value-figure-2").name == "key-value-figure-2"
+    with pytest.raises(ValueError, match=r"three-projections-figure-2 or key-value-figure-2"):
+        find_figure("figure-2")
+    with pytest.raises(ValueError, match=r"expected a figure of a paper, got 'figure-12'; "):
+        find_figure("figure-12")
+
+
+def test_mean_over_settings_is_that_of_their_common_steps() -> None:
+    first = curve("QKV", (1.0, 2.0, 4.0), setting="a", every=10)
+    second = curve("QKV", (3.0, 5.0), setting="b", every=20)
+    mean = mean_curve((first, second))
+    # Step 20 is the second of one and the first of the other.
+    assert mean.steps == (20,)
+    assert mean.mean == ((2.0 + 3.0) / 2,)
+    assert mean.seconds == ((1.0 + 0.0) / 2,)
+    assert (mean.low, mean.high, mean.runs) == ((1.75,), (3.5,), (6,))
+
+
+def test_means_are_over_the_settings_that_all_variants_have() -> None:
+    panel = Panel(
+        title="Swap",
+        records=(Records(study="synthetic-published", task="swap", where={}, differs=""),),
+        quantities=("validation loss",),
+    )
+    figure = PaperFigure(
+        name="key-value-figure-2", paper="", title="", kind="curves", variants=("QKV", "Q=K-V"),
+        panels=(panel,),
+    )  # fmt: skip
+    study = load_study("synthetic-published")
+    names = [one.name for one in study.settings if one.task.name == "swap"][:2]
+    both = [curve(label, (1.0, 2.0), setting=names[0]) for label in figure.variants]
+    more = curve("QKV", (9.0, 9.0), setting=names[1])
+    elsewhere = curve("QKV", (9.0, 9.0), setting="reverse-d64-L2-H2-n64")
+    known = StudyRecords(study=study, curves=(*both, more, elsewhere))
+    report = paper_report([figure], lambda _: known)
+    (chart,) = charts(report, figure.name)
+    assert chart.detail == "synthetic-published; 3 runs a variant"
+    assert chart.draw().description.startswith("At the end: QKV 2.00; Q=K-V 2.00.")
+
+
+def test_tables_give_back_the_curves(tmp_path: Path) -> None:
+    curves = (curve("QKV", (0.5, float("nan"))), curve("(Q=K-V)+", (1 / 3, 1e-9)))
+    write_tables(tmp_path, curves)
+    found = read_records("mnist-quick", Store(tmp_path / "runs"), tmp_path)
+    assert repr(found.curves) == repr(curves)
+    assert read_records("mnist-quick", Store(tmp_path / "runs"), None).curves == ()
+
+
+@pytest.mark.parametrize("text", ["-1", "=SUM(A1)", "'quoted", "QKV", "+x", "", " =x"])
+def test_fields_of_tables_are_read_back(text: str) -> None:
+    assert read_csv_field(csv_field(text)) == text
+
+
+@pytest.mark.parametrize(
+    "damage", ["step,loss\r\n1,2\r\n", "\x00", 'setting,"', "not\xffutf"], ids=repr
+)
+def test_other_tables_are_refused_with_their_name(tmp_path: Path, damage: str) -> None:
+    path = write_tables(tmp_path, [curve("QKV", (0.5,))])
+    path.write_bytes(damage.encode("latin-1"))
+    with pytest.raises(DamagedError, match=r"curves\.csv"):
+        read_records("mnist-quick", Store(tmp_path / "runs"), tmp_path)
+    to = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "to")]
+    assert main(["figures", "key-value-figure-4", "--tables", str(tmp_path), *to]) == 3
+    assert not (tmp_path / "to").exists()
+
+
+def test_words_in_place_of_numbers_are_refused(tmp_path: Path) -> None:
+    path = write_tables(tmp_path, [curve("QKV", (0.5,))])
+    path.write_text(path.read_text("utf-8").replace("0.5", "half"), "utf-8")
+    with pytest.raises(DamagedError, match=r"expected numbers in .*curves\.csv"):
+        read_records("mnist-quick", Store(tmp_path / "runs"), tmp_path)
+
+
+def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
+    study, store = load_study("numbers-quick"), Store(tmp_path / "runs")
+    cell = study.cells()[0]
+    claim = store.claim(cell.run_key, run_identity(cell.run))
+    assert claim is not None
+    journal = Journal(claim.directory / JOURNAL_NAME)
+    journal.append({"event": "validation", "step": 49, "loss": 2.75, "seconds": 5.0})
+    journal.close()
+    claim.finish(make_record(cell, 0.5))
+    write_tables(tmp_path, [curve("QKV", (9.0,), setting=cell.setting)], "numbers-quick")
+    found = read_records("numbers-quick", store, tmp_path)
+    (own,) = (one for one in found.curves if one.quantity == "validation loss")
+    assert (own.steps, own.mean) == ((49,), (2.75,))
+
+
+def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> None:
+    figure = PAPER_FIGURES["key-value-figure-4"]
+    values = {"QKV": (0.5, 0.25), "Q=K-V": (0.75, 0.5), "Q-K=V": (7.0, 7.0)}
+    known = StudyRecords(
+        study=load_study("mnist-quick"),
+        curves=tuple(curve(label, losses) for label, losses in values.items()),
+        printed=(
+            Printed(
+                table="key-value-table-3", variant="QKV", column="mnist", published=0.981, ours=0.9
+            ),
+            Printed(
+                table="three-projections-table-3",
+                variant="QKV",
+                column="mnist",
+                published=0.981,
+                ours=0.9,
+            ),
+        ),
+    )
+    report = paper_report(
+        [figure],
+        lambda name: known if name == "mnist-quick" else StudyRecords(study=load_study(name)),
+    )
+    (chart,) = charts(report, figure.name)
+    assert (chart.caption, chart.detail) == ("MNIST", "mnist-quick; 3 runs a variant")
+    # The paper's figure has three variants.
+    assert chart.draw().description.startswith("At the end: QKV 0.250; Q=K-V 0.500.")
+    blocks = walk(report.sections[1].blocks)
+    (printed,) = (block for block in blocks if isinstance(block, Table))
+    assert [[cell.raw for cell in row] for row in printed.rows] == [
+        ["QKV", "MNIST", 0.981, 0.9, pytest.approx(-0.081), "mnist-quick"]
+    ]
+    (missing,) = (block for block in blocks if isinstance(block, Bullets))
+    assert [text.partition(":")[0] for text in missing.items] == [
+        "FashionMNIST", "CIFAR-10", "CIFAR-100", "Set anomaly",
+    ]  # fmt: skip
+    assert report.data["figures"][0]["sources"] == ("mnist-quick",)
+    assert "Figure 4: Loss over time, vision tasks" in render_page(report)
+
+
+def test_command_draws_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tables(tmp_path, [curve("QKV", (0.5, 0.25)), curve("Q=K-V", (0.5, 0.5))])
+    words = ["figures", "key-value-figure-4", "--tables", str(tmp_path), "--json"]
+    to = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "to"), "--format", "svg"]
+    assert main([*words, *to]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [len(one["missing"]) for one in found["figures"]] == [4]
+    (path,) = (tmp_path / "to" / "figures").iterdir()
+    assert path.name == "key-value-figure-4-validation-loss.svg"
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("is_scaled_first", [False, True])
+def test_scores_of_the_drawing_are_those_of_the_layer(is_scaled_first: bool) -> None:
+    keys = np.random.default_rng(7).standard_normal((5, 3))
+    scale = 3**-0.5
+    ours = normalise_scores(keys)
+    expected = scale * ours
+    if is_scaled_first:
+        np.fill_diagonal(expected, ours.diagonal())
+    variant = dataclasses.replace(parse_variant("Q=K-V"), diagonal="mean")
+    key = torch.from_numpy(keys)[None, None]
+    found = normalise_diagonal(
+        key @ key.mT * scale,
+        key.square().sum(dim=-1) * scale,
+        AttentionConfig(d_model=3, num_heads=1, variant=variant),
+        factor=1.0 if is_scaled_first else scale,
+        valid=None,
+        documents=None,
+    )
+    np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=1e-14)
