@@ -1,11 +1,14 @@
 """One window of text: inputs, scores and derivatives are those of the network itself."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from qkvary.analysis.moments import LayerMoments, scaled_queries
 from qkvary.analysis.observation import check_layers, read_window
+from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from tests.analysis.networks import make_network, make_windows
 
@@ -72,6 +75,13 @@ def test_the_network_is_as_before_even_after_an_error() -> None:
             ),
         ),
         (
+            "Q-K=V@decoupled-2",
+            (
+                "expected keys and values that are projections of the layer input, got "
+                "Q-K=V@decoupled-2 in layer 1"
+            ),
+        ),
+        (
             "Q[residual-gelu]-K-V",
             "expected queries that are linear in the layer input, got residual-gelu in layer 1",
         ),
@@ -80,6 +90,15 @@ def test_the_network_is_as_before_even_after_an_error() -> None:
 def test_other_layers_are_refused(label: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_layers(make_network(label))
+
+
+def test_layers_that_share_a_block_are_read_one_by_one() -> None:
+    config = dataclasses.replace(make_network("QKV@alibi").config, shared_blocks=True, num_layers=3)
+    network = LanguageModel(config).double().eval().requires_grad_(requires_grad=False)
+    readings = read_window(network, WINDOW, torch.Generator()).layers
+    maps = network.attention_maps(WINDOW[None])[0]
+    for reading, weights in zip(readings, maps, strict=True):
+        assert torch.allclose(reading.attention.core.weights(reading.scores)[0], weights)
 
 
 def test_moments_are_sums_over_all_tokens() -> None:

@@ -28,6 +28,13 @@ def use_names(folder: Path) -> None:
     assert_type(qk.generate(loaded, "a", tokens=2), str)
     assert_type(qk.generate(folder, ["a", "b"], tokens=2), list[str])
 
+    text = folder.parent / "text.txt"
+    text.write_text("the cat sat on the mat. " * 11, "utf-8")
+    analysis = qk.analyze(loaded, text, tokens="100", context=31)
+    assert_type(analysis.value.layers[0].forecast, float)
+    assert analysis.to_pandas("attention")["layer"].tolist() == [1, 2]
+    assert analysis.to_dict()["checkpoint"] == "the given network"
+
     rows = qk.cost(model, variants="MQA").value.rows
     assert_type(rows[0].weight_bytes, int)
     assert qk.cost("lm-300m").to_dict()["model"] == "lm-300m"

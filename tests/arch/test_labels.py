@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.labels import format_label, format_tuple, parse_variant, suggest_labels
+from qkvary.arch.labels import (
+    as_variant,
+    canonical_label,
+    format_label,
+    format_tuple,
+    parse_label,
+    parse_variant,
+    suggest_labels,
+)
 from qkvary.arch.sharing import SHARINGS, share
-from qkvary.arch.variants import QKV, Rank, Variant
+from qkvary.arch.variants import QKV, LayerVariants, Rank, Variant, join_layers
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
 
@@ -164,6 +172,32 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("QKV@diag-mean", "expected query and key to be one tensor for diagonal normalisation"),
         ("QKV@t0", "expected a positive temperature, got 0.0"),
         ("Q-K[r0]-V", "expected a rank of at least 1"),
+        ("Q-K=V@decoupled-3", "expected an even number of decoupled rotary channels of at least 2"),
+        ("Q-K=V@decoupled-0", "expected an even number of decoupled rotary channels of at least 2"),
+        (
+            "Q-K=V@rotary@decoupled-4",
+            "expected keys that are rotated in one way, got rotary and decoupled; choices: rotary",
+        ),
+        ("Q-K=V@decoupled-4@soft", "expected no decoupled with the core soft"),
+        ("QKV@kv-norm", "expected a learned tensor that key and value share for kv-norm, which "),
+        ("Q-I-I@kv-norm", "expected a learned tensor that key and value share for kv-norm, which "),
+        ("Q-K=V@kv-norm@kv-norm", "expected one kv_norm option, got two in "),
+        ("Q-K=V@latent-0", "expected a latent of at least 1 channel, got 0"),
+        ("QKV@latent-4", "expected a latent that key and value read alone, through one full "),
+        ("Q=K=V@latent-4", "expected a latent that key and value read alone, through one full "),
+        (
+            "Q-K[r3]=V@latent-4",
+            "expected a latent that key and value read alone, through one full ",
+        ),
+        (
+            "Q-K=V@rotary@latent-4",
+            "expected positions that leave keys as they are made of a latent",
+        ),
+        (
+            "Q=K=V@diag-mean@kv-norm",
+            "expected query and key to be one tensor for diagonal normalisation (the diagonal of ",
+        ),
+        ("Q=K-V@diag-mean@decoupled-2", "expected query and key to be one tensor for diagonal "),
     ],
 )
 def test_refusals_say_what_was_expected_and_given(text: str, message: str) -> None:
@@ -187,3 +221,61 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
 
 def test_a_default_has_no_spelling() -> None:
     assert format_label(dataclasses.replace(QKV, temperature=1)) == "QKV"
+
+
+@examples(40)
+@given(layers=st.lists(variants, min_size=1, max_size=4))
+def test_labels_of_layers_are_read_back(layers: list[Variant]) -> None:
+    joined = join_layers(layers)
+    assert parse_label(format_label(joined)) == joined
+    assert (isinstance(joined, Variant)) == (len(set(layers)) == 1)
+    if isinstance(joined, LayerVariants):
+        assert list(joined.layers) == layers
+        tuples = ",".join(f"{format_tuple(one)}*1" for one in layers)
+        assert parse_label(tuples) == joined
+
+
+@pytest.mark.parametrize(
+    ("spelling", "label"),
+    [
+        ("QKV*3,Q-K=V*3", "QKV*3,Q-K=V*3"),
+        ("mha*1, q,k=v*2", "QKV*1,Q-K=V*2"),
+        ("QKV*1,q,k,v*2,MQA*1", "QKV*3,MQA*1"),
+        ("(q=k,v)+*2,GQA-4@rotary@w8*1", "(Q=K-V)+*2,GQA-4@w8@rotary*1"),
+        ("q-k=v", "Q-K=V"),
+    ],
+)
+def test_layers_have_one_canonical_label(spelling: str, label: str) -> None:
+    wanted = "(Q=K-V)+*2,GQA-4@rotary@w8*1" if "GQA" in label else label
+    assert canonical_label(spelling) == canonical_label(wanted) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("QKV*3,Q-K=V", "expected a number of layers behind each variant, as in QKV\\*3"),
+        ("QKV*3,", "expected a number of layers behind each variant"),
+        ("*3", "expected a number of layers behind each variant"),
+        ("QKV*x,Q-K=V*2", "expected a number of layers behind each variant"),
+        ("QKV*0,Q-K=V*2", "expected from 1 to 10,000 layers"),
+        ("QKV*9999,Q-K=V*2", "expected from 1 to 10,000 layers"),
+        ("QKV*99999999999999,Q-K=V*2", "expected a number of layers behind each variant"),
+        ("QKV*3", "the one variant of all layers is QKV"),
+        ("QKV*3,Q-L=V*3", "did you mean Q-K=V"),
+    ],
+)
+def test_labels_of_layers_that_cannot_be_read(text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        parse_label(text)
+
+
+def test_one_layer_has_one_variant() -> None:
+    for given_as in ("QKV*1,Q-K=V*1", parse_label("QKV*1,Q-K=V*1")):
+        with pytest.raises(ValueError, match="expected one variant, got one for each layer"):
+            as_variant(given_as)
+    with pytest.raises(ValueError, match="expected at least two variants"):
+        LayerVariants(((QKV, 3),))
+    with pytest.raises(ValueError, match="as one number, got two"):
+        LayerVariants(((QKV, 3), (QKV, 1)))
+    with pytest.raises(ValueError, match="at least 1 layer of each variant"):
+        LayerVariants(((QKV, 3), (parse_variant("Q-K=V"), 0)))

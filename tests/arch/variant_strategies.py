@@ -21,6 +21,7 @@ FIELDS = st.fixed_dictionaries(
         "k_rank": RANKS,
         "v_rank": RANKS,
         "plus": st.booleans(),
+        "key_bias": st.booleans(),
         "positions": st.sampled_from(["none", "relative", "alibi", "rotary"]),
         "decoupled": st.none() | st.integers(1, 9),
         "latent": st.none() | st.integers(1, 99),

@@ -7,9 +7,12 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from transformers.utils import logging
 
 from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_format
+from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
-from qkvary.checkpoints.models import save_model
+from qkvary.checkpoints.huggingface.folders import export_folder
+from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.storage.errors import DamagedError, UsageError
+from tests.checkpoints.gguf.test_networks import build_portable
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
 
@@ -18,11 +21,15 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
+    (tmp_path / "gguf").mkdir()
+    export_gguf(LoadedModel(make_model(), None), tmp_path / "gguf" / "model.gguf")
+    latent = LoadedModel(build_portable("Q-K=V@decoupled-4@kv-norm"), None)
+    export_folder(latent, tmp_path / "deepseek_folder", to="deepseek")
     logging.disable_progress_bar()
     stock = GPT2Config(vocab_size=7, n_positions=5, n_embd=4, n_layer=1, n_head=2)
     GPT2LMHeadModel(stock).save_pretrained(tmp_path / "stock_folder")
-    names = {"llama2c", "char_gpt", "stock_folder", "transformers_folder"}
-    assert set(format_names()) == names
+    known = {"llama2c", "char_gpt", "deepseek_folder", "gguf", "stock_folder"}
+    assert set(format_names()) == known | {"transformers_folder"}
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]

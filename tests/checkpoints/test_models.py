@@ -69,6 +69,18 @@ def test_every_dtype_survives_a_round_trip(dtype: torch.dtype, tmp_path: Path) -
         assert torch.equal(found.state_dict()[name], tensor)
 
 
+def test_shared_blocks_survive_a_round_trip(tmp_path: Path) -> None:
+    config = dataclasses.replace(make_language_model_config("QKV"), num_layers=99)
+    model = LanguageModel(dataclasses.replace(config, shared_blocks=True)).eval()
+    save_model(tmp_path / "model", model)
+    found, _ = load_model(tmp_path / "model")
+    assert found.config == model.config
+    assert len(found.state_dict()) == len(model.state_dict()) < 99
+    tokens = torch.tensor([[1, 12, 3]])
+    with torch.no_grad():
+        assert torch.equal(found(tokens), model(tokens))
+
+
 def test_mixed_layers_survive_a_round_trip(tmp_path: Path) -> None:
     config = make_language_model_config("QKV")
     layers = (config.layers[0], make_language_model_config("Q-MQA@w3").layers[0])
@@ -149,6 +161,11 @@ def rewrite(folder: Path, about: dict[str, JsonValue] | None = None, **files: by
         ({"config": b"[" * 100_000}, DamagedError, "is not a configuration"),
         ({"config": None}, DamagedError, "does not list config.json"),
         ({"config": b'{"num_layers": 1000000000000}'}, DamagedError, "more layers than tensors"),
+        (
+            {"config": b'{"num_layers": 1000000000000, "shared_blocks": true}'},
+            DamagedError,
+            "more layers than tensors",
+        ),
         ({"tokenizer": b"[]"}, DamagedError, "tokenizer.json is not a tokenizer"),
         ({"tokenizer": b'{"kind": "bytes"}'}, DamagedError, "but its tokenizer one of 256"),
         ({"about": {"kind": "run"}}, DamagedError, "model, got run"),

@@ -103,6 +103,12 @@ def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str])
     (run,) = document(capsys)["runs"]
     assert (run["variant"], run["state"], run["tokens"]) == ("MQA@rotary", "open", 12 * 4 * 16)
     assert not (places / "runs").exists()
+    layers = "I-K-V*1,Q-K=V*1"
+    assert train(places, "--dry-run", "--json", "--variant", layers) == 0
+    (run,) = document(capsys)["runs"]
+    assert run["variant"] == "I-K-V@rotary*1,Q-K=V@rotary*1"
+    assert train(places, "--dry-run", "--variant", "QKV*3,MQA*1") == 2
+    assert "of the 2 layers of the network, got 4" in capsys.readouterr().err
     assert train(places, "--dry-run") == 0
     assert "12 steps of 4 rows of 16 tokens: 768 tokens" in capsys.readouterr().out
 

@@ -16,7 +16,11 @@ MAX_CONSTRUCTOR_PARAMETERS = 12
 BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", "core"}
 
 # Rows of tables and records: the program fills them, nobody types their constructor.
-RECORD_MODULES = {"src/qkvary/studies/results/summary.py", "src/qkvary/studies/running/records.py"}
+RECORD_MODULES = {
+    "src/qkvary/analysis/results.py",
+    "src/qkvary/studies/results/summary.py",
+    "src/qkvary/studies/running/records.py",
+}
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
     for room in ("tasks", "checkpoints", "studies", "reports", "conversions")

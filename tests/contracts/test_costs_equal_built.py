@@ -10,7 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import Kernel, PositionConfig
 from qkvary.arch.caches import CacheOptions
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.labels import parse_label, parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
@@ -208,6 +208,27 @@ def test_every_kind_of_block_position_and_head(block: BlockConfig) -> None:
     costs = network_costs(encoder, length=TOKENS.shape[1])
     assert_parts_equal(Encoder(encoder), costs.parameters)
     assert count_macs(Encoder(encoder)) == costs.macs_per_sequence
+
+
+def test_layers_that_share_differently() -> None:
+    wanted = parse_label("I-K-V*1,Q-GQA-2*2,QKV*1")
+    plain = dataclasses.replace(make_language_model_config("QKV"), num_layers=4)
+    config = plain.with_variant(wanted)
+    assert config.variant == wanted
+    costs = network_costs(config, length=TOKENS.shape[1])
+    network, cache = LanguageModel(config), KVCache(config.layers)
+    assert_parts_equal(network, costs.parameters)
+    assert count_macs(network) == costs.macs_per_sequence
+    network(TOKENS, cache=cache)
+    assert cache.nbytes == costs.cache_bytes_per_sequence
+    # A model of the same layers, whoever gave it the variants.
+    assert as_model(plain).with_variant(wanted) == as_model(config)
+    with pytest.raises(ValueError, match="expected variants of the 4 layers of the network, got 3"):
+        plain.with_variant(parse_label("QKV*1,Q-K=V*2"))
+    with pytest.raises(ValueError, match="expected variants of the 4 layers of the network, got 3"):
+        as_model(plain).with_variant(parse_label("QKV*1,Q-K=V*2"))
+    with pytest.raises(ValueError, match="expected one attention layer for all with shared blocks"):
+        dataclasses.replace(plain, shared_blocks=True).with_variant(wanted)
 
 
 def test_blocks_that_share_their_weights() -> None:

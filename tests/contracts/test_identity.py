@@ -47,6 +47,7 @@ ADDED_LATER: dict[str, Any] = {
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,
+    "PositionConfig.key_positions": 1024,
     "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
     "Setting.note": "",
@@ -58,6 +59,7 @@ RECORDS = Path(__file__).resolve().parents[2] / "studies"
 KEPT_STUDIES = (
     "ablations-quick",
     "anomaly-quick",
+    "cifar10-quick",
     "fashion-quick",
     "lm-dilution",
     "lm-rotary",
@@ -159,7 +161,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72
+    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 18
 
 
 @pytest.mark.usefixtures("started_workers")

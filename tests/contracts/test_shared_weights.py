@@ -68,6 +68,7 @@ def unshare(layer: Attention) -> Attention:
         sharing=share("q", "k", "v"),
         num_kv_heads=None if config.num_kv_heads == HEADS else config.num_kv_heads,
         plus=old.plus,
+        key_bias=old.key_bias,
         positions=old.positions,
         decoupled=old.decoupled,
         window=old.window,

@@ -11,6 +11,8 @@ PACKAGE = ROOT / "src" / "qkvary"
 FOLDERS = ("arch", "costs", "studies/definitions")
 MODULES = (
     "qkvary",
+    "qkvary.analysis.findings",
+    "qkvary.analysis.results",
     "qkvary.api.costs",
     "qkvary.api.plans",
     "qkvary.api.variants",

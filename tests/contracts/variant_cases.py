@@ -25,7 +25,7 @@ from tests.pairwise import pairwise
 
 D_MODEL, HEADS, HEAD_DIM = 20, 4, 5
 BATCH, TOKENS = 3, 7
-WINDOW, STRIDE, REACH, PLUS_FEATURES = 3, 2, 2, 10
+WINDOW, STRIDE, REACH, PLUS_FEATURES, KEY_POSITIONS = 3, 2, 2, 10, 5
 ROPE, LATENT = 4, 7
 
 GATE = 1e-12
@@ -51,6 +51,7 @@ COMBINED = (
     "Q=K=V@relative@soft",
     "I-K=V@rotary@soft",
     "Q[map]=K=V/2@sima",
+    "Q-K=V/2@rotary@key-bias@w3@t2.0",
     "Q=K=V@decoupled-4@kv-norm@t0.5",
     "I-K=V/2@decoupled-4@kv-norm@w3",
     "(Q[map]=K=V/1)+@decoupled-4@kv-norm",
@@ -69,6 +70,7 @@ COMBINED = (
 TERM_LABELS = {
     term.name: {
         "plus": "(Q=K=V)+",
+        "key_bias": "Q=K=V@key-bias",
         "diagonal": f"Q=K=V@diag-{term.values[0] if term.values else ''}",
         "temperature": "Q=K=V@t0.5",
         "kv_norm": "Q=K=V@kv-norm",
@@ -158,7 +160,10 @@ def make_config(
 ) -> AttentionConfig:
     """The attention layer of a case."""
     position = PositionConfig(
-        plus_features=PLUS_FEATURES, relative_distance=REACH, value_rope=value_rope
+        plus_features=PLUS_FEATURES,
+        relative_distance=REACH,
+        value_rope=value_rope,
+        key_positions=KEY_POSITIONS,
     )
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)

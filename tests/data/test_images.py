@@ -217,7 +217,7 @@ def test_a_missing_file_is_downloaded_and_kept(root: Path, monkeypatch: pytest.M
         asked.append(url)
         return gzip.compress(data)
 
-    monkeypatch.setattr(images, "fetch", fetch)
+    monkeypatch.setattr("qkvary.data.files.fetch", fetch)
     first = load_images(GREY)
     load_images.cache_clear()
     np.testing.assert_array_equal(load_images(GREY).train.labels, first.train.labels)
@@ -243,7 +243,7 @@ def test_an_archive_is_unpacked_in_memory(root: Path, monkeypatch: pytest.Monkey
         origin=Archive(url="https://x/y.tar.gz", sha256=hashlib.sha256(packed).hexdigest()),
     )
     monkeypatch.setitem(IMAGE_SETS, COLOUR, about)
-    monkeypatch.setattr(images, "fetch", lambda *_, **__: packed)
+    monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     for name in contents:
         (root / "cifar10" / name).unlink()
     np.testing.assert_array_equal(load_images(COLOUR).train.labels, draw(11, seed=10, below=10))
@@ -261,8 +261,7 @@ def test_a_download_that_is_another_file_is_not_kept(
     monkeypatch.setitem(IMAGE_SETS, like, about)
     (root / about.folder / next(iter(about.train))).unlink()
     monkeypatch.setattr(
-        images,
-        "fetch",
+        "qkvary.data.files.fetch",
         lambda *_, **__: gzip.compress(bytes(3_073)),
     )
     with pytest.raises(

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkvary.data import images, tiny_imagenet
+from qkvary.data import tiny_imagenet
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet, Pixels
 from qkvary.data.images import load_images
 from qkvary.data.tiny_imagenet import digest_classes
@@ -232,6 +232,6 @@ def test_a_set_that_is_not_here_is_said_to_be(place: Path, monkeypatch: pytest.M
     packed = write_zip(place.parent.parent / "web", small_files()).read_bytes()
     origin = Archive(url="https://x/small.zip", sha256=hashlib.sha256(packed).hexdigest())
     monkeypatch.setitem(IMAGE_SETS, "small", replace(IMAGE_SETS["small"], origin=origin))
-    monkeypatch.setattr(images, "fetch", lambda *_, **__: packed)
+    monkeypatch.setattr("qkvary.data.files.fetch", lambda *_, **__: packed)
     assert load_images("small").test.labels.tolist() == [0, 1, 2]
     assert (place.parent.parent / "cache" / "here" / "small.zip").read_bytes() == packed

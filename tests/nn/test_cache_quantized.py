@@ -274,3 +274,21 @@ def test_codes_of_odd_widths_are_those_of_their_numbers() -> None:
     assert codes.shape == (*SHAPE, 3, 2)
     expected = (x / (x.abs().amax(dim=-1, keepdim=True) / 3)).round()
     assert torch.equal(unpack(codes, 3, 5).float(), expected)
+
+
+@pytest.mark.parametrize("scales", ["token", "channel"])
+def test_what_is_stored_is_read_without_a_new_token(scales: str) -> None:
+    options = CacheOptions(storage="int4", scales=scales, residual=2)  # type: ignore[arg-type]
+    store = QuantizedStore(options)
+    assert store.read() is None
+    drawn = torch.Generator().manual_seed(5)
+    for tokens in (3, options.block, 1):
+        store.append(torch.randn(2, 3, tokens, 32, generator=drawn), None)
+    store.reorder(torch.tensor([1, 1, 0]))
+    stored = store.read()
+    assert stored is not None
+    assert stored.shape == (3, 3, 4 + options.block, 32)
+    new = torch.randn(3, 3, 1, 32, generator=drawn)
+    assert torch.equal(store.read(), stored)
+    # Appending may quantise one more, the last but two.
+    assert torch.equal(store.append(new, None)[:, :, :-4], stored[:, :, :-3])

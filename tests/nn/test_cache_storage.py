@@ -39,3 +39,5 @@ def test_a_store_is_a_list_of_tokens(
             store.reorder(rows)
             plain = plain[rows]
         assert store.num_tokens == plain.shape[2]
+        stored = store.read()
+        assert torch.equal(plain[:, :, :0] if stored is None else stored, plain)

@@ -14,6 +14,7 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
+from qkvary.nn.layout import Layout
 
 INIT = Initialization(scheme="xavier-matrices")
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1]])
@@ -177,11 +178,30 @@ def test_blocks_that_are_recomputed_find_the_same_gradients() -> None:
     torch.testing.assert_close(gradients[0], gradients[1], rtol=0, atol=0)
 
 
-def test_maps_of_cross_attention_are_distributions_over_the_source() -> None:
-    maps = make_model(make_config("Q=K-V")).cross_maps(TARGET, SOURCE)
-    assert maps.shape == (2, 2, 3, 4, 5)
-    torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3, 4).double())
-    assert maps[1, ..., 3:].max() == 0
+def test_attention_maps_are_distributions_over_what_a_token_sees() -> None:
+    model = make_model(make_config("Q=K-V"))
+    found = model.attention_maps(TARGET, SOURCE)
+    for maps, shape in zip(found, ((5, 5), (4, 4), (4, 5)), strict=True):
+        assert maps.shape == (2, 2, 3, *shape)
+        torch.testing.assert_close(maps.sum(-1), torch.ones(2, 2, 3, shape[0]).double())
+    assert found.decoder.triu(1).max() == 0
+    assert found.encoder[1, ..., :3, 3:].max() == found.cross[1, ..., 3:].max() == 0
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+def test_attention_maps_are_those_of_the_pass(layer: int) -> None:
+    """What the layers mix with these weights is what they give in a pass."""
+    model = make_model(make_config("QKV"))
+    found, block = model.attention_maps(TARGET, SOURCE), model.decoder.blocks[layer]
+    seen: list[tuple[Tensor, Tensor]] = []
+    block.attention.register_forward_hook(
+        lambda _, inputs, output: seen.append((inputs[0], output))
+    )
+    model(TARGET, source=SOURCE)
+    (x, output), *_ = seen
+    value = block.attention.v_proj(x).unflatten(-1, (3, -1)).transpose(1, 2)
+    mixed = (found.decoder[:, layer] @ value).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(block.attention.o_proj(mixed), output)
 
 
 @pytest.mark.parametrize("positions", ["learned", "none", "sinusoidal-halves"])
@@ -219,3 +239,41 @@ def test_what_has_no_meaning_is_refused() -> None:
         model(TARGET)
     with pytest.raises(ValueError, match="expected at most 13 tokens, got 0 cached and 14 new"):
         model(TARGET, source=torch.full((2, 14), 3))
+
+
+def test_the_source_is_projected_once() -> None:
+    model = make_model(make_config("Q-K=V"))
+    projected: list[int] = []
+
+    def note(_: nn.Module, inputs: tuple[Tensor, ...], __: Tensor) -> None:
+        projected.append(inputs[0].shape[1])
+
+    for block in model.decoder.blocks:
+        block.cross.k_proj.register_forward_hook(note)
+    with torch.no_grad():
+        memory, mask = model.encode(SOURCE)
+        cache = EncoderDecoderCache(model.config, memory, mask, max_tokens=4)
+        steps = [model(TARGET[:, index : index + 1], cache=cache) for index in range(4)]
+        assert projected == [5, 5]
+        torch.testing.assert_close(torch.cat(steps, dim=1), model(TARGET, source=SOURCE))
+
+
+def test_other_queries_see_the_same_keys() -> None:
+    mask = torch.tensor([[True, True, False], [True, False, False]])
+    memory = Layout(new_tokens=3, attention_mask=mask)
+    shared: Any = {"causal": False, "window": None, "dtype": torch.float64}
+    for positions in (torch.tensor([[4]]), torch.tensor([[5, 6]])):
+        other = memory.with_queries(positions)
+        expected = Layout(new_tokens=3, attention_mask=mask, query_positions=positions)
+        assert other.num_queries == expected.num_queries == positions.shape[1]
+        assert torch.equal(other.query_positions, positions)
+        assert torch.equal(other.distances(), expected.distances())
+        found = other.penalty(**shared)
+        assert torch.equal(found, expected.penalty(**shared))
+        # Made once.
+        assert found is memory.penalty(**shared)
+    assert memory.num_queries == 3
+    # A window goes by the queries.
+    near: Any = {**shared, "window": 1}
+    assert memory.penalty(**near).shape[2] == 3
+    assert memory.with_queries(torch.tensor([[4]])).penalty(**near).shape[2] == 1

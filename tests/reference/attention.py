@@ -245,6 +245,10 @@ def score(
     query_position, key_position = tokens[i].position, tokens[j].position
     if variant.plus:
         result = published_plus(config, weights, head, result, query_position, key_position)
+    if variant.key_bias:
+        own, table = head if config.position.plus_per_head else 0, weights["key_bias.weight"]
+        bias = table[own, min(key_position, table.shape[1] - 1)]
+        result = result * weights["key_bias.gain"][own] + bias
     if variant.positions == "relative":
         reach = config.position.relative_distance
         distance = query_position - key_position

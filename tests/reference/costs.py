@@ -117,16 +117,16 @@ def _cross_step(cross: ProjectedAttention, encoder_tokens: int, *, biases: int) 
 
 
 def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
-    """Scores of one query with its keys, its mixture of values, and the bias of ``+``."""
+    """Scores of one query with its keys, its mixture of values, and the bias of its keys."""
     heads, size, position = config.num_heads, head_dim(config), config.position
     total = 0
     for _ in range(keys):
         total += heads * size + heads * size + heads * (config.variant.decoupled or 0)
-    if not config.variant.plus:
+    if not (config.variant.plus or config.variant.key_bias):
         return total
     maps = heads if position.plus_per_head else 1
     rows = 2 * math.ceil(position.plus_features / 4)
-    for _ in range(biases):
+    for _ in range(biases if config.variant.plus else 0):
         total += maps * max(0, position.plus_features - rows)
     if config.variant.diagonal == "none":
         # The bias is a further channel of a key, one for each query head that has its own.
@@ -355,6 +355,8 @@ def _learned_projected(attention: ProjectedAttention) -> int:
     total += config.d_model if config.out_bias else 0
     if config.variant.plus:
         total += (config.num_heads if position.plus_per_head else 1) * (position.plus_features + 1)
+    if config.variant.key_bias:
+        total += (config.num_heads if position.plus_per_head else 1) * (position.key_positions + 1)
     if config.variant.positions == "relative":
         for distance in range(-position.relative_distance, position.relative_distance + 1):
             total += config.num_heads if distance >= 0 or not config.causal else 0

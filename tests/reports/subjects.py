@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from qkvary.inference.benchmark.records import DecodeRecord, Fact
+from qkvary.reports.analysis import analysis_report
 from qkvary.reports.decode import decode_report
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
+from tests.analysis.examples import change_layers, make_analysis
 from tests.inference.benchmark.made_up import make_record
 from tests.reports import plan_examples
 from tests.reports.synthetic import make_attention, make_summary, renamed
@@ -42,6 +44,10 @@ def decode(text: str = "") -> Report:
     return decode_report(_rename_record(make_record(), text))
 
 
+def analysis(text: str = "") -> Report:
+    return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
+
+
 def _rename_record(record: DecodeRecord, text: str) -> DecodeRecord:
     facts = tuple(Fact(name=text + one.name, value=text + one.value) for one in record.environment)
     return dataclasses.replace(
@@ -59,4 +65,5 @@ SUBJECTS: Mapping[str, Callable[[str], Report]] = {
     "training": training,
     "plan": plan,
     "decode": decode,
+    "analysis": analysis,
 }

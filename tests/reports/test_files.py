@@ -18,7 +18,10 @@ def test_files_are_where_they_belong(tmp_path: Path) -> None:
 
 
 def test_every_subject_is_written_in_every_usual_format(tmp_path: Path) -> None:
-    names = dict.fromkeys(SUBJECTS, "report.html") | {"plan": "plan.html"}
+    names = dict.fromkeys(SUBJECTS, "report.html") | {
+        "plan": "plan.html",
+        "analysis": "analysis.html",
+    }
     for subject, make in SUBJECTS.items():
         written = write_report(make(""), tmp_path / subject)
         assert written[0].name == names[subject]

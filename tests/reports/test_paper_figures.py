@@ -14,6 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
 from qkvary.literature.figures import load_published
 from qkvary.nn.terms import normalise_diagonal
+from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.reports.page import render_page
 from qkvary.reports.paper_charts import mean_curve, normalise_scores
 from qkvary.reports.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
@@ -21,12 +22,14 @@ from qkvary.reports.paper_records import Printed, StudyRecords, read_records
 from qkvary.reports.paper_report import paper_report
 from qkvary.reports.report import Bullets, Chart, Report, walk
 from qkvary.reports.run_tables import curve_table
+from qkvary.reports.samples import RunSamples
 from qkvary.reports.tables import Table, csv_field, read_csv_field, table_csv
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.samples import Sample
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from tests.studies.made_up import make_record
 
@@ -238,3 +241,49 @@ def test_scores_of_the_drawing_are_those_of_the_layer(is_scaled_first: bool) -> 
         documents=None,
     )
     np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=1e-14)
+
+
+def test_maps_of_all_variants_are_of_one_setting() -> None:
+    figure, study = PAPER_FIGURES["key-value-figure-3"], load_study("synthetic-published")
+    names = [one.name for one in study.settings if one.task.name == "reverse"][:2]
+
+    def maps(setting: str, variant: str) -> AttentionMaps:
+        return AttentionMaps(
+            setting=setting,
+            variant=variant,
+            seed=1,
+            run_key="",
+            maps=np.full((1, 2, 3, 3), 1 / 3),
+            tokens=("a", "b", "c"),
+            targets=(2, 1, 0),
+        )
+
+    places = [(names[1], "Q=K-V"), (names[0], "QKV"), (names[0], "(Q=K-V)+"), (names[0], "Q-K=V")]
+    known = StudyRecords(study=study, attention=tuple(maps(*place) for place in places))
+    report = paper_report(
+        [figure],
+        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
+    )
+    assert [one.caption for one in charts(report, figure.name)] == ["QKV", "(Q=K-V)+"]
+    assert report.data["figures"][0]["missing"] == ["Sort", "Swap", "Sub", "Copy"]
+
+
+def test_sets_are_those_of_a_run() -> None:
+    figure, study = PAPER_FIGURES["three-projections-figure-6"], load_study("anomaly-quick")
+    pictures = np.zeros((10, 3, 4, 4), dtype=np.uint8)
+    samples = tuple(Sample(text="", truth=truth, answer="1", pictures=pictures) for truth in "27")
+    runs = [
+        RunSamples(setting=setting, variant="QKV", seed=0, samples=samples)
+        for setting in ("noise, shuffled", "shuffled")
+    ]
+    known = StudyRecords(study=study, samples=tuple(runs))
+    report = paper_report(
+        [figure],
+        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
+    )
+    captions = [one.caption for one in charts(report, figure.name)]
+    assert captions == ["Number 2 is the anomaly", "Number 7 is the anomaly"]
+    assert "anomaly-quick; shuffled" in render_page(report)
+    nothing = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
+    assert charts(nothing, figure.name) == []
+    assert "qkvary study anomaly-paper --task anomaly" in render_page(nothing)

@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 from hypothesis import given
@@ -80,3 +81,14 @@ def test_ranges_are_never_empty(values: list[float], logarithmic: bool) -> None:
 def test_staircase_goes_across_before_it_goes_up() -> None:
     assert svg.staircase([(0, 9), (5, 3)], 20) == [(0, 9), (5, 9), (5, 3), (20, 3)]
     assert svg.staircase([], 20) == []
+
+
+@pytest.mark.parametrize(
+    ("high", "moved"), [(2.0, True), (2.2, False)], ids=["at the end", "before it"]
+)
+def test_the_last_value_of_an_axis_stays_inside(high: float, moved: bool) -> None:
+    scale = svg.Scale(low=1.0, high=high, start=50.0, end=390.0)
+    drawn = svg.x_axis(scale, 100.0, lambda value: f"{value:.1f} KiB", 1)
+    last = re.findall(r'<text x="([\d.]+)" y="116" class="tick (\w+)">2.0 KiB<', drawn)
+    place = "398" if moved else svg.number(scale(2.0))
+    assert last == [(place, "end" if moved else "middle")]

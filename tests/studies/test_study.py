@@ -3,6 +3,7 @@ import re
 
 import pytest
 
+from qkvary.arch.labels import format_label
 from qkvary.arch.named_networks import find_network
 from qkvary.studies.study import CrossSettingContrast, Study
 from tests.studies.toy_study import toy_study
@@ -41,6 +42,16 @@ def test_labels_become_canonical() -> None:
     study = changed(variants=("q,k,v", "q,k=v"), baseline="q,k,v")
     assert [cell.variant for cell in study.cells()] == ["QKV", "Q-K=V"] * 2
     assert [cell.run_key for cell in study.cells()] == [cell.run_key for cell in STUDY.cells()]
+
+
+def test_layers_may_have_variants_of_their_own() -> None:
+    network = dataclasses.replace(STUDY.settings[0].network, num_layers=3)
+    settings = (dataclasses.replace(STUDY.settings[0], network=network),)
+    study = changed(variants=("QKV", "q,k,v*1,q,k=v*2"), settings=settings, seeds=(3,))
+    first, second = study.cells()
+    assert (first.variant, second.variant) == ("QKV", "QKV*1,Q-K=V*2")
+    labels = [format_label(layer.variant) for layer in second.run.network.layers]
+    assert labels == ["QKV", "Q-K=V", "Q-K=V"]
 
 
 def test_each_learning_rate_is_a_run() -> None:

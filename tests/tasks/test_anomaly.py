@@ -1,6 +1,7 @@
 """Sets of ten images: their composition, what their order gives away, and who looks at it."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from torch import Tensor, nn
 from qkvary.arch.labels import parse_variant
 from qkvary.data import image_features
 from qkvary.data.image_features import DescribedImages, ImageFeatures
+from qkvary.data.images import Images, LoadedImages, find_images
+from qkvary.storage.errors import UsageError
 from qkvary.studies.set_anomaly import set_network
 from qkvary.tasks import anomaly
 from qkvary.tasks.anomaly import AnomalyTask
@@ -145,3 +148,59 @@ def test_noise_is_the_same_everywhere() -> None:
     assert noise.train.features[0, 0, :3].tolist() == pytest.approx(
         [-0.9242157, -0.4167399, -0.9751653], abs=1e-6
     )
+
+
+@pytest.mark.parametrize("order", ["shuffled", "last"])
+def test_samples_show_the_images_of_their_sets(
+    order: AnomalyOrder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(order)
+    monkeypatch.setattr(anomaly, "find_pictures", {"noise": None}.__getitem__)
+    assert task.samples(PointAtOddClass(1, 1)) == ()
+    grid = np.indices((CLASSES, IMAGES)).astype(np.uint8)
+    pictures = {"train": np.stack(tuple(grid), axis=-1)[..., None, None]}
+    monkeypatch.setattr(anomaly, "find_pictures", {"noise": pictures}.__getitem__)
+    samples = task.samples(PointAtOddClass(1, 1))
+    assert len(samples) == 2
+    for sample in samples:
+        assert sample.pictures is not None
+        classes, numbers = sample.pictures[:, :2, 0, 0].T
+        assert sample.answer == sample.truth
+        odd = int(sample.truth) - 1
+        assert order == "shuffled" or odd == 9
+        assert (classes == classes[odd]).sum() == 1
+        assert numbers.min() >= IMAGES - HELD_OUT
+    assert {one.answer for one in task.samples(PointAtLast(1, 1))} == {"10"}
+
+
+def test_pictures_are_sorted_like_their_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The packaged features have every second class, from the second on."""
+    drawn = np.random.default_rng(3)
+    labels = drawn.permutation(np.repeat(np.arange(6), 4))
+    pixels = np.stack((labels, np.arange(24)), axis=1).astype(np.uint8)[:, :, None, None]
+    part = Images(pixels, labels.astype(np.int64))
+    loaded = {"cifar100-10k": LoadedImages(part, part)}
+    monkeypatch.setattr(image_features, "find_images", loaded.__getitem__)
+    image_features.find_pictures.cache_clear()
+    found = image_features.find_pictures("cifar100-50")
+    image_features.find_pictures.cache_clear()
+    assert found is not None
+    assert found["train"].shape == (3, 4, 2, 1, 1)
+    for place, label in enumerate((1, 3, 5)):
+        grouped = image_features.group_by_class(
+            pixels[:, :, 0, 0].astype(np.float32), labels.astype(np.int64)
+        )
+        assert (found["test"][place, :, 0] == label).all()
+        np.testing.assert_array_equal(
+            found["test"][place, :, :, 0, 0], grouped.features[label].astype(np.uint8)
+        )
+    assert image_features.find_pictures("noise") is None
+
+
+def test_pictures_are_never_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
+    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
+    monkeypatch.setattr("qkvary.data.files.fetch", None)
+    assert find_images("cifar100") is None
+    with pytest.raises(UsageError, match="expected an image data set, got 'cifar'"):
+        find_images("cifar")

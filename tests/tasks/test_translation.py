@@ -202,6 +202,24 @@ def test_the_example_is_cross_attention_with_the_words_of_the_source(corpus: Pat
     assert example.tokens == ("<bos>", "A", "<unk>", "runs", ".", "<eos>")
     assert example.maps.shape == (1, 3, 7, 6)
     assert len(example.targets) == 7
+    encoder, decoder = example.beside
+    assert (encoder.kind, encoder.tokens) == ("encoder", example.tokens)
+    assert (encoder.maps.shape, decoder.maps.shape) == ((1, 3, 6, 6), (1, 3, 7, 7))
+    assert (example.kind, decoder.kind) == ("cross attention", "decoder")
+    assert decoder.tokens[0] == "<bos>"
+
+
+def test_samples_are_the_first_translations_of_the_validation(corpus: Path) -> None:
+    task = make_task(corpus)
+    model = make_model(task)
+    whole = task.translate(model, "validation")
+    samples = task.samples(model)
+    assert 0 < len(samples) == min(6, len(whole))
+    for index, sample in enumerate(samples):
+        assert sample.text == task.data.splits["validation"]["en"][index]
+        assert sample.truth == task.data.splits["validation"]["de"][index]
+        assert sample.answer == task.target_words.decode(whole[index])
+        assert sample.pictures is None
 
 
 def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

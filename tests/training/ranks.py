@@ -18,13 +18,14 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from qkvary.nn import linear as linear_module
@@ -70,6 +71,7 @@ def work(order: dict[str, Any], rank: int) -> None:
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
         linear_module.LARGE = order.get("large_product", linear_module.LARGE)
+        products = count_onednn()
         outcome = train(
             run,
             task,
@@ -93,8 +95,21 @@ def work(order: dict[str, Any], rank: int) -> None:
         "sha": outcome.state_sha256,
         "metrics": dict(outcome.metrics),
         "warnings": warnings,
+        "onednn_products": next(products),
     }
     (directory / f"rank-{rank}.json").write_text(json.dumps(found))
+
+
+def count_onednn() -> Iterator[int]:
+    """Count the products that go to oneDNN from now on; the next number is that of those before."""
+    counter, multiply = itertools.count(), linear_module._multiply
+
+    def counted(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        next(counter)
+        return multiply(x, weight, bias)
+
+    linear_module._multiply = counted
+    return counter
 
 
 def mutate(name: str, distribution: Distribution) -> None:

@@ -35,7 +35,7 @@ class AttentionStatistics:
         distances = _distances(weights)
         self.sums += torch.stack(_describe(weights, distances)).cpu()
         hidden = self._find_hidden(reading, weights)
-        visible = hidden == 0
+        visible = (hidden == 0).to(weights.dtype)
         uniform = visible / visible.sum(dim=-1, keepdim=True)
         self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0].cpu()
         scores = reading.scores.multiply()
@@ -84,20 +84,23 @@ class AttentionStatistics:
 
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
-    """Return |A - A^T|^2 and |A + A^T|^2 of each head, added up in float64."""
-    turned = matrix.mT
-    parts = (matrix - turned, matrix + turned)
-    return torch.stack([part.square().sum(dim=(-2, -1), dtype=torch.float64) for part in parts])
+    """Return |A - A^T|^2 and |A + A^T|^2 of each head; together they are 4 |A|^2."""
+    antisymmetric = _add_up((matrix - matrix.mT).square_())
+    return torch.stack((antisymmetric, 4 * _add_up(matrix.square()) - antisymmetric))
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sums over queries of entropy, distance and own weight, one for each head."""
-    both = (-2, -1)
     return (
-        torch.special.entr(weights).sum(dim=both, dtype=torch.float64),
-        (weights * distances).sum(dim=both, dtype=torch.float64),
+        _add_up(torch.special.entr(weights)),
+        torch.einsum("hij,ij->hi", weights, distances).sum(dim=-1, dtype=torch.float64),
         weights.diagonal(dim1=-2, dim2=-1).sum(dim=-1, dtype=torch.float64),
     )
+
+
+def _add_up(matrix: Tensor) -> Float[Tensor, " heads"]:
+    """Return the sum of each head: rows in their own format, which is fast, and then in float64."""
+    return matrix.sum(dim=-1).sum(dim=-1, dtype=torch.float64)
 
 
 def _distances(weights: Tensor) -> Float[Tensor, "rows rows"]:

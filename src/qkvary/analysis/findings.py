@@ -17,6 +17,8 @@ LARGE_SCORE_CHANGE = 1.0
 LARGE_FORECAST = 0.5
 """The forecast in nats per token above which the same holds."""
 ENERGY = 0.99
+MOST_NAMED = 6
+"""The layers that are named one by one."""
 TOKENS_PER_CHANNEL = 10
 """The tokens for each channel of the input below which its covariance is called uncertain."""
 
@@ -43,15 +45,8 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     if separate:
         found.append(
             "The forecast is of second order and takes changes of different tokens for "
-            "independent, without any training after the change: a size to compare layers by, not "
-            "a bound. It is of this text."
-        )
-    moved = [layer.number for layer in separate if layer.score_change > LARGE_SCORE_CHANGE]
-    if moved:
-        found.append(
-            f"In {_layers(moved)} one tensor moves scores by more than {LARGE_SCORE_CHANGE:g} "
-            "(root mean square), where the softmax is not near its second order: there the loss "
-            "can rise by much more than the forecast."
+            "independent, which makes it low: a size to compare layers by, not a bound. It is of "
+            "this text."
         )
     if separate and any("rotary" in layer.label for layer in separate):
         found.append(
@@ -111,25 +106,38 @@ def _say_likeness(layers: Sequence[LayerAnalysis]) -> str:
 
 
 def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Iterator[str]:
-    least, most = (choose(layers, key=_forecast) for choose in (min, max))
-    total = sum(map(_forecast, layers))
-    unit = "nats per token, without training"
-    if len(layers) == 1:
+    trusted = [layer for layer in layers if not is_uncertain(layer)]
+    lost = [layer for layer in layers if is_uncertain(layer)]
+    is_whole = len(layers) > 1 and not lost
+    together = f"; in {_all_layers(len(layers))} together by {_say_sum(layers)}" * is_whole
+    if trusted:
         yield (
-            f"One tensor for key and value is forecast to raise the loss of "
-            f"{fixed(analysis.loss)} by {_nats(total)} {unit}."
+            f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} "
+            f"by {_say_range(trusted)} nats per token, without training"
+            f"{together}."
         )
-        return
-    together = (
-        "in all of them by more than a second-order forecast can say"
-        if total > LARGE_FORECAST
-        else f"in all of them by {_nats(total)} if the layers add up"
+    if lost:
+        where = "every layer" if not trusted else _layers([layer.number for layer in lost])
+        most = max(layer.score_change for layer in lost)
+        yield (
+            f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
+            f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
+            f"{_say_sum(lost)} nats per token of the second order."
+        )
+
+
+def _say_range(layers: Sequence[LayerAnalysis]) -> str:
+    least, most = (choose(layers, key=_forecast) for choose in (min, max))
+    if len(layers) == 1:
+        return f"{_nats(least.forecast)} (layer {least.number})"
+    return (
+        f"{_nats(least.forecast)} (layer {least.number} alone) to {_nats(most.forecast)} (layer "
+        f"{most.number} alone)"
     )
-    yield (
-        f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} by "
-        f"{_nats(least.forecast)} (layer {least.number}) to {_nats(most.forecast)} (layer "
-        f"{most.number}) {unit}, if one layer is tied; {together}."
-    )
+
+
+def _say_sum(layers: Sequence[LayerAnalysis]) -> str:
+    return _nats(sum(map(_forecast, layers)))
 
 
 def _say_room(layers: Sequence[LayerAnalysis]) -> str:
@@ -165,5 +173,7 @@ def _all_layers(number: int) -> str:
 
 
 def _layers(numbers: Sequence[int]) -> str:
+    if len(numbers) > MOST_NAMED:
+        return f"{len(numbers)} layers"
     noun = "layer" if len(numbers) == 1 else "layers"
     return f"{noun} {listed([str(number) for number in numbers])}"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from qkvary.arch.labels import as_variant
+from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.data.model_configs import resolve_model
 from qkvary.text.units import parse_count, parse_share
@@ -27,7 +27,7 @@ class Configured(Protocol):
         ...
 
 
-Labels = str | Variant | Sequence[str | Variant]
+Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 
 
@@ -42,9 +42,9 @@ def load(
 
     Args:
         checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
-            ``.bin``, a character model, or a folder for transformers.
-        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, or a
-            ``tok512.bin``.
+            ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
+        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, a
+            ``tok512.bin``, or a ``.model`` of SentencePiece.
         device: The device of the network.
         dtype: The number format of the network; as stored by default.
 
@@ -85,14 +85,14 @@ def find_model(given: str | Path | Model | Network | Configured) -> Model:
     return as_model(config)
 
 
-def read_labels(given: Labels) -> tuple[Variant, ...]:
+def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
     """Return variants that are given as one or several values or labels.
 
     Raises:
         ValueError: for a label that cannot be read.
     """
     several = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
-    return tuple(map(as_variant, several))
+    return tuple(map(as_label, several))
 
 
 def read_count(given: int | str) -> int:

@@ -55,4 +55,6 @@ def run_study(
             "resumes where it stopped"
         )
     results = gather_results(chosen, store)
-    return Result(results.summary, study_report(results.summary, results.attention))
+    return Result(
+        results.summary, study_report(results.summary, results.attention, results.samples)
+    )

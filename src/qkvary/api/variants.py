@@ -6,6 +6,7 @@ from pathlib import Path
 
 from qkvary.api.models import Configured, Labels, find_model, read_count, read_labels
 from qkvary.api.results import Result
+from qkvary.arch.labels import as_variant
 from qkvary.arch.models import Model
 from qkvary.arch.networks import Network
 from qkvary.arch.table import VARIANTS
@@ -38,7 +39,8 @@ def variants(
     Raises:
         ValueError: for an unknown label, or a variant that does not fit the layer.
     """
-    chosen = read_labels(labels)
+    # What differs by layer is no variant of one layer, which is counted here.
+    chosen = tuple(map(as_variant, read_labels(labels)))
     layer = choose_layer(
         None if model is None else find_model(model),
         d_model=d_model,

@@ -92,7 +92,9 @@ class PositionConfig:
     plus_features: int = 10
     """m, the channels of the 2D sinusoid of ``+``."""
     plus_per_head: bool = False
-    """One map per head (character model) instead of one per layer."""
+    """One map per head (character model) instead of one per layer, also of key biases."""
+    key_positions: int = field(default=1024, metadata=ADDED_LATER)
+    """Key positions with a bias of their own; those beyond have that of the last."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5
@@ -115,6 +117,8 @@ class PositionConfig:
             raise ValueError(f"expected a positive and finite rotary base, got {self.rotary_base}")
         if not 0 < self.rotary_fraction <= 1:
             raise ValueError(f"expected a rotary fraction in (0, 1], got {self.rotary_fraction}")
+        if self.key_positions < 1:
+            raise ValueError(f"expected at least 1 key position, got {self.key_positions}")
         if self.relative_distance < 1:
             raise ValueError(
                 f"expected a relative distance of at least 1, got {self.relative_distance}"

@@ -7,7 +7,7 @@ from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Role, Source
 from qkvary.arch.terms import CORES
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant, LayerVariants, Variant
 from qkvary.text.names import listed
 
 _ROLES: tuple[Role, ...] = ("query", "key", "value")
@@ -18,15 +18,17 @@ _FORMS = {
 }
 
 
-def describe(variant: Variant) -> str:
+def describe(variant: AnyVariant) -> str:
     """Return what the variant means, in one sentence without a final period.
 
     Args:
-        variant: Any variant.
+        variant: Any variant, or one for each layer.
 
     Returns:
         For example "query learned; key and value read one projection".
     """
+    if isinstance(variant, LayerVariants):
+        return _describe_layers(variant)
     parts = _describe_sources(variant)
     if variant.num_kv_heads == 1:
         parts.append("one KV head, read by every query head")
@@ -49,6 +51,15 @@ def describe(variant: Variant) -> str:
     if CORES[variant.core].words:
         parts.append(CORES[variant.core].words)
     return "; ".join(parts)
+
+
+def _describe_layers(variant: LayerVariants) -> str:
+    parts, last = list[str](), 0
+    for one, count in variant.runs:
+        first, last = last + 1, last + count
+        where = f"layer {first}" if count == 1 else f"layers {first} to {last}"
+        parts.append(f"{where}: {describe(one)}")
+    return ". ".join(parts)
 
 
 def name_changes(variant: Variant, baseline: Variant) -> str:

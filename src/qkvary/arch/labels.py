@@ -1,7 +1,8 @@
 """The spelling of variants: one canonical label each; the papers' labels and tuples are read too.
 
 Grammar (docs/decisions/0002): ``BASE[/heads][+][@option...]``. BASE is a label such as ``Q-K=V`` or
-a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``.
+a tuple such as ``q,k=v``; a role may carry a mark: ``Q[residual]``, ``Q[map]``, ``K[r16]``. Layers
+that differ are labels with numbers of layers, ``QKV*3,Q-K=V*3`` (docs/decisions/0028).
 """
 
 import difflib
@@ -10,7 +11,14 @@ from functools import lru_cache
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
-from qkvary.arch.variants import QueryForm, Rank, Variant
+from qkvary.arch.variants import (
+    AnyVariant,
+    LayerVariants,
+    QueryForm,
+    Rank,
+    Variant,
+    join_layers,
+)
 
 _ALIASES = {
     "MHA": "QKV",
@@ -28,6 +36,9 @@ _ALIASES = {
 }
 """Names used in the papers' texts and code, in capitals."""
 
+MOST_LAYERS = 10_000
+"""Layers of a label beyond this are a typing error."""
+
 _FORMS: dict[str, QueryForm] = {
     "residual": "residual",
     "residual-gelu": "residual-gelu",
@@ -38,18 +49,21 @@ _SHAPE = re.compile(
     r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
 )
 _HEADS = re.compile(r"(?P<tied>Q-)?(?:(?P<mqa>MQA)|GQA-(?P<count>\d+))", re.IGNORECASE)
+_RUN = re.compile(r"(?P<label>[^*]+?)\*(?P<count>\d{1,9})(?:,|$)")
 _MARK = re.compile(r"\[([^\]]*)\]")
 
 
-def format_label(variant: Variant) -> str:
+def format_label(variant: AnyVariant) -> str:
     """Return the canonical label: the papers' name where there is one.
 
     Args:
-        variant: Any variant.
+        variant: Any variant, or one for each layer.
 
     Returns:
-        A label that ``parse_variant`` reads back to an equal value.
+        A label that ``parse_label`` reads back to an equal value.
     """
+    if isinstance(variant, LayerVariants):
+        return ",".join(f"{format_label(one)}*{count}" for one, count in variant.runs)
     base, heads = variant.sharing.format_label(_marks(variant)), variant.num_kv_heads
     if heads is not None:
         prefix = {"QKV": "", "Q-K=V": "Q-"}.get(base)
@@ -76,6 +90,8 @@ def parse_variant(text: str) -> Variant:
         ValueError: for an unknown spelling (with the nearest known) or a product without meaning.
     """
     compact = "".join(text.split()).replace("–", "-").replace("−", "-")
+    if "*" in compact:
+        raise ValueError(f"expected one variant, got one for each layer, {text!r}")
     compact = _ALIASES.get(compact.upper(), compact)
     compact = re.sub(r"^\((.*?)\)(\+|/|@|$)", r"\1\2", compact)
     match = _SHAPE.fullmatch(compact)
@@ -100,7 +116,61 @@ def parse_variant(text: str) -> Variant:
     return Variant(**fields)  # pyright: ignore[reportArgumentType]
 
 
-def as_variant(given: Variant | str) -> Variant:
+def parse_label(text: str) -> AnyVariant:
+    """Read a label or a tuple spelling, or several with their numbers of layers.
+
+    Args:
+        text: As :func:`parse_variant`, or for example ``QKV*3,Q-K=V*3``.
+
+    Raises:
+        ValueError: as :func:`parse_variant`, or for numbers of layers that cannot be read.
+    """
+    compact = "".join(text.split())
+    if "*" not in compact:
+        return parse_variant(text)
+    runs = [*_RUN.finditer(compact)]
+    if sum(len(run[0]) for run in runs) != len(compact) or compact.endswith(","):
+        raise ValueError(
+            f"expected a number of layers behind each variant, as in QKV*3,Q-K=V*3, got {text!r}"
+        )
+    counts = [int(run["count"]) for run in runs]
+    if min(counts) < 1 or sum(counts) > MOST_LAYERS:
+        raise ValueError(
+            f"expected from 1 to {MOST_LAYERS:,} layers in {text!r}, got {min(counts)} and "
+            f"{sum(counts):,} in all"
+        )
+    variants = [parse_variant(run["label"]) for run in runs]
+    layers = [one for one, count in zip(variants, counts, strict=True) for _ in range(count)]
+    joined = join_layers(layers)
+    if len({*variants}) == 1:
+        raise ValueError(
+            f"expected several variants with numbers of layers, got {text!r}; the one variant of "
+            f"all layers is {format_label(variants[0])}"
+        )
+    return joined
+
+
+def canonical_label(text: str) -> str:
+    """Return the canonical spelling of a label.
+
+    Raises:
+        ValueError: as :func:`parse_label`.
+    """
+    return format_label(parse_label(text))
+
+
+def as_label(given: AnyVariant | str) -> AnyVariant:
+    """Return one variant or those of layers as they are, or read their label.
+
+    Raises:
+        ValueError: as :func:`parse_label`, or for something else.
+    """
+    if isinstance(given, LayerVariants):
+        return given
+    return parse_label(given) if isinstance(given, str) else as_variant(given)
+
+
+def as_variant(given: AnyVariant | str) -> Variant:
     """Return a variant as it is, or read its label.
 
     Raises:
@@ -108,6 +178,10 @@ def as_variant(given: Variant | str) -> Variant:
     """
     if isinstance(given, Variant):
         return given
+    if isinstance(given, LayerVariants):
+        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+            f"expected one variant, got one for each layer, {format_label(given)!r}"
+        )
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
             f"expected a variant or its label such as 'Q-K=V', got {given!r}"

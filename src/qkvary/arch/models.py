@@ -29,7 +29,7 @@ from qkvary.arch.networks import (
     VisionTransformerConfig,
 )
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant, Variant
 
 Made = TypeVar("Made")
 
@@ -78,19 +78,19 @@ class Model:
         """Whether it decodes token by token, so that a cache has a meaning."""
         return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
 
-    def with_variant(self, variant: Variant) -> "Model":
+    def with_variant(self, variant: AnyVariant) -> "Model":
         """Return the same model with every attention layer sharing as ``variant`` says.
 
         Windows, rotation and the reading of other layers stay. Cross attention shares likewise.
 
         Raises:
-            ValueError: where the variant does not fit a layer, or the layer has no projections of
-                its own to share.
+            ValueError: where the variant does not fit a layer, the layer has no projections of its
+                own to share, or there are variants of another number of layers.
         """
-        layers = tuple(map_layers(self.layers, lambda layer: share_layer(layer, variant)))
+        layers = _share_layers(self.layers, variant)
         if self.encoder is None:
             return dataclasses.replace(self, layers=layers)
-        stack = tuple(map_layers(self.encoder.layers, lambda layer: share_layer(layer, variant)))
+        stack = _share_layers(self.encoder.layers, variant)
         return dataclasses.replace(
             self, layers=layers, encoder=dataclasses.replace(self.encoder, layers=stack)
         )
@@ -110,6 +110,19 @@ class Encoder:
     """The matrices from the input to tokens, per token that leaves them."""
     positions: tuple[Table, ...] = ()
     """Learned or stored absolute positions."""
+
+
+def _share_layers(layers: tuple[Layer, ...], variant: AnyVariant) -> tuple[Layer, ...]:
+    if isinstance(variant, Variant):
+        return tuple(map_layers(layers, lambda layer: share_layer(layer, variant)))
+    variant.check_layers(len(layers))
+    # One object for layers that are alike, by which they are counted.
+    made: dict[tuple[int, Variant], Layer] = {}
+    pairs = [*zip(layers, variant.layers, strict=True)]
+    for layer, own in pairs:
+        if (id(layer), own) not in made:
+            made[id(layer), own] = share_layer(layer, own)
+    return tuple(made[id(layer), own] for layer, own in pairs)
 
 
 def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[Made]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from qkvary.arch.choices import given_sizes
-from qkvary.arch.labels import as_variant
+from qkvary.arch.labels import as_label
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import (
     gpt_124m,
@@ -17,7 +17,7 @@ from qkvary.arch.published_networks import (
     make_portable,
     modern_network,
 )
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant, Variant, map_variants
 from qkvary.text.names import find_name, spell, suggest
 
 _IDENTITY = gpt_124m("I-K-V")
@@ -70,7 +70,7 @@ def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:
     return find_name(ALIASES.get(spell(name), name), choices)
 
 
-def find_network(name: str, variant: Variant | str | None = None) -> LanguageModelConfig:
+def find_network(name: str, variant: AnyVariant | str | None = None) -> LanguageModelConfig:
     """Return the network of a name.
 
     Args:
@@ -89,7 +89,7 @@ def find_network(name: str, variant: Variant | str | None = None) -> LanguageMod
 def choose_network(
     given: LanguageModelConfig | str | None,
     sizes: Mapping[str, int | None],
-    variant: Variant | str | None = None,
+    variant: AnyVariant | str | None = None,
 ) -> LanguageModelConfig:
     """Return a given network, that of a name, or a modern one of given sizes.
 
@@ -108,8 +108,13 @@ def choose_network(
     return _vary(modern_network(**own) if given is None else given, variant)
 
 
-def _vary(network: LanguageModelConfig, variant: Variant | str | None) -> LanguageModelConfig:
+def _vary(network: LanguageModelConfig, variant: AnyVariant | str | None) -> LanguageModelConfig:
     if variant is None:
         return network
     own = network.layers[0].variant
-    return network.with_variant(as_variant(variant).keep_positions(own))
+    return network.with_variant(keep_positions(as_label(variant), own))
+
+
+def keep_positions(variant: AnyVariant, own: Variant) -> AnyVariant:
+    """Return a variant with the positions of a network's own, if it names none."""
+    return map_variants(variant, lambda one: one.keep_positions(own))

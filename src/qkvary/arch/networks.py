@@ -11,7 +11,7 @@ from typing import Literal, Self
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
-from qkvary.arch.variants import QKV, Variant
+from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
 Norm = Literal["layernorm", "rmsnorm", "none"]
@@ -128,8 +128,24 @@ class Network:
         """Width of the residual stream."""
         return self.layers[0].d_model
 
-    def with_variant(self, variant: Variant) -> Self:
-        """Return the same network with another attention variant in every layer."""
+    @property
+    def variant(self) -> AnyVariant:
+        """The variant of all layers, or that of each."""
+        return join_layers([layer.variant for layer in self.layers])
+
+    def with_variant(self, variant: AnyVariant) -> Self:
+        """Return the same network with another attention variant in every layer.
+
+        Raises:
+            ValueError: if it does not fit the network, or is that of another number of layers.
+        """
+        if not isinstance(variant, Variant):
+            variant.check_layers(self.num_layers)
+            layers = tuple(
+                dataclasses.replace(layer, variant=own)
+                for layer, own in zip(self.layers, variant.layers, strict=True)
+            )
+            return dataclasses.replace(self, attention=layers)
         if isinstance(self.attention, tuple):
             layers = tuple(dataclasses.replace(layer, variant=variant) for layer in self.attention)
             return dataclasses.replace(self, attention=layers)

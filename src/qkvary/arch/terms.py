@@ -19,6 +19,8 @@ class ScoreTerms:
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
+    key_bias: bool = False
+    """What ``+`` is as a function: scores become tau a_ij + b(j), both learned as they are."""
     positions: ScorePosition = "none"
     """A joint (i, j) position term in the scores."""
     decoupled: int | None = None
@@ -177,6 +179,13 @@ TERMS: tuple[TermEntry, ...] = (
         is_symmetric=False,
     ),
     TermEntry(
+        "key_bias",
+        "key_bias",
+        "scores become tau a_ij + b(j): a temperature and a table of biases of key positions",
+        "τ {scores} + 1 bᵀ",
+        is_symmetric=False,
+    ),
+    TermEntry(
         "relative",
         "positions",
         "a learned bias per head and distance i-j is added to the scores",
@@ -195,7 +204,10 @@ TERMS: tuple[TermEntry, ...] = (
 )
 """Every term, in the order of application."""
 
-_ANY = ("plus", "positions", "decoupled", "window", "stride", "diagonal", "temperature")
+_ANY = (
+    *("plus", "key_bias", "positions", "decoupled"),
+    *("window", "stride", "diagonal", "temperature"),
+)
 
 CORES: Mapping[str, CoreEntry] = {
     core.name: core
@@ -242,5 +254,6 @@ OPTIONS: Mapping[str, Option] = {
     "core": Option(
         "{}", f"({'|'.join(name for name in CORES if name != 'softmax')})", "sima, soft"
     ),
+    "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
 }
 """The options of labels by field, in their order."""

@@ -3,6 +3,8 @@
 Sizes live in ``arch.attention``; the spelling of labels in ``arch.labels``.
 """
 
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -184,6 +186,8 @@ class Variant(ScoreTerms):
                 f"expected a stride of at least 2 tokens, got {self.stride}; without a stride "
                 "every distance is seen"
             )
+        if self.plus and self.key_bias:
+            raise ValueError("expected + or key-bias, got both, which are one function")
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
         compares_itself = self.sharing.is_symmetric and self.query_form != "map"
@@ -261,3 +265,64 @@ class Variant(ScoreTerms):
 
 QKV = Variant(sharing=share("q", "k", "v"))
 """Standard attention, the baseline of every comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerVariants:
+    """The variants of a network whose layers do not all have the same, from the first to the last.
+
+    Raises:
+        ValueError: for a run without layers, or neighbours that are one run.
+    """
+
+    runs: tuple[tuple[Variant, int], ...]
+    """Variants with the number of layers in a row that have them."""
+
+    def __post_init__(self) -> None:
+        if any(count < 1 for _, count in self.runs):
+            raise ValueError("expected at least 1 layer of each variant, got 0")
+        if len(self.runs) < 2:
+            raise ValueError(
+                "expected at least two variants for layers, such as QKV*3,Q-K=V*3; one variant of "
+                "all layers has no number"
+            )
+        if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
+            raise ValueError("expected neighbouring layers of one variant as one number, got two")
+
+    @property
+    def layers(self) -> tuple[Variant, ...]:
+        """The variant of each layer."""
+        return tuple(variant for variant, count in self.runs for _ in range(count))
+
+    def check_layers(self, num_layers: int) -> None:
+        """Refuse a network of another number of layers.
+
+        Raises:
+            ValueError: with both numbers.
+        """
+        # Sizes come from text: the layers may be too many to list.
+        given = sum(count for _, count in self.runs)
+        if given != num_layers:
+            raise ValueError(
+                f"expected variants of the {num_layers} layers of the network, got {given}"
+            )
+
+
+AnyVariant = Variant | LayerVariants
+"""One variant for all layers of a network, or one for each."""
+
+
+def join_layers(variants: Sequence[Variant]) -> AnyVariant:
+    """Return the variants of layers as one value."""
+    runs: list[tuple[Variant, int]] = []
+    for variant in variants:
+        before = runs.pop() if runs and runs[-1][0] == variant else (variant, 0)
+        runs.append((variant, before[1] + 1))
+    return runs[0][0] if len(runs) == 1 else LayerVariants(tuple(runs))
+
+
+def map_variants(variant: AnyVariant, change: Callable[[Variant], Variant]) -> AnyVariant:
+    """Apply a function to the one variant, or to each."""
+    if isinstance(variant, Variant):
+        return change(variant)
+    return join_layers([change(one) for one in variant.layers])

@@ -83,7 +83,8 @@ def require_tokenizer(
     Args:
         loaded: The checkpoint.
         name: Its name or path.
-        reference: As for :func:`load_tokenizer`, or a ``tok512.bin`` of llama2.c; None for its own.
+        reference: As for :func:`load_tokenizer`, a ``tok512.bin`` of llama2.c or a ``.model`` of
+            SentencePiece; None for its own.
 
     Raises:
         UsageError: if it has none, has one and another is named, or the named one does not fit.
@@ -95,7 +96,8 @@ def require_tokenizer(
         files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
         raise UsageError(
             f"{name} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
-            "with --tokenizer (gpt2, bytes, a tokenizer.json, or a tok512.bin of llama2.c)"
+            "with --tokenizer (gpt2, bytes, a tokenizer.json, a tok512.bin of llama2.c, or a "
+            ".model of SentencePiece)"
         )
     if loaded.tokenizer is not None:
         raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")
@@ -113,10 +115,12 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
         # A network of 256 tokens has no separator.
         return ByteTokenizer(has_separator=vocabulary > BYTES)
     path = Path(reference).expanduser()
-    if path.suffix != ".bin":
+    if path.suffix not in (".bin", ".model"):
         return load_tokenizer(reference)
     data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
     try:
+        if path.suffix == ".model":
+            return import_module("qkvary.checkpoints.sentencepiece").read_pieces(data, str(path))
         return import_module("qkvary.checkpoints.formats.llama2c").read_tokenizer(
             data, vocabulary, str(path)
         )

@@ -106,10 +106,13 @@ class Measuring:
             help="Context at which peak memory is compared with the formula; 0 for the cases only.",
         ),
     ] = DEFAULT_MEMORY_CONTEXT
-    memory: Annotated[bool, Parameter(help="Measure peak memory, each time in a new process.")] = (
-        True
-    )
-    transformers: Annotated[bool, Parameter(help="Measure transformers' generate too.")] = True
+    memory: Annotated[
+        bool,
+        Parameter(negative="--no-memory", help="Measure peak memory, each time in a new process."),
+    ] = True
+    transformers: Annotated[
+        bool, Parameter(negative="--no-transformers", help="Measure transformers' generate too.")
+    ] = True
 
 
 DEFAULT_CASES = Cases()
@@ -120,7 +123,6 @@ Variants = Annotated[
     tuple[str, ...],
     Parameter(
         name=("--variant", "--variants"),
-        negative=(),
         consume_multiple=(1, None),
         show_default=False,
         help="Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "

@@ -27,7 +27,6 @@ VariantLabels = Annotated[
     tuple[str, ...],
     Parameter(
         name=("--variant", "--variants"),
-        negative=(),
         consume_multiple=(1, None),
         help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
         completer=complete_variant,
@@ -48,6 +47,4 @@ EncoderTokens = Annotated[
     ),
 ]
 WeightFormat = Annotated[str, Parameter(help="Format of the weights: fp32, bf16, fp8, int8, int4.")]
-Decimal = Annotated[
-    bool, Parameter(negative=(), help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.")
-]
+Decimal = Annotated[bool, Parameter(help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.")]

@@ -48,21 +48,21 @@ def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
         yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
 
 
-Json = Annotated[
-    bool, Parameter(name="--json", negative=(), help="Print one JSON document and nothing else.")
-]
+Json = Annotated[bool, Parameter(name="--json", help="Print one JSON document and nothing else.")]
 Out = Annotated[Path, Parameter(help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path,
     Parameter(
-        help="A name (tiny, tiny-k), or a folder or file: our own, a llama2.c .bin, a character "
-        "model.",
+        help="A name (tiny, tiny-k), or a folder or file: our own, a .gguf, a llama2.c .bin, "
+        "a character model.",
         completer=complete_checkpoint,
     ),
 ]
 CheckpointTokenizer = Annotated[
     str | None,
-    Parameter(help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, or a tok512.bin."),
+    Parameter(
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+    ),
 ]
 Device = Annotated[str, Parameter(help="Device: cpu, cuda, cuda:1, mps.")]
 NetworkDtype = Annotated[
@@ -111,18 +111,15 @@ class Part(Where):
         None
     )
     tasks: Annotated[
-        tuple[str, ...],
-        Parameter(name="--task", negative=(), help="Only this task; repeat it for more."),
+        tuple[str, ...], Parameter(name="--task", help="Only this task; repeat it for more.")
     ] = ()
     settings: Annotated[
-        tuple[str, ...],
-        Parameter(name="--setting", negative=(), help="Only this setting; repeat it for more."),
+        tuple[str, ...], Parameter(name="--setting", help="Only this setting; repeat it for more.")
     ] = ()
     variants: Annotated[
         tuple[str, ...],
         Parameter(
             name="--variant",
-            negative=(),
             help="Only this variant and the baseline; repeat it for more.",
             completer=complete_variant,
         ),

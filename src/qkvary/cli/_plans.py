@@ -41,10 +41,7 @@ class Purpose:
         Precision, Parameter(help="Training: 16-bit with 32-bit master weights, or fp32.")
     ] = "mixed"
     checkpointing: Annotated[
-        bool,
-        Parameter(
-            negative=(), help="Training: store only each block's input and recompute the block."
-        ),
+        bool, Parameter(help="Training: store only each block's input and recompute the block.")
     ] = False
     utilization: Annotated[
         str, Parameter(help="Training: the share of the matrix rate reached.")

@@ -61,14 +61,15 @@ class Changes:
         Parameter(help="Action at a step with a non-finite loss or gradient: stop, or skip."),
     ] = None
     spike_guard: Annotated[
-        bool | None, Parameter(help="End a run whose loss stays far above earlier ones.")
+        bool | None,
+        Parameter(
+            negative="--no-spike-guard", help="End a run whose loss stays far above earlier ones."
+        ),
     ] = None
     protocol: Annotated[
         Protocol | None, Parameter(help="packed, or padded-paper: the published one.")
     ] = None
-    document_mask: Annotated[
-        bool, Parameter(negative=(), help="Attend within a document only.")
-    ] = False
+    document_mask: Annotated[bool, Parameter(help="Attend within a document only.")] = False
 
 
 @Parameter(name="*")
@@ -82,12 +83,12 @@ class Computing:
     precision: Annotated[
         Precision | None, Parameter(help="full, or bf16: products in bfloat16.")
     ] = None
-    compile: Annotated[bool | None, Parameter(help="Compile the network with torch.")] = None
+    compile: Annotated[
+        bool | None, Parameter(negative="--no-compile", help="Compile the network with torch.")
+    ] = None
     recompute_blocks: Annotated[
         bool | None,
-        Parameter(
-            negative=(), help="Recompute blocks for their gradient: less memory, a third more work."
-        ),
+        Parameter(help="Recompute blocks for their gradient: less memory, a third more work."),
     ] = None
     threads: Annotated[
         int | None,
@@ -120,14 +121,11 @@ class Running:
     allow_change: Annotated[
         bool,
         Parameter(
-            negative=(),
             help="Resume runs that were begun with other threads, another device or another "
-            "--micro-batch-size.",
+            "--micro-batch-size."
         ),
     ] = False
-    anew: Annotated[bool, Parameter(negative=(), help="Leave such runs, and begin new ones.")] = (
-        False
-    )
+    anew: Annotated[bool, Parameter(help="Leave such runs, and begin new ones.")] = False
     strategy: Annotated[
         Literal["ddp", "fsdp"],
         Parameter(

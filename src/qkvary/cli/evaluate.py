@@ -49,7 +49,6 @@ class Reading:
     data: Annotated[
         tuple[Path, ...],
         Parameter(
-            negative=(),
             consume_multiple=(1, None),
             help="Text: files or folders of .txt and .jsonl, or a prepared set.",
         ),
@@ -68,7 +67,7 @@ class Reading:
         ),
     ] = None
     joined: Annotated[
-        bool, Parameter(negative=(), help="Read documents one after the other, not separately.")
+        bool, Parameter(help="Read documents one after the other, not separately.")
     ] = False
     lengths: Annotated[
         str | None,

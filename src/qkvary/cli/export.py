@@ -1,60 +1,93 @@
-"""Write a language model for transformers: its own class, or stock GPT-2 or Llama."""
+"""Write a language model for other programs: transformers, or llama.cpp."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from rich.text import Text
 
-from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import Checkpoint, Json
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
 from qkvary.cli._output import console, print_json, printable
-from qkvary.storage.durable import check_folder
+from qkvary.storage.durable import check_file, check_folder
+from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
 
-Out = Annotated[Path, Parameter(help="Folder to write.")]
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+
+Out = Annotated[Path, Parameter(help="Folder to write; with --to gguf, a file.")]
 To = Annotated[
-    Literal["transformers", "gpt2", "llama"],
+    Literal["transformers", "gpt2", "llama", "deepseek", "gguf"],
     Parameter(
-        help="transformers keeps the sharing; gpt2 and llama (rotary networks) store "
-        "copies, for any engine."
+        help="transformers keeps the sharing; gpt2, llama and deepseek store "
+        "what engines know; gguf is a file for llama.cpp.",
     ),
+]
+Weights = Annotated[
+    Literal["f32", "f16", "bf16", "q8_0"] | None,
+    Parameter(name="--weights", help="With --to gguf: type of the matrices, f32 if not given."),
 ]
 
 
 def command(
-    checkpoint: Checkpoint, /, *, out: Out, to: To = "transformers", json_output: Json = False
+    checkpoint: Checkpoint,
+    /,
+    *,
+    out: Out,
+    to: To = "transformers",
+    weights: Weights = None,
+    tokenizer: CheckpointTokenizer = None,
+    json_output: Json = False,
 ) -> None:
-    """Write a language model for transformers: its own class, or stock GPT-2 or Llama.
+    """Write a language model for other programs: transformers, or llama.cpp.
 
-    Logits stay equal up to rounding. A network that the architecture cannot express is refused;
+    Logits stay equal up to rounding. A network that the other program cannot express is refused;
     losses are listed: stock architectures store copies of shared projections.
     """
+    if weights is not None and to != "gguf":
+        raise UsageError(f"expected --weights with --to gguf, got --to {to}")
+    write = _write_gguf if to == "gguf" else _write_folder
+    found = write(checkpoint, out, to, weights, tokenizer)
+    if json_output:
+        print_json({"checkpoint": checkpoint, "out": out, "to": to, **found})
+        return
+    screen = console()
+    size = sum(found["files"].values())
+    files = "1 file" if len(found["files"]) == 1 else f"{len(found['files'])} files"
+    line = f"{out}: {found['architecture']}, {files}, {size:,} bytes"
+    screen.print(Text(printable(line)))
+    for note in found["notes"]:
+        screen.print(Text(printable(f"- {note}"), style="dim"))
+
+
+def _load(checkpoint: Path, tokenizer: str | None) -> "LoadedModel":
+    loaded = load_checkpoint(checkpoint)
+    return loaded if tokenizer is None else require_tokenizer(loaded, checkpoint, tokenizer)[0]
+
+
+def _write_folder(
+    checkpoint: Path, out: Path, to: Any, _weights: object, tokenizer: str | None
+) -> dict[str, Any]:
     require("transformers")
     from qkvary.checkpoints.huggingface.folders import export_folder
 
     check_folder(out.absolute().parent)
-    exported = export_folder(load_checkpoint(checkpoint), out, to=to)
-    if json_output:
-        print_json(
-            {
-                "checkpoint": checkpoint,
-                "out": out,
-                "to": to,
-                "architecture": exported.architecture,
-                "files": exported.files,
-                "notes": exported.notes,
-            }
-        )
-        return
-    screen = console()
-    size = sum(exported.files.values())
-    screen.print(
-        Text(
-            printable(
-                f"{out}: {exported.architecture}, {len(exported.files)} files, {size:,} bytes"
-            )
-        )
-    )
-    for note in exported.notes:
-        screen.print(Text(printable(f"- {note}"), style="dim"))
+    exported = export_folder(_load(checkpoint, tokenizer), out, to=to)
+    return exported._asdict()
+
+
+def _write_gguf(
+    checkpoint: Path, out: Path, _to: object, weights: Any, tokenizer: str | None
+) -> dict[str, Any]:
+    from qkvary.checkpoints.gguf.export import export_gguf
+
+    check_file(out)
+    kind = weights or "f32"
+    exported = export_gguf(_load(checkpoint, tokenizer), out, kind)
+    return {
+        "architecture": exported.architecture,
+        "files": {out.name: exported.size},
+        "notes": exported.notes,
+        "weights": kind,
+    }

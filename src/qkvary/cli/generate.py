@@ -55,14 +55,11 @@ Tokens = Annotated[
         help="Maximum new tokens. As many as the model has positions for, up to 256, if not given.",
     ),
 ]
-Stop = Annotated[
-    tuple[str, ...], Parameter(negative=(), help="End before this text; repeat it for more.")
-]
+Stop = Annotated[tuple[str, ...], Parameter(help="End before this text; repeat it for more.")]
 Logprobs = Annotated[
     bool,
     Parameter(
-        negative=(),
-        help="Print the log-probability of each token (nats, before penalty, scaling and filters).",
+        help="Print the log-probability of each token (nats, before penalty, scaling and filters)."
     ),
 ]
 
@@ -115,10 +112,7 @@ class Running:
     weights: NetworkWeights = None
     deterministic_batch: Annotated[
         bool,
-        Parameter(
-            negative=(),
-            help="Compute each prompt separately, so that no bit depends on the others.",
-        ),
+        Parameter(help="Compute each prompt separately, so that no bit depends on the others."),
     ] = False
 
 

@@ -75,7 +75,7 @@ def summarise(name: str) -> str:
 def build_app() -> "App":
     """Return the app with every command registered but none imported."""
     # The library takes longer to import than the help takes to print.
-    from cyclopts import App
+    from cyclopts import App, Parameter
 
     from qkvary.cli._output import console
 
@@ -87,6 +87,8 @@ def build_app() -> "App":
         version=_version,
         suppress_keyboard_interrupt=False,
         result_action="return_value",
+        # An option has no opposite unless it names one.
+        default_parameter=Parameter(negative=()),
         console=console(width=HELP_WIDTH),
         error_console=console(sys.stderr, width=HELP_WIDTH),
     )

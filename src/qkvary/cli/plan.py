@@ -31,7 +31,7 @@ PlanFolder = Annotated[
 ]
 PlanFormats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="Format to write to --out; repeat it for more."),
+    Parameter(name="--format", help="Format to write to --out; repeat it for more."),
 ]
 
 

@@ -29,9 +29,7 @@ Name = Annotated[
 ]
 Verdicts = Annotated[
     tuple[VerdictChoice, ...],
-    Parameter(
-        negative=(), show_default=False, help="Only figures with this verdict; repeat it for more."
-    ),
+    Parameter(show_default=False, help="Only figures with this verdict; repeat it for more."),
 ]
 
 

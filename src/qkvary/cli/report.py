@@ -38,7 +38,7 @@ StudyName = Annotated[
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="Format to write; repeat it for more."),
+    Parameter(name="--format", help="Format to write; repeat it for more."),
 ]
 Target = Annotated[
     Path | None,
@@ -67,7 +67,7 @@ def command(
         name = page_name(store, chosen)
     folder = report_folder(name, out) if to is None else to
     if training is None:
-        shown = study_report(results.summary, results.attention)
+        shown = study_report(results.summary, results.attention, results.samples)
     else:
         texts = write_texts(chosen, store)
         shown = training_report(results.summary, texts, results.attention)

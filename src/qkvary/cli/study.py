@@ -44,13 +44,10 @@ Workers = Annotated[
         converter=convert_threads, help="Worker processes; by default one for each processor."
     ),
 ]
-Strict = Annotated[bool, Parameter(negative=(), help="Exit with 1 if a run failed or diverged.")]
-RetryFailed = Annotated[bool, Parameter(negative=(), help="Run failed runs again.")]
+Strict = Annotated[bool, Parameter(help="Exit with 1 if a run failed or diverged.")]
+RetryFailed = Annotated[bool, Parameter(help="Run failed runs again.")]
 DryRun = Annotated[
-    bool,
-    Parameter(
-        negative=(), help="Print the planned runs and their estimated time, and run nothing."
-    ),
+    bool, Parameter(help="Print the planned runs and their estimated time, and run nothing.")
 ]
 
 
@@ -83,7 +80,7 @@ def command(
 
     def write_page(refresh_seconds: int) -> None:
         results = gather_results(chosen, store, part.written)
-        made = study_report(results.summary, results.attention)
+        made = study_report(results.summary, results.attention, results.samples)
         make_directory(folder)
         atomic_write_file(page, render_page(made, refresh_seconds=refresh_seconds).encode())
 
@@ -109,7 +106,7 @@ def command(
         print_json({"runs": runs, "summary": None, "files": []})
         return runs.exit_code
     results = gather_results(chosen, store, part.written)
-    report = study_report(results.summary, results.attention)
+    report = study_report(results.summary, results.attention, results.samples)
     files = write_report(report, folder)
     show(report, json_output=json_output, files=files, runs=runs)
     if not json_output:

@@ -87,13 +87,12 @@ Variants = Annotated[
     tuple[str, ...],
     Parameter(
         name=("--variant", "--variants"),
-        negative=(),
         consume_multiple=(1, None),
         help="Labels in any spelling; several are trained one after the other and compared.",
         completer=complete_variant,
     ),
 ]
-DryRun = Annotated[bool, Parameter(negative=(), help="Print the planned runs, and end.")]
+DryRun = Annotated[bool, Parameter(help="Print the planned runs, and end.")]
 
 
 ENDED_BADLY = (1, 5)

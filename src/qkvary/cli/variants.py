@@ -13,7 +13,6 @@ from qkvary.reports.variants import choose_layer, variants_report
 Labels = Annotated[
     tuple[str, ...],
     Parameter(
-        negative=(),
         help="Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.",
         completer=complete_variant,
     ),

@@ -8,6 +8,7 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Lemmas 3.
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,12 +17,14 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
-from qkvary.arch.sharing import IDENTITY, ROLES, Role, Source, share
+from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, ROLES, Role, Source, share
 from qkvary.storage.errors import UsageError
 
 Basis = Float[Tensor, "d_model d_model"] | None
 """A matrix by which row vectors are multiplied; ``None`` for the identity."""
 
+_BETWEEN = ("kv_norm", "latent")
+"""Terms that change what a projection gives before it is a key or a value."""
 _NEW = "new"
 """The name of the projection that undoes the basis for roles that read the layer input."""
 
@@ -37,10 +40,10 @@ class LayerDraft:
     name: str
     """Its name in messages."""
 
-    def linear(self, source: Source) -> list[str]:
-        """Return the names of the weights of a projection that read the layer input."""
-        inner, full = f"{source}_proj.down", f"{source}_proj.weight"
-        return [inner if inner in self.weights else full]
+    def reading(self, source: Source) -> str:
+        """Return the name of the matrix of a projection that reads the layer input."""
+        inner = f"{source}_proj.down"
+        return inner if inner in self.weights else f"{source}_proj.weight"
 
 
 def undo(basis: Basis, matrix: Tensor) -> Tensor:
@@ -72,10 +75,30 @@ def make_plain(layer: LayerDraft) -> LayerDraft:
     weights["q_proj.weight"] = change + torch.eye(len(change), dtype=change.dtype)
     plain = _replace(config, query_form="plain")
     factor = config.identity_correction / plain.identity_correction
-    for name in ("q_proj.weight", "q_proj.bias"):
-        if name in weights:
-            weights[name] = weights[name] * factor
+    scale_sources(weights, ("q", QUERY_ROPE), factor)
     return LayerDraft(plain, weights, layer.name)
+
+
+def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor: float) -> None:
+    """Multiply what the projections of some sources give, where there are any."""
+    for source in sources:
+        for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
+            if name in weights and factor != 1.0:
+                weights[name] = weights[name] * factor
+
+
+def check_terms(layer: LayerDraft) -> None:
+    """Refuse terms between the projections of key and value and these: heads have no gauge then.
+
+    Raises:
+        UsageError: with the name of the term.
+    """
+    for term in layer.config.variant.terms:
+        if term.name in _BETWEEN:
+            raise UsageError(
+                f"expected keys and values that are projections in {layer.name}, got "
+                f"{format_label(layer.config.variant)}: {term.describe(layer.config.variant)}"
+            )
 
 
 def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"]:
@@ -98,11 +121,13 @@ def find_basis(layer: LayerDraft, role: Role) -> Float[Tensor, "d_model d_model"
     matrix = layer.weights[f"{source}_proj.weight"]
     if config.variant.query_form == "map" and source == sharing.query:
         raise UsageError(f"expected a {role} without a map per head in {layer.name}, got {label}")
-    if layer.linear(source)[0].endswith("down") or matrix.shape[0] != matrix.shape[1]:
+    if layer.reading(source).endswith("down") or matrix.shape[0] != matrix.shape[1]:
         raise UsageError(
             f"expected a square {role} matrix of full rank in {layer.name}, got {label} with "
             f"{matrix.shape[1]} channels in and {matrix.shape[0]} out"
         )
+    if "key" in sharing.readers(source):
+        check_terms(layer)
     check_bias(layer, source)
     return matrix.mT * (_own_correction(layer, source) or 1.0)
 
@@ -137,9 +162,10 @@ def _move_sources(
 ) -> LayerDraft:
     config, weights, sharing = layer.config, layer.weights, layer.config.variant.sharing
     own = None if identity is None else _own_correction(layer, identity)
+    scale_sources(weights, (QUERY_ROPE,), own or 1.0)
     for source in config.variant.projections:
-        for name in layer.linear(source):
-            weights[name] = undo(read, weights[name])
+        name = layer.reading(source)
+        weights[name] = undo(read, weights[name])
     names: dict[Role, str] = {
         role: _NEW if source == IDENTITY else (IDENTITY if source == identity else source)
         for role, source in sharing.roles.items()
@@ -194,12 +220,10 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
     sharing, weights = layer.config.variant.sharing, dict(layer.weights)
     for source in layer.config.variant.projections:
         readers = sharing.readers(source)
-        if "value" in readers:
+        if "value" in readers or not readers:
             continue
-        share_of = factor if len(readers) == 1 else math.sqrt(factor)
-        for name in ("weight", "bias"):
-            if f"{source}_proj.{name}" in weights:
-                weights[f"{source}_proj.{name}"] = weights[f"{source}_proj.{name}"] * share_of
+        scale_sources(weights, (source,), factor if len(readers) == 1 else math.sqrt(factor))
+        scale_sources(weights, (QUERY_ROPE,), factor)
         return LayerDraft(layer.config, weights, layer.name)
     raise UsageError(
         f"expected a score scale of identity none in {layer.name}, or a projection that scores "

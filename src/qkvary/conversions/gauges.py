@@ -18,7 +18,7 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
 from qkvary.arch.sharing import IDENTITY, Source
-from qkvary.conversions.attention_bases import LayerDraft
+from qkvary.conversions.attention_bases import LayerDraft, check_terms
 from qkvary.storage.errors import UsageError
 
 CONDITION = 10.0
@@ -48,6 +48,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
             f"expected the core softmax in {layer.name}, got {variant.core}, whose norms a gauge "
             "changes"
         )
+    check_terms(layer)
     is_plain, rotated = variant.query_form == "plain", variant.positions == "rotary"
     fixed = IDENTITY in (sharing.key, sharing.query) or variant.query_form.startswith("residual")
     same = torch.eye(config.size_per_head, dtype=torch.float64).repeat(config.num_kv_heads, 1, 1)
@@ -77,7 +78,7 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
     matrices: dict[Source, Tensor] = {sharing.query: query}
     # Behind the query, whose source the others may share: then it is one matrix, or has a map.
     matrices |= {sharing.value: gauge.value, sharing.key: gauge.key}
-    for source in config.variant.projections:
+    for source in sharing.projections:
         _turn(weights, source, matrices[source])
     if "query_map" in weights:
         undone = torch.linalg.inv(matrices[sharing.query].repeat_interleave(group, 0))

@@ -12,13 +12,15 @@ import torch
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import format_label
-from qkvary.arch.sharing import IDENTITY, Role, Sharing, Source, share
+from qkvary.arch.sharing import IDENTITY, QUERY_ROPE, Role, Sharing, Source, share
 from qkvary.conversions.attention_bases import (
     LayerDraft,
     check_bias,
+    check_terms,
     make_plain,
     release_bias,
     scale_scores,
+    scale_sources,
 )
 from qkvary.conversions.draft import Conditioning, measure_condition
 from qkvary.storage.errors import UsageError
@@ -36,6 +38,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     layer = make_plain(layer)
     config, sharing = layer.config, layer.config.variant.sharing
     _check_head(layer, "query")
+    check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
             f"expected no rotary positions in {layer.name}, which stand between query and key"
@@ -48,6 +51,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model
     query = weights.pop("q_proj.weight") * config.identity_correction
+    scale_sources(weights, (QUERY_ROPE,), config.identity_correction)
     weights.pop("q_proj.bias", None)
     conditioning: tuple[Conditioning, ...] = ()
     if sharing.key == IDENTITY:

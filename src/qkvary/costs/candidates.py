@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.labels import as_variant, format_label, parse_variant
+from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.variants import QKV, Variant
+from qkvary.arch.variants import QKV, AnyVariant, Variant
 from qkvary.costs.exact_savings import Method, apply_saving, exact_methods
 
 AS_IT_IS = "as it is"
@@ -65,7 +65,7 @@ def own_label(model: Model) -> str:
 
 
 def choose_candidates(
-    model: Model, labels: Sequence[Variant | str] = (), *, all_sharings: bool = False
+    model: Model, labels: Sequence[AnyVariant | str] = (), *, all_sharings: bool = False
 ) -> Candidates:
     """Return the model as it is, and the requested variants or those worth comparing.
 
@@ -82,7 +82,7 @@ def choose_candidates(
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True), *_store_less(model, label)]
     refused: list[str] = []
-    asked = [as_variant(given) for given in labels]
+    asked = [as_label(given) for given in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
         name = format_label(variant)
         if any(row.label == name for row in rows):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
@@ -80,7 +80,7 @@ class CostComparison:
 
 def compare_model(
     model: Model,
-    labels: Sequence[Variant | str] = (),
+    labels: Sequence[AnyVariant | str] = (),
     *,
     context: int | None = None,
     batch: int = 1,

@@ -275,7 +275,8 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
     """Return what a layer stores by a method, or ``None`` where it does not apply."""
     config = attention.config
     variant = config.variant
-    stored = sum(config.width(source) for source in variant.cached)
+    # A rotary key that all heads share is no reason to store the whole input.
+    stored = sum(config.width(source) for source in variant.sharing.cached)
     if method == "layer input":
         mixed = IDENTITY in variant.cached and len(variant.sharing.cached) == 2
         return "input" if mixed or stored > config.d_model else None

@@ -49,11 +49,18 @@ def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     One channel, or one for each query head of a group that has a map of its own. A normalised
     diagonal stands between product and bias, which is then added elementwise.
     """
-    maps = _plus_maps(config)
-    bias = keys * maps * config.position.plus_column_features
+    bias = keys * _plus_maps(config) * config.position.plus_column_features
+    return bias + _key_bias_macs(config, keys, pairs)
+
+
+def _key_bias_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
     if config.variant.diagonal != "none":
-        return bias
-    return bias + pairs * config.num_heads * max(1, maps // config.num_kv_heads)
+        return 0
+    return pairs * config.num_heads * max(1, _plus_maps(config) // config.num_kv_heads)
+
+
+def _key_bias_parameters(config: AttentionConfig) -> tuple[int, int]:
+    return _plus_maps(config) * (1 + config.position.key_positions), 0
 
 
 def _plus_maps(config: AttentionConfig) -> int:
@@ -104,6 +111,7 @@ TERMS: Mapping[str, TermCost] = {
     "diagonal": TermCost(absorbs_key=False),
     "unscaled-diagonal": TermCost(absorbs_key=False),
     "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
+    "key_bias": TermCost(parameters=_key_bias_parameters, macs=_key_bias_macs),
     "relative": TermCost(parameters=_relative_parameters),
     "alibi": TermCost(),
     "temperature": TermCost(),

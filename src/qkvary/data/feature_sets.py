@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
-from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
 
 FeatureSetName = Literal["cifar100-50", "cifar100-resnet34", "noise"]
 
@@ -26,6 +26,10 @@ class FeatureSet:
     """Images of each class for the test."""
     width: int
     """Numbers that describe an image."""
+    images: ImageSetName | None
+    """The images that are described; None for none."""
+    labels: slice
+    """The classes of these images, in the order of the described ones."""
     origin: str
     """What determines the numbers: a checksum of them, or of what they are made from."""
 
@@ -43,6 +47,9 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         train_images=100,
         test_images=20,
         width=64,
+        images="cifar100-10k",
+        # The small network learned the even ones.
+        labels=slice(1, None, 2),
         origin=CIFAR100_FEATURES_SHA256,
     ),
     "cifar100-resnet34": FeatureSet(
@@ -52,6 +59,8 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         train_images=500,
         test_images=100,
         width=512,
+        images="cifar100",
+        labels=slice(None),
         origin=f"microsoft/resnet-34\n{IMAGE_SETS['cifar100'].fingerprint}",
     ),
     "noise": FeatureSet(
@@ -61,6 +70,8 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         train_images=100,
         test_images=20,
         width=64,
+        images=None,
+        labels=slice(None),
         origin="uniform 1",
     ),
 }

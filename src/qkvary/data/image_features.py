@@ -19,6 +19,7 @@ from safetensors.numpy import load, save
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
 from qkvary.data.folders import cache_directory, data_root
+from qkvary.data.images import Images, find_images
 from qkvary.data.random_numbers import random_words
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
@@ -95,6 +96,31 @@ def load_features(name: str) -> ImageFeatures:
     if about.name == "cifar100-50" and found != CIFAR100_FEATURES_SHA256:
         raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
     return decode_features(about, data, path)
+
+
+@functools.lru_cache(maxsize=2)
+def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
+    """Return the images that a set describes, ``train`` and ``test``, in its order.
+
+    Returns:
+        ``[classes, images of a class, channels, rows, columns]``; None if the set describes none or
+        they are not on this machine.
+    """
+    about = FEATURE_SETS[name]
+    loaded = None if about.images is None else find_images(about.images)
+    if loaded is None:
+        return None
+    return {
+        split: _group_pictures(part, about)
+        for split, part in (("train", loaded.train), ("test", loaded.test))
+    }
+
+
+def _group_pictures(images: Images, about: FeatureSet) -> NDArray[np.uint8]:
+    order = np.argsort(images.labels, kind="stable")
+    sizes = np.bincount(images.labels)
+    shape = (len(sizes), sizes[0], *images.pixels.shape[1:])
+    return images.pixels[order].reshape(shape)[about.labels]
 
 
 def features_path(about: FeatureSet) -> Path:

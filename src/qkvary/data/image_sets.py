@@ -24,6 +24,35 @@ ImageFormat = Literal["idx", "cifar", "folders"]
 ``folders``: a JPEG file for each image, in folders or an archive of them."""
 
 
+CLASS_NAMES: dict[str, tuple[str, ...]] = {
+    "fashion-mnist": (
+        "T-shirt",
+        "trouser",
+        "pullover",
+        "dress",
+        "coat",
+        "sandal",
+        "shirt",
+        "sneaker",
+        "bag",
+        "ankle boot",
+    ),
+    "cifar10": (
+        "airplane",
+        "automobile",
+        "bird",
+        "cat",
+        "deer",
+        "dog",
+        "frog",
+        "horse",
+        "ship",
+        "truck",
+    ),
+}
+"""The names of classes by data set; the others have numbers."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
     """What the images of a data set have in common."""
@@ -93,6 +122,11 @@ class ImageSet:
         if self.format == "folders":
             parts.append(f"{self.classes} classes")
         return hashlib.sha256("\n".join(("images", self.format, *parts)).encode()).hexdigest()
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes; empty where their numbers are shown."""
+        return CLASS_NAMES.get(self.part_of or self.name, ())
 
     @property
     def validates_on_test(self) -> bool:

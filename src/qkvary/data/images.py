@@ -3,9 +3,7 @@
 import functools
 import hashlib
 import io
-import lzma
 import tarfile
-import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.cifar import read_cifar
-from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import DownloadError, is_offline, keep_in_cache
+from qkvary.data.files import decompress, download, find_file
 from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.idx import read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
@@ -27,8 +26,6 @@ LARGEST_FILE = 2**28
 """Maximum bytes of a file, compressed or not."""
 DOWNLOAD_SECONDS = 1_800.0
 _SUFFIXES = ("", ".gz", ".xz")
-_GZIP = 31
-"""Window bits with which zlib expects the header of gzip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +75,19 @@ def load_images(name: str) -> LoadedImages:
     return LoadedImages(
         train=_read_split(images, images.train, read), test=_read_split(images, images.test, read)
     )
+
+
+def find_images(name: str) -> LoadedImages | None:
+    """Return the images of a data set if all of its files are on this machine, else None.
+
+    Raises:
+        UsageError: if there is no such set.
+        DamagedError: as :func:`load_images`.
+    """
+    images = IMAGE_SETS.get(name)
+    if images is not None and any(_find(images, file) is None for file in images.files):
+        return None
+    return load_images(name)
 
 
 def check_images(name: str) -> None:
@@ -136,36 +146,11 @@ def _keep_archive(images: ImageSet, file: str, put: str) -> Path:
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
-    bases = [base for base in (data_root(), cache_directory()) if base is not None]
-    paths = (base / images.folder / f"{file}{end}" for base in bases for end in _SUFFIXES)
-    return next((path for path in paths if path.is_file()), None)
+    return find_file(images.folder, file, _SUFFIXES)
 
 
 def _read_plain(path: Path) -> bytes:
-    return _decompress(read_file(path, limit=LARGEST_FILE), str(path))
-
-
-def _decompress(data: bytes, where: str) -> bytes:
-    """Return the contents of a file that may be compressed, as its name says."""
-    if not where.endswith(_SUFFIXES[1:]):
-        return data
-    is_gzip = where.endswith(".gz")
-    try:
-        # One byte more than is allowed shows that there is more.
-        if is_gzip:
-            gunzip = zlib.decompressobj(_GZIP)
-            plain, is_whole = gunzip.decompress(data, LARGEST_FILE + 1), gunzip.eof
-        else:
-            unpack = lzma.LZMADecompressor()
-            plain, is_whole = unpack.decompress(data, LARGEST_FILE + 1), unpack.eof
-    except (zlib.error, lzma.LZMAError, EOFError) as error:
-        kind = "gzip" if is_gzip else "xz"
-        raise DamagedError(f"expected {kind} data in {where}, got other data: {error}") from None
-    if len(plain) > LARGEST_FILE:
-        raise DamagedError(f"expected at most {LARGEST_FILE:,} bytes in {where}, got more")
-    if not is_whole:
-        raise DamagedError(f"{where} is incomplete: its compressed data ends early")
-    return plain
+    return decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
 
 
 def _read_split(
@@ -226,7 +211,10 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
         found = plain = _unpack(origin, images.folder, _fetch(origin.url, put), missing)
     else:
         found = {f"{file}.gz": _fetch(f"{origin}{file}.gz", put) for file in missing}
-        plain = {file: _decompress(found[f"{file}.gz"], f"{origin}{file}.gz") for file in missing}
+        plain = {
+            file: decompress(found[f"{file}.gz"], f"{origin}{file}.gz", limit=LARGEST_FILE)
+            for file in missing
+        }
     for file, data in plain.items():
         if hashlib.sha256(data).hexdigest() != images.files[file]:
             raise DownloadError(f"the sha256 of the downloaded {file} of {images.name} differs")
@@ -245,11 +233,7 @@ def _origin(images: ImageSet, put: str) -> str | Archive:
 
 
 def _fetch(url: str, put: str) -> bytes:
-    try:
-        return fetch(url, limit=LARGEST_FILE, timeout=DOWNLOAD_SECONDS)
-    except (FileNotFoundError, PermissionError, ValueError, DownloadError) as error:
-        said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
-        raise DownloadError(f"{said}; or {put}") from error
+    return download(url, put, limit=LARGEST_FILE, timeout=DOWNLOAD_SECONDS)
 
 
 def _unpack(origin: Archive, folder: str, archive: bytes, files: list[str]) -> dict[str, bytes]:

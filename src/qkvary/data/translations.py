@@ -5,15 +5,15 @@ Source: Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descri
 
 import functools
 import hashlib
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from qkvary.data.checksums import MULTI30K_FILES
-from qkvary.data.downloads import fetch, is_offline, keep_in_cache
-from qkvary.data.folders import cache_directory, data_root
+from qkvary.data.downloads import is_offline, keep_in_cache
+from qkvary.data.files import decompress, download, find_file
+from qkvary.data.folders import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
@@ -90,15 +90,9 @@ def fingerprint(sums: Mapping[str, str]) -> str:
 def _read_lines(content: bytes, where: str) -> tuple[str, ...]:
     """Return the lines of a gzip file of UTF-8, none of them empty."""
     try:
-        unpacker = zlib.decompressobj(zlib.MAX_WBITS | 16)
-        text = unpacker.decompress(content, LARGEST_FILE).decode("utf-8")
-    except (zlib.error, UnicodeDecodeError) as error:
-        raise DamagedError(f"expected gzip data of UTF-8 text in {where}, got {error}") from None
-    if not unpacker.eof:
-        raise DamagedError(
-            f"expected a whole gzip file of at most {LARGEST_FILE:,} bytes of text in {where}, got "
-            "one that ends early or is larger"
-        )
+        text = decompress(content, where, limit=LARGEST_FILE).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"expected UTF-8 text in {where}, got {error}") from None
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]
     if "" in lines:
         raise DamagedError(
@@ -123,20 +117,18 @@ def _check_sum(name: str, found: str, where: str) -> None:
 
 def _load(name: str) -> tuple[bytes, str]:
     """Return a file of Multi30k and where it was found."""
-    cached = cache_directory()
-    for base in (data_root(), cached):
-        path = None if base is None else base / MULTI30K / name
-        if path is not None and path.is_file():
-            return _read(path)
+    path = find_file(MULTI30K, name)
+    if path is not None:
+        return _read(path)
     if is_offline():
         raise UsageError(
             f"{MULTI30K}/{name} is not on this machine: put it below QKVARY_DATA, or unset "
             "HF_HUB_OFFLINE"
         )
     url = f"{URL}/{name}"
-    content = fetch(url, limit=LARGEST_FILE)
+    content = download(url, f"put it into {MULTI30K} below QKVARY_DATA", limit=LARGEST_FILE)
     _check_sum(name, hashlib.sha256(content).hexdigest(), url)
-    if cached is not None:
+    if cached := cache_directory():
         keep_in_cache(cached / MULTI30K / name, content)
     return content, url
 

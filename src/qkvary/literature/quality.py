@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m
@@ -125,7 +125,7 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
     Raises:
         ValueError: for an unknown label or size.
     """
-    variant = format_label(parse_variant(label))
+    variant = canonical_label(label)
     found = _perplexities(size)
     if variant not in found:
         return None

@@ -130,8 +130,9 @@ class Attention(nn.Module):
         self.o_proj = Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        for entry in config.variant.terms:
-            self.add_module(entry.name, TERMS[entry.name](config))
+        self._term_names = tuple(entry.name for entry in config.variant.terms)
+        for name in self._term_names:
+            self.add_module(name, TERMS[name](config))
         self.core = CORES[config.variant.core](config)
         self.score_scale = config.score_scale
         self.annealing = 1.0
@@ -191,7 +192,7 @@ class Attention(nn.Module):
     @property
     def terms(self) -> list[ScoreTerm]:
         """The score terms, in the order of application."""
-        return [module for module in self.children() if isinstance(module, ScoreTerm)]
+        return [getattr(self, name) for name in self._term_names]
 
     def forward(
         self,
@@ -264,10 +265,11 @@ class Attention(nn.Module):
         rotation = make_rotation(config, layout.query_positions, x.dtype)
         stored = config.variant.cached if memory is None else ()
         sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
-        if memory is None:
+        is_stored = memory is not None and _holds(cache, memory)
+        if memory is None or is_stored:
             new = NewTokens(x=x, sources=maker.normalise(sources), rotation=rotation)
         else:
-            new = self._read_memory(memory, 0 if cache is None else cache.length, layout)
+            new = self._read_memory(memory, layout)
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if cache is None:
@@ -275,7 +277,11 @@ class Attention(nn.Module):
         else:
             codec = make_codec(cache.options.layout, maker)
             rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
-            roles = store_roles(new, cache, layout, codec, rotate_all)
+            roles = (
+                codec.read(cache.read(), rotate_all)
+                if is_stored
+                else store_roles(new, cache, layout, codec, rotate_all)
+            )
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
@@ -324,16 +330,10 @@ class Attention(nn.Module):
             and not torch.is_grad_enabled()
         )
 
-    def _read_memory(self, memory: Tensor, cached: int, layout: Layout) -> NewTokens:
-        """Return the tokens of a memory that are not in the cache yet: all, or none."""
-        if cached not in (0, memory.shape[1]):
-            raise ValueError(
-                f"expected the memory of {cached} tokens that the cache holds, got one of "
-                f"{memory.shape[1]}"
-            )
-        x = memory[:, cached:]
-        rotation = make_rotation(self.config, layout.key_positions[:, cached:], x.dtype)
-        return NewTokens(x=x, sources=self.key_value.make_stored(x), rotation=rotation)
+    def _read_memory(self, memory: Tensor, layout: Layout) -> NewTokens:
+        """Return the tokens of a memory."""
+        rotation = make_rotation(self.config, layout.key_positions, memory.dtype)
+        return NewTokens(x=memory, sources=self.key_value.make_stored(memory), rotation=rotation)
 
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
@@ -359,3 +359,14 @@ class Attention(nn.Module):
                 f"memory, got {layout.num_queries} over {layout.num_keys}"
             )
         return layout
+
+
+def _holds(cache: LayerCache | None, memory: Tensor) -> bool:
+    """Return whether a cache has the tokens of a memory: all, or none."""
+    cached = 0 if cache is None else cache.length
+    if cached not in (0, memory.shape[1]):
+        raise ValueError(
+            f"expected the memory of {cached} tokens that the cache holds, got one of "
+            f"{memory.shape[1]}"
+        )
+    return cached > 0

@@ -107,6 +107,11 @@ class LayerCache:
         self._length, self._rows = total, first.shape[0]
         return joined
 
+    def read(self) -> dict[str, Tensor]:
+        """Return everything stored; empty before the first token."""
+        stored = {name: store.read() for name, store in self._stores.items()}
+        return {name: entries for name, entries in stored.items() if entries is not None}
+
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
         """Say where new tokens belong, whose entries the caller writes before ``commit``.
 

@@ -199,6 +199,7 @@ class QuantizedStore:
         self._codes = TokenRing(most)
         self._scales = TokenRing(None if most is None else -(-most // self.block))
         self._newest: Tensor | None = None
+        self._none: Tensor | None = None
         self._runs: list[int] = []
         self._seen = 0
         self._empty: Tensor | None = None
@@ -219,12 +220,17 @@ class QuantizedStore:
         """Bytes of what is kept, which is what the formula says while nothing was cropped."""
         return self._codes.kept_nbytes + self._scales.kept_nbytes + self._plain_nbytes
 
+    def read(self) -> Joined | None:
+        """Return the tokens stored, as they are decoded; None before the first."""
+        return None if self._none is None else self.append(self._none, None)
+
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
         """Store new tokens and drop all but the last ``max_kept``; return what was and the new.
 
         They have to be finite.
         """
+        self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
         self._empty = new.new_empty(0, new.shape[1], 0, new.shape[3])
@@ -315,8 +321,9 @@ class QuantizedStore:
         """Let row i become what row ``rows[i]`` was."""
         self._codes.reorder(rows)
         self._scales.reorder(rows)
-        if self._newest is not None:
-            self._newest = self._newest.index_select(0, rows)
+        for name in ("_newest", "_none"):
+            if getattr(self, name) is not None:
+                setattr(self, name, getattr(self, name).index_select(0, rows))
 
     @property
     def _plain(self) -> int:

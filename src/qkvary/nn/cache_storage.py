@@ -34,6 +34,10 @@ class TokenStore(Protocol):
         """Store new tokens and drop all but the last ``max_kept``; return what was and the new."""
         ...
 
+    def read(self) -> Joined | None:
+        """Return the tokens stored; None before the first."""
+        ...
+
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens."""
         ...
@@ -60,10 +64,12 @@ class GrowingStore:
         """Bytes held."""
         return 0 if self._stored is None else self._stored.untyped_storage().nbytes()
 
+    def read(self) -> Joined | None:
+        """Return the tokens stored; None before the first."""
+        return self._stored
+
     def append(self, new: Entries, max_kept: int | None) -> Joined:
         """Store new tokens; see :class:`TokenStore`."""
-        if self._stored is not None and not new.shape[2]:
-            return self._stored
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies: what is kept must not hold on to the projections' whole output.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -98,6 +104,10 @@ class PreallocatedStore:
         self.capacity = capacity
         self._buffer: Tensor | None = None
         self._num_tokens = 0
+
+    def read(self) -> Joined | None:
+        """Return the tokens stored, a view of the buffer; None before the first."""
+        return None if self._buffer is None else self._buffer[:, :, : self._num_tokens]
 
     @property
     def num_tokens(self) -> int:

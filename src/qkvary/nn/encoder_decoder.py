@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +33,14 @@ class Memory:
     """What keys and values of cross attention are made of."""
     layout: Layout
     """The decoder's queries over it."""
+
+
+class AttentionMaps(NamedTuple):
+    """The attention probabilities of every layer, without dropout."""
+
+    encoder: Float[Tensor, "batch layers heads source source"]
+    decoder: Float[Tensor, "batch layers heads tokens tokens"]
+    cross: Float[Tensor, "batch layers heads tokens source"]
 
 
 class EncoderDecoderCache(KVCache):
@@ -69,6 +78,7 @@ class EncoderDecoderCache(KVCache):
             )
         super().__init__(config.layers, max_tokens=max_tokens, options=options)
         self.memory, self.memory_mask = memory, memory_mask
+        self.memory_layout = _lay_memory(memory, memory_mask)
         self.cross = KVCache(config.cross)
 
     @property
@@ -81,6 +91,12 @@ class EncoderDecoderCache(KVCache):
         super().reorder(rows)
         self.cross.reorder(rows)
         self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
+        self.memory_layout = _lay_memory(self.memory, self.memory_mask)
+
+
+def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
+    """Return the layout of a memory, which all steps share."""
+    return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
 
 
 class ReplacedQuery(Attention):
@@ -176,18 +192,23 @@ class DecoderStack(Stack):
             )
         return x if self.final_norm is None else self.final_norm(x)
 
-    def cross_maps(
+    def maps(
         self, x: Float[Tensor, "batch queries d_model"], *, layout: Layout, memory: Memory
-    ) -> Float[Tensor, "batch layers heads queries source"]:
-        """Return the probabilities of cross attention of every layer."""
-        maps: list[Tensor] = []
+    ) -> tuple[
+        Float[Tensor, "batch layers heads queries queries"],
+        Float[Tensor, "batch layers heads queries source"],
+    ]:
+        """Return the probabilities of self-attention and of cross attention of every layer."""
+        own: list[Tensor] = []
+        crossing: list[Tensor] = []
         for block in self.blocks:
             if isinstance(block, DecoderBlock):
-                mixed = x + block.attention(block.attention_norm(x), layout=layout)
-                query = block.cross_norm(mixed)
-                maps.append(block.cross.weights(query, memory.layout, memory=memory.states))
+                normed = block.attention_norm(x)
+                own.append(block.attention.weights(normed, layout))
+                query = block.cross_norm(x + block.attention(normed, layout=layout))
+                crossing.append(block.cross.weights(query, memory.layout, memory=memory.states))
             x = self._apply_block(block, x, layout=layout, memory=memory, cache=None)
-        return torch.stack(maps, dim=1)
+        return torch.stack(own, dim=1), torch.stack(crossing, dim=1)
 
 
 class EncoderDecoder(nn.Module):
@@ -265,9 +286,7 @@ class EncoderDecoder(nn.Module):
         Raises:
             ValueError: if the source is longer than ``max_tokens``.
         """
-        mask = source != self.config.padding
-        layout = self._layout(source, 0, mask)
-        x = self._embed(source, layout, self.source_embedding, self.source_positions)
+        x, layout, mask = self._read_source(source)
         return self.encoder(x, layout=layout), mask
 
     def features(
@@ -310,15 +329,24 @@ class EncoderDecoder(nn.Module):
         """Return the cross entropy of each target given its hidden state, in nats."""
         return linear_token_losses(features, self.head_weight, self.head_bias, targets)
 
-    def cross_maps(
+    def attention_maps(
         self, tokens: Int[Tensor, "batch tokens"], source: Int[Tensor, "batch source"]
-    ) -> Float[Tensor, "batch layers heads tokens source"]:
-        """Return the probabilities of cross attention of every layer, without dropout."""
-        states, mask = self.encode(source)
+    ) -> AttentionMaps:
+        """Return the attention probabilities of every layer, without dropout."""
+        x, own, mask = self._read_source(source)
+        read = self.encoder.attention_maps(x, layout=own)
+        states = self.encoder(x, layout=own)
         layout = self._layout(tokens, 0, None)
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
         memory = Memory(states, layout.over(states, mask))
-        return self.decoder.cross_maps(x, layout=layout, memory=memory)
+        return AttentionMaps(read, *self.decoder.maps(x, layout=layout, memory=memory))
+
+    def _read_source(self, source: Tensor) -> tuple[Tensor, Layout, Tensor]:
+        """Return the embedded source, its layout, and the mask of its real tokens."""
+        mask = source != self.config.padding
+        layout = self._layout(source, 0, mask)
+        x = self._embed(source, layout, self.source_embedding, self.source_positions)
+        return x, layout, mask
 
     def _decode(
         self,
@@ -330,7 +358,8 @@ class EncoderDecoder(nn.Module):
     ) -> Tensor:
         cached = 0 if cache is None else cache.length
         layout = self._layout(tokens, cached, attention_mask)
-        memory = Memory(states, layout.over(states, memory_mask))
+        own = _lay_memory(states, memory_mask) if cache is None else cache.memory_layout
+        memory = Memory(states, own.with_queries(layout.query_positions))
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
         return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
 

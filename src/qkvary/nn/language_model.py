@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.named_networks import choose_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import linear_cross_entropy, linear_token_losses
 from qkvary.nn.initialization import initialize
@@ -35,7 +35,7 @@ class LanguageModel(nn.Module):
         self,
         config: LanguageModelConfig | str,
         *,
-        variant: Variant | str | None = None,
+        variant: AnyVariant | str | None = None,
         seed: int = 0,
     ) -> None: ...
 
@@ -48,7 +48,7 @@ class LanguageModel(nn.Module):
         num_layers: int,
         vocabulary: int,
         max_tokens: int,
-        variant: Variant | str = "QKV",
+        variant: AnyVariant | str = "QKV",
         seed: int = 0,
     ) -> None: ...
 
@@ -61,7 +61,7 @@ class LanguageModel(nn.Module):
         num_layers: int | None = None,
         vocabulary: int | None = None,
         max_tokens: int | None = None,
-        variant: Variant | str | None = None,
+        variant: AnyVariant | str | None = None,
         seed: int = 0,
     ) -> None:
         """Build and initialise.

@@ -67,6 +67,8 @@ class Layout:
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
+        self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
+        """What hides keys from all queries alike; layouts of the same keys share it."""
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
@@ -92,6 +94,23 @@ class Layout:
             attention_mask=memory_mask,
             query_positions=self.query_positions,
         )
+
+    def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
+        """Return the same keys as other queries see them, what hides a key from all of them too.
+
+        Args:
+            positions: Positions of the queries.
+        """
+        other = Layout(
+            new_tokens=self.num_keys,
+            device=self.device,
+            attention_mask=self.attention_mask,
+            positions=self.key_positions,
+            document_ids=self.document_ids,
+            query_positions=positions,
+        )
+        other.padding_penalties = self.padding_penalties
+        return other
 
     def end(self, num_keys: int) -> "Layout":
         """Return the same call over its last ``num_keys`` keys, for layers that store no others.
@@ -143,6 +162,12 @@ class Layout:
         if torch.compiler.is_compiling():
             # The compiler finds what is equal itself, and a recomputed block must not take notes.
             return self._find_penalty(causal, window, stride, dtype)
+        if not causal and window is None and stride is None and self.document_ids is None:
+            # The same for all queries.
+            known = self.padding_penalties
+            if dtype not in known:
+                known[dtype] = self._find_penalty(causal, window, stride, dtype)
+            return known[dtype]
         key = (causal, window, stride, dtype)
         if key not in self._penalties:
             self._penalties[key] = self._find_penalty(*key)
@@ -177,6 +202,8 @@ class Layout:
 
     def _count_positions(self) -> Tensor:
         index = torch.arange(self.num_keys, device=self.device)[None]
+        if self.attention_mask is None and self.document_ids is None:
+            return index
         start = torch.zeros_like(index)
         if self.document_ids is not None:
             first = torch.ones_like(self.document_ids, dtype=torch.bool)

@@ -4,6 +4,7 @@ Every table is computed in float64 from integer positions and then cast, so that
 network decides its precision and nothing else does.
 """
 
+import functools
 import math
 
 import torch
@@ -88,7 +89,14 @@ def interleave_sinusoids(
     positions: Int[Tensor, "*rows"], width: int
 ) -> Float[Tensor, "*rows width"]:
     """(sin p f_0, cos p f_0, sin p f_1, ...) with f_k = 10000^(-2k/width), in float64."""
-    frequencies = [10_000.0 ** (-channel / width) for channel in range(0, width, 2)]
-    steps = torch.tensor(frequencies, dtype=torch.float64, device=positions.device)
-    angles = positions.unsqueeze(-1) * steps
+    angles = positions.unsqueeze(-1) * _frequencies(width, positions.device)
     return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+@functools.lru_cache(maxsize=8)
+def _frequencies(width: int, device: torch.device) -> Tensor:
+    """Return the frequencies of the pairs of channels, made once."""
+    frequencies = [10_000.0 ** (-channel / width) for channel in range(0, width, 2)]
+    # No part of a graph, whatever mode it is made in.
+    with torch.inference_mode(mode=False):
+        return torch.tensor(frequencies, dtype=torch.float64, device=device)

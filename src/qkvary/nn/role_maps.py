@@ -66,7 +66,7 @@ def _make_source(attention: Attention, source: Source) -> LinearMap:
         bias = torch.zeros(len(weight), dtype=torch.float64)
         if projection.bias is not None:
             bias = projection.bias.detach().cpu().double()
-    cut = (config.heads(source), config.size_per_head)
+    cut = (config.heads(source), config.channels(source))
     return LinearMap(weight.unflatten(0, cut), bias.unflatten(0, cut))
 
 

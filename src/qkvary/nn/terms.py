@@ -113,20 +113,16 @@ class Latent(ScoreTerm):
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
         """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
-        return self._multiply(query, self.key.weight.unflatten(0, (self.config.num_kv_heads, -1)))
+        return _multiply_groups(query, self._split(self.key))
 
     def restore(
         self, mixed: Float[Tensor, "batch heads queries rank"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Return the mixed values of mixed latents: ``m B_v``."""
-        return self._multiply(
-            mixed, self.value.weight.unflatten(0, (self.config.num_kv_heads, -1)).mT
-        )
+        return _multiply_groups(mixed, self._split(self.value).mT)
 
-    @staticmethod
-    def _multiply(heads: Tensor, matrices: Tensor) -> Tensor:
-        groups = matrices.shape[0]
-        return (heads.unflatten(1, (groups, -1)) @ matrices[:, None]).flatten(1, 2)
+    def _split(self, part: Projection) -> Float[Tensor, "kv_heads head_dim rank"]:
+        return part.weight.unflatten(0, (self.config.num_kv_heads, -1))
 
 
 class Decoupled(ScoreTerm):
@@ -234,6 +230,33 @@ class PlusBias(ScoreTerm):
         return F.linear(features.to(weight.dtype), weight, self.bias)
 
 
+class KeyBias(ScoreTerm):
+    """What ``+`` is as a function: scores become ``tau a_ij + b(j)``.
+
+    A temperature and a table of biases, one of each a layer or a head. Starts as no term.
+    """
+
+    is_learned_bias = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the temperatures and the biases of positions."""
+        super().__init__(config)
+        sets = config.num_heads if config.position.plus_per_head else 1
+        self.gain = nn.Parameter(torch.empty(sets))
+        self.weight = nn.Parameter(torch.empty(sets, config.position.key_positions))
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start with a temperature of 1 and without biases."""
+        nn.init.ones_(self.gain)
+        nn.init.zeros_(self.weight)
+
+    def forward(self, scores: Scores) -> Scores:
+        """Multiply by tau and add b(j)."""
+        index = scores.layout.key_positions.clamp(0, self.weight.shape[1] - 1)
+        bias = self.weight[:, index].permute(1, 2, 0)
+        return replace(scores, gain=self.gain[:, None, None], key_bias=bias)
+
+
 class RelativeBias(ScoreTerm):
     """A learned bias b_h(i - j) per head and clipped distance: joint in (i, j), not symmetric."""
 
@@ -292,6 +315,7 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
     "diagonal": DiagonalNorm,
     "unscaled-diagonal": UnscaledDiagonalNorm,
     "plus": PlusBias,
+    "key_bias": KeyBias,
     "relative": RelativeBias,
     "alibi": Alibi,
     "temperature": Temperature,
@@ -343,6 +367,14 @@ def normalise_diagonal(
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
     ratio = ratio if factor == 1.0 else ratio * factor
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
+
+
+def _multiply_groups(
+    heads: Float[Tensor, "batch heads queries inner"],
+    matrices: Float[Tensor, "kv_heads inner outer"],
+) -> Float[Tensor, "batch heads queries outer"]:
+    """Multiply the heads of each group with the matrix of the group."""
+    return (heads.unflatten(1, (matrices.shape[0], -1)) @ matrices[:, None]).flatten(1, 2)
 
 
 def _find_members(

@@ -4,6 +4,7 @@ Cache against context, users against memory, and the papers' quality against cac
 torch.
 """
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from qkvary.costs.serving import Demand
 from qkvary.literature.figures import BASELINE
 from qkvary.literature.quality import (
     REAL_FRACTIONS,
+    Quality,
     Size,
     Status,
     change_per_real_token,
@@ -61,55 +63,48 @@ class Curve:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheCurves:
-    """The cache of one user against the context."""
+class _Curves:
+    """Lines of a chart, and what they are about."""
 
     curves: tuple[Curve, ...]
-    """Tokens and bytes, one curve for all rows with equal caches."""
-    cache: Format
-    """The format of the cache."""
-    low: int
-    """The start of the context axis."""
-    high: int
-    """The end of the context axis."""
-    context: int
-    """The requested context."""
-    max_tokens: int | None
-    """The maximum context of the model."""
-    device: str
-    """The device, in words."""
-    memory_bytes: int
-    """Its memory."""
-    free_bytes: int
-    """The memory left by the reserve and the weights of the given model."""
-    left_out: tuple[str, ...]
-    """Rows without a cache."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UserCurves:
-    """Users of one device against its memory."""
-
-    curves: tuple[Curve, ...]
-    """Bytes of memory and users, as steps."""
-    loads: tuple[tuple[int, int], ...]
-    """Bytes of the weights and of one user, per curve."""
+    """The lines."""
     cache: Format
     """The format of the cache."""
     low: float
-    """The start of the memory axis."""
+    """The start of the horizontal axis."""
     high: float
-    """The end of the memory axis."""
+    """The end of the horizontal axis."""
     context: int
-    """Cached tokens per user."""
+    """The requested context: cached tokens per user."""
     device: str
     """The device, in words."""
     memory_bytes: int
     """Its memory."""
+    left_out: tuple[str, ...]
+    """Rows without a line: they have no cache, or no user of theirs fits within the axis."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCurves(_Curves):
+    """The cache of one user against the context.
+
+    Lines are of tokens and bytes, one for all rows with equal caches.
+    """
+
+    max_tokens: int | None
+    """The maximum context of the model."""
+    free_bytes: int
+    """The memory left by the reserve and the weights of the given model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserCurves(_Curves):
+    """Users of one device against its memory; lines are of bytes and users, as steps."""
+
+    loads: tuple[tuple[int, int], ...]
+    """Bytes of the weights and of one user, per curve."""
     reserve: float
     """The share of memory that stays free."""
-    left_out: tuple[str, ...]
-    """Rows for which no user fits within the axis, or whose users have no cache."""
 
     def users_at(self, memory_bytes: float) -> tuple[int, ...]:
         """Return the number of users that fit in this memory, per curve."""
@@ -118,21 +113,11 @@ class UserCurves:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedPoint:
-    """One variant trained by the papers."""
+class PublishedPoint(Quality):
+    """The quality of a variant trained by the papers, and its place in a chart."""
 
-    variant: str
-    """The label."""
     share: float
     """The cache as a share of QKV's."""
-    perplexity: float
-    """The printed perplexity."""
-    change_percent: float
-    """The change, recomputed from the printed perplexities."""
-    low: float
-    """The smallest change consistent with print."""
-    high: float
-    """The largest."""
     real_low: float
     """The estimated change per real token, for the largest share of real tokens."""
     real_high: float
@@ -272,12 +257,8 @@ def compute_quality_points(size: Size) -> QualityPoints:
         )
         points.append(
             PublishedPoint(
-                variant=quality.variant,
+                **dataclasses.asdict(quality),
                 share=standing.cost / whole,
-                perplexity=quality.perplexity,
-                change_percent=quality.change_percent,
-                low=quality.low,
-                high=quality.high,
                 real_low=real_low,
                 real_high=real_high,
                 status=standing.status,

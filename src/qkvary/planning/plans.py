@@ -10,7 +10,7 @@ from typing import get_args
 from qkvary.arch.choices import check_word
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.comparison import collect_notes
 from qkvary.costs.exact_savings import SavingsReport, find_savings
@@ -102,7 +102,7 @@ def make_plan(
     model: Model,
     demand: Demand,
     formats: Sequence[Format],
-    labels: Sequence[Variant | str] = (),
+    labels: Sequence[AnyVariant | str] = (),
     *,
     goal: Goal = "serving",
     task: TaskKind = "causal",

@@ -68,7 +68,7 @@ def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
         notes=(
             (
                 "Means over KV heads; forecasts are sums, score changes the largest. * not "
-                "trusted: changes are beyond second order. None of these figures changes with the "
+                "trusted: changes are beyond second order. No figure here changes with the "
                 "basis of a head."
             ),
         ),

@@ -5,8 +5,6 @@ rectangles.
 """
 
 import base64
-import struct
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +13,7 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from qkvary.reports import svg
+from qkvary.reports.png import indexed_png
 from qkvary.text import names, numbers
 
 MOST_LAYERS, MOST_HEADS = 4, 4
@@ -38,6 +37,8 @@ class AttentionMaps:
     tokens: tuple[str, ...]
     targets: tuple[int | None, ...]
     """Per row, the column that holds its answer; None if not exactly one does."""
+    kind: str = ""
+    """The layers, where a network has several kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,22 +180,8 @@ def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:
 
 
 def png(indices: NDArray[np.uint8]) -> bytes:
-    """Return a PNG of palette indices of four bits: white for 0, dark blue for 15."""
-    height, width = indices.shape
-    even = np.pad(indices, ((0, 0), (0, width % 2)))
-    packed = even[:, ::2] << 4 | even[:, 1::2]
-    rows = b"".join(b"\0" + row.tobytes() for row in packed)
-    header = struct.pack(">IIBBBBB", width, height, 4, 3, 0, 0, 0)
-    chunks = (
-        (b"IHDR", header),
-        (b"PLTE", _palette()),
-        (b"IDAT", zlib.compress(rows, 9)),
-        (b"IEND", b""),
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
+    """Return a PNG of shades: white for 0, dark blue for 15."""
+    return indexed_png(indices, _palette())
 
 
 _STOPS: tuple[tuple[float, tuple[int, int, int]], ...] = (

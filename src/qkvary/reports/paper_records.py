@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.samples import RunSamples
 from qkvary.reports.study_results import gather_results
 from qkvary.reports.tables import read_csv_field
 from qkvary.storage.errors import DamagedError
@@ -40,6 +41,7 @@ class StudyRecords:
     curves: tuple[LearningCurve, ...] = ()
     printed: tuple[Printed, ...] = ()
     attention: tuple[AttentionMaps, ...] = ()
+    samples: tuple[RunSamples, ...] = ()
     damage: tuple[str, ...] = ()
     """One sentence per unreadable run."""
 
@@ -60,7 +62,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
         name: The study.
         store: Where its runs are.
         tables: A folder of reports, read where the store has no run of the study: the tables in
-            ``NAME/tables``, which hold no attention maps.
+            ``NAME/tables``, which hold neither attention maps nor pictures.
 
     Raises:
         DamagedError: if a table is not one of a report.
@@ -86,6 +88,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
             curves=results.summary.curves,
             printed=tuple(printed),
             attention=results.attention,
+            samples=results.samples,
             damage=results.damage,
         )
     folder = None if tables is None else tables / name / "tables"

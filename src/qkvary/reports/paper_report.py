@@ -14,6 +14,7 @@ from qkvary.reports.paper_figures import Panel, PaperFigure, Records
 from qkvary.reports.paper_records import StudyRecords
 from qkvary.reports.report import Block, Bullets, Chart, Code, Group, Prose, Report, Section
 from qkvary.reports.run_tables import curve_table
+from qkvary.reports.samples import set_drawing
 from qkvary.reports.tables import Column, Table, named, plain
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
@@ -335,6 +336,28 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
     return _Drawn(blocks=(Prose(text), Code(_DIAGONAL_CODE, language="python"), group))
 
 
+def _draw_sets(figure: PaperFigure, read: ReadRecords) -> _Drawn:
+    for panel in figure.panels:
+        for records in panel.records:
+            known = read(records.study)
+            settings = [one.name for one in known.settings(records.task, records.where)]
+            run = next((one for one in known.samples if one.setting in settings), None)
+            if run is not None:
+                charts = tuple(
+                    Chart(
+                        draw=partial(set_drawing, sample),
+                        caption=f"Number {sample.truth} is the anomaly",
+                    )
+                    for sample in run.samples
+                )
+                detail = f"{records.study}; {run.setting}"
+                group = Group(
+                    title=panel.title, detail=detail, blocks=charts, layout="wide", file=figure.name
+                )
+                return _Drawn(blocks=(group,), sources=(records.study,))
+    return _Drawn(blocks=(), missing=figure.panels)
+
+
 def _say_missing(panel: Panel) -> str:
     studies = names.listed([one.study for one in panel.records], "or")
     return f"there are no records of {studies}."
@@ -344,5 +367,5 @@ _DRAWERS: Mapping[str, Callable[[PaperFigure, ReadRecords], _Drawn]] = {
     "curves": _draw_curves,
     "maps": _draw_maps,
     "diagonal": _draw_diagonal,
-    "sets": lambda figure, _: _Drawn(blocks=(), missing=figure.panels),
+    "sets": _draw_sets,
 }

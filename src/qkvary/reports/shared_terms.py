@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from qkvary.reports.variant_diagrams import block_labels
 from qkvary.studies.results.summary import Summary
 
 
@@ -12,7 +13,8 @@ def drop_shared_terms(summary: Summary) -> tuple[Summary, str]:
     ``Q-K=V@rotary`` becomes ``Q-K=V`` in every text if all variants are rotary; the second value is
     then ``rotary``, else it is empty and the summary is unchanged.
     """
-    endings = {label.partition("@")[2] for label in summary.variants}
+    blocks = {one for label in summary.variants for one in block_labels(label)}
+    endings = {label.partition("@")[2] for label in blocks}
     if len(endings) > 1 or endings <= {""}:
         return summary, ""
     ending = endings.pop()

@@ -24,6 +24,7 @@ from qkvary.reports.report import (
     Report,
     Section,
 )
+from qkvary.reports.samples import RunSamples, sample_section
 from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.reports.study_charts import (
     AXIS_TITLES,
@@ -33,7 +34,7 @@ from qkvary.reports.study_charts import (
 )
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import Cell, Column, Table, named
-from qkvary.reports.variant_diagrams import diagram
+from qkvary.reports.variant_diagrams import block_labels, diagram
 from qkvary.reports.variant_styles import family_legend
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -58,12 +59,17 @@ _RIGHT_CELLS = {
 }
 
 
-def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> Report:
+def study_report(
+    summary: Summary,
+    attention: Sequence[AttentionMaps] = (),
+    samples: Sequence[RunSamples] = (),
+) -> Report:
     """Return the report of a study.
 
     Args:
         summary: The results of the study.
-        attention: One example per setting and variant, if any.
+        attention: One example per setting, variant and kind of layer, if any.
+        samples: Those of one run per setting and variant, if any.
     """
     shown, shared = drop_shared_terms(summary)
     tables = study_tables.main_tables(shown)
@@ -72,6 +78,7 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
         _frontiers(shown, tables),
         _solving(shown, tables),
         _curves(shown),
+        sample_section(samples),
         _attention(shown, attention),
         _variants(summary, tables),
         _published(summary),
@@ -85,7 +92,7 @@ def study_report(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> R
         caveats=shown.caveats,
         facts=tuple(_facts(summary, shared)),
         sections=tuple(section for section in sections if section.blocks),
-        datasets=study_datasets(summary, attention),
+        datasets=study_datasets(summary, attention, samples),
         data={"summary": summary},
     )
 
@@ -292,21 +299,22 @@ def _curve_views(
 
 def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
     tasks = {run.setting: run.task for run in summary.runs}
-    groups: dict[str, list[AttentionMaps]] = {}
+    groups: dict[tuple[str, str], list[AttentionMaps]] = {}
     for example in attention:
-        groups.setdefault(example.setting, []).append(example)
+        groups.setdefault((example.setting, example.kind), []).append(example)
     blocks: list[Block] = []
-    for index, (setting, examples) in enumerate(groups.items(), start=1):
+    for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
         aims = any(best(example) for example in examples)
         cell = _RIGHT_CELLS.get(tasks.get(setting, ""), "the cell with the answer")
         uniform = numbers.percent(chance(examples[0]))
+        aimed = f"right cell = {cell}" if aims else ""
         blocks.append(
             Group(
-                title=f"{setting}: right cell = {cell}" if aims else setting,
+                title=f"{setting}: {about}" if (about := kind or aimed) else setting,
                 detail=f"uniform attention would put {uniform} there" if aims else "",
                 layout="maps",
                 column=column_width(examples),
-                file=f"attention-{index:02d}-{names.slug(setting)}",
+                file=f"attention-{index:02d}-{names.slug(f'{setting} {kind}')}",
                 blocks=tuple(
                     Chart(
                         draw=partial(drawing, example),
@@ -338,7 +346,8 @@ def _best_head(example: AttentionMaps) -> str:
 
 
 def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
-    diagrams = tuple(one for one in map(diagram, summary.variants) if one is not None)
+    blocks = dict.fromkeys(one for label in summary.variants for one in block_labels(label))
+    diagrams = tuple(one for one in map(diagram, blocks) if one is not None)
     costs = study_tables.cost_table(tables, "costs")
     return Section(
         key="variants",

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from qkvary.reports import run_tables
 from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.samples import RunSamples, sample_rows
 from qkvary.reports.study_tables import cost_table, main_tables
 from qkvary.reports.tables import Raw, Table, dataset, pick
 from qkvary.studies.results.summary import Difference, ResultTable, Summary
@@ -14,7 +15,9 @@ Row = dict[str, Raw]
 _TABLE = "table=name kind metric higher_is_better"
 
 
-def study_datasets(summary: Summary, attention: Sequence[AttentionMaps]) -> tuple[Table, ...]:
+def study_datasets(
+    summary: Summary, attention: Sequence[AttentionMaps], samples: Sequence[RunSamples] = ()
+) -> tuple[Table, ...]:
     """Return every dataset that has rows; its key is the stem of its file."""
     made = (
         dataset("results", _results(summary.tables)),
@@ -25,6 +28,7 @@ def study_datasets(summary: Summary, attention: Sequence[AttentionMaps]) -> tupl
         dataset("runs", _runs(summary)),
         run_tables.curve_table(summary.curves, "curves", ""),
         run_tables.attention_table(attention, "attention"),
+        dataset("samples", sample_rows(samples)),
         run_tables.learning_rate_table(summary, "learning_rates"),
         *(
             run_tables.published_table(one, f"published-{index + 1}-{names.slug(one.name)}")

@@ -1,16 +1,20 @@
 """The results of a study in a folder of runs, for its report."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.samples import RunSamples
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.summary import Summary
+from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
+from qkvary.studies.running.samples import samples_from_bytes
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import folder_name
@@ -23,7 +27,9 @@ class Results:
     summary: Summary
     """The tables."""
     attention: tuple[AttentionMaps, ...]
-    """One example per setting and variant, if any."""
+    """One example per setting, variant and kind of layer, if any."""
+    samples: tuple[RunSamples, ...]
+    """Those of one run per setting and variant, if any."""
     damage: tuple[str, ...]
     """One sentence per unreadable run; these count as missing."""
 
@@ -52,7 +58,8 @@ def gather_results(study: Study, store: Store, options: str = "") -> Results:
             damage.append(str(error))
     summary = summarise(study, records, curves=curves, options=options)
     attention = _gather_attention(summary, store, damage)
-    return Results(summary=summary, attention=attention, damage=tuple(damage))
+    samples = _gather_samples(summary, store, damage)
+    return Results(summary=summary, attention=attention, samples=samples, damage=tuple(damage))
 
 
 def report_folder(name: str, out: Path) -> Path:
@@ -64,25 +71,56 @@ def _gather_attention(
     summary: Summary, store: Store, damage: list[str]
 ) -> tuple[AttentionMaps, ...]:
     """Return the maps of the first finished run per setting and variant, in the study's order."""
-    found: dict[tuple[str, str], AttentionMaps] = {}
+
+    def read(data: bytes, run: RunRow) -> tuple[AttentionMaps, ...]:
+        example = from_bytes(data)
+        return tuple(
+            AttentionMaps(
+                setting=run.setting,
+                variant=run.variant,
+                seed=run.seed,
+                run_key=run.run_key or "",
+                maps=one.maps.astype(np.float64),
+                tokens=one.tokens,
+                targets=one.targets,
+                kind=one.kind,
+            )
+            for one in (example, *example.beside)
+        )
+
+    found = _first_of_each(summary, store.attention, read, damage)
+    return tuple(one for some in found for one in some)
+
+
+def _gather_samples(summary: Summary, store: Store, damage: list[str]) -> tuple[RunSamples, ...]:
+    """Return the samples of the first finished run per setting and variant."""
+
+    def read(data: bytes, run: RunRow) -> RunSamples:
+        found = samples_from_bytes(data)
+        return RunSamples(setting=run.setting, variant=run.variant, seed=run.seed, samples=found)
+
+    return tuple(_first_of_each(summary, store.samples, read, damage))
+
+
+T = TypeVar("T")
+
+
+def _first_of_each(
+    summary: Summary,
+    load: Callable[[str], bytes | None],
+    read: Callable[[bytes, RunRow], T],
+    damage: list[str],
+) -> list[T]:
+    """Return what the first finished run of each setting and variant has, in the study's order."""
+    found: dict[tuple[str, str], T] = {}
     for run in summary.runs:
         place = (run.setting, run.variant)
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
             continue
         try:
-            data = store.attention(run.run_key)
-            example = None if data is None else from_bytes(data)
+            data = load(run.run_key)
+            if data is not None:
+                found[place] = read(data, run)
         except DamagedError as error:
             damage.append(str(error))
-            continue
-        if example is not None:
-            found[place] = AttentionMaps(
-                setting=run.setting,
-                variant=run.variant,
-                seed=run.seed,
-                run_key=run.run_key,
-                maps=example.maps.astype(np.float64),
-                tokens=example.tokens,
-                targets=example.targets,
-            )
-    return tuple(found.values())
+    return list(found.values())

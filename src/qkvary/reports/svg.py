@@ -13,6 +13,10 @@ from markupsafe import Markup, escape
 from qkvary.text.names import clean
 from qkvary.text.numbers import trim
 
+EDGE = 8.0
+"""Pixels behind the end of an axis that its last value may take."""
+_TICK_LETTER = 6.4
+"""Pixels of a digit of a value beside an axis."""
 Attribute = str | float | int | None
 Point = tuple[float, float]
 
@@ -216,7 +220,10 @@ def x_axis(
     count: int = 5,
     top: float | None = None,
 ) -> Markup:
-    """Write the bottom line with its values below, and grid lines up to ``top`` where given."""
+    """Write the bottom line with its values below, and grid lines up to ``top`` where given.
+
+    A value that would end more than ``EDGE`` behind the axis is moved to the left.
+    """
     marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
     for value in scale.ticks(count):
         x = scale(value)
@@ -227,5 +234,9 @@ def x_axis(
                 "axis" if top is None else "grid",
             )
         )
-        marks.append(text(x, bottom + 16, write(value), "tick middle"))
+        label, most = write(value), scale.end + EDGE
+        if x + len(label) * _TICK_LETTER / 2 > most:
+            marks.append(text(most, bottom + 16, label, "tick end"))
+        else:
+            marks.append(text(x, bottom + 16, label, "tick middle"))
     return group(marks)

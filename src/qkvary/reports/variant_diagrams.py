@@ -9,6 +9,7 @@ from functools import partial
 from markupsafe import Markup
 
 from qkvary.arch import descriptions
+from qkvary.arch.labels import format_label, parse_label
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.arch.variants import Variant
 from qkvary.reports import svg
@@ -36,6 +37,17 @@ def diagram(label: str) -> Chart | None:
         description=meaning,
     )
     return Chart(draw=lambda: drawing(parts=tuple(_parts(variant))), caption=label, detail=meaning)
+
+
+def block_labels(label: str) -> tuple[str, ...]:
+    """Return the labels of the blocks of a network: that of all layers, or those of its layers."""
+    try:
+        variant = parse_label(label)
+    except ValueError:
+        return (label,)
+    if isinstance(variant, Variant):
+        return (label,)
+    return tuple(dict.fromkeys(format_label(one) for one, _ in variant.runs))
 
 
 def describe(variant: Variant) -> str:

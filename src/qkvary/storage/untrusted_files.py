@@ -45,6 +45,19 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
     return data
 
 
+def read_start(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file, fewer if it is shorter.
+
+    Raises:
+        UsageError: if it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
 def refuse_pickles(path: Path) -> None:
     """Reject a file that is a pickle, or a folder that holds one, by names and first bytes.
 

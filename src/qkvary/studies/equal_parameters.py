@@ -2,19 +2,19 @@
 
 from collections.abc import Iterator
 
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.labels import parse_label
 from qkvary.costs.parameters import network_parameters
 from qkvary.studies.study import Study
 
 
 def describe_equal_parameters(study: Study) -> Iterator[str]:
     """State the feed-forward widths of each setting with equal parameters."""
-    baseline = parse_variant(study.baseline)
+    baseline = parse_label(study.baseline)
     for setting in study.settings:
         if not setting.equal_parameters:
             continue
         labels = study.variants_of(setting)
-        networks = {label: setting.network_of(parse_variant(label), baseline) for label in labels}
+        networks = {label: setting.network_of(parse_label(label), baseline) for label in labels}
         target = setting.network.with_variant(baseline)
         given = ", ".join(
             f"{label} {network.block.d_ff:,} ({network_parameters(network).total:,} parameters)"

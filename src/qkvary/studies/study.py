@@ -5,10 +5,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import canonical_label, format_label, parse_label
 from qkvary.arch.named_networks import find_network
 from qkvary.arch.networks import LanguageModelConfig, Network
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
@@ -76,7 +76,7 @@ class Setting:
                 "got none"
             )
 
-    def network_of(self, variant: Variant, baseline: Variant) -> Network:
+    def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
 
         Raises:
@@ -131,20 +131,12 @@ class Cell:
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
 
 
-def canonical(label: str) -> str:
-    """Return the canonical label of a variant in any spelling.
-
-    Raises:
-        ValueError: for an unknown label.
-    """
-    return format_label(parse_variant(label))
-
-
 def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
     if setting.variants is None:
         return setting
     return replace(
-        setting, variants=tuple(label for label in setting.variants if canonical(label) in labels)
+        setting,
+        variants=tuple(label for label in setting.variants if canonical_label(label) in labels),
     )
 
 
@@ -157,7 +149,7 @@ def _remains(
     crossed = isinstance(contrast, CrossSettingContrast)
     pair = (contrast.variant, contrast.reference) if crossed else contrast
     places = (contrast.setting, contrast.reference_setting) if crossed else ()
-    return set(map(canonical, pair)) <= set(labels) and set(places) <= set(settings)
+    return set(map(canonical_label, pair)) <= set(labels) and set(places) <= set(settings)
 
 
 def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
@@ -209,7 +201,7 @@ class Study:
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
-        if canonical(self.baseline) not in labels:
+        if canonical_label(self.baseline) not in labels:
             raise ValueError(
                 f"study {self.name!r}: expected a baseline among its variants, got "
                 f"{self.baseline!r}; choices: {', '.join(labels)}"
@@ -221,19 +213,21 @@ class Study:
     @property
     def labels(self) -> tuple[str, ...]:
         """The canonical labels of the variants."""
-        return tuple(map(canonical, self.variants))
+        return tuple(map(canonical_label, self.variants))
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The contrasts within settings: canonical labels of a variant and its reference."""
         pairs = (one for one in self.contrasts if not isinstance(one, CrossSettingContrast))
-        return tuple(cast("tuple[str, str]", tuple(map(canonical, pair))) for pair in pairs)
+        return tuple(cast("tuple[str, str]", tuple(map(canonical_label, pair))) for pair in pairs)
 
     @property
     def cross_setting_contrasts(self) -> tuple[CrossSettingContrast, ...]:
         """The contrasts across settings, with canonical labels."""
         return tuple(
-            replace(one, variant=canonical(one.variant), reference=canonical(one.reference))
+            replace(
+                one, variant=canonical_label(one.variant), reference=canonical_label(one.reference)
+            )
             for one in self.contrasts
             if isinstance(one, CrossSettingContrast)
         )
@@ -263,7 +257,7 @@ class Study:
             "setting": dict.fromkeys(setting.name for setting in self.settings),
             "variant": dict.fromkeys(self.labels),
         }
-        labels = [canonical(label) for label in variants]
+        labels = [canonical_label(label) for label in variants]
         given: dict[str, Sequence[str]] = {"task": tasks, "setting": settings, "variant": labels}
         for kind, names in given.items():
             for name in names:
@@ -272,7 +266,7 @@ class Study:
                         f"study {self.name!r}: expected a {kind} of the study, got {name!r}; "
                         f"{suggest(name, known[kind])}"
                     )
-        kept_labels = {*labels, canonical(self.baseline)} if labels else set(known["variant"])
+        kept_labels = {*labels, canonical_label(self.baseline)} if labels else set(known["variant"])
         kept = [
             _limit_variants(setting, kept_labels)
             for setting in self.settings
@@ -296,7 +290,7 @@ class Study:
         """Return the canonical labels of a setting's variants, in the study's order."""
         if setting.variants is None:
             return self.labels
-        limited = set(map(canonical, setting.variants))
+        limited = set(map(canonical_label, setting.variants))
         return tuple(label for label in self.labels if label in limited)
 
     def _check_settings(self) -> None:
@@ -305,7 +299,7 @@ class Study:
             where = f"study {self.name!r}, setting {setting.name!r}"
             given = () if setting.variants is None else setting.variants
             for label in given:
-                if canonical(label) not in self.labels:
+                if canonical_label(label) not in self.labels:
                     raise ValueError(
                         f"{where}: expected variants of the study, got {label!r}; choices: "
                         + ", ".join(self.labels)
@@ -389,9 +383,9 @@ class Study:
 
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
         rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
-        baseline = parse_variant(self.baseline)
+        baseline = parse_label(self.baseline)
         for label in self.variants_of(setting):
-            variant = parse_variant(label)
+            variant = parse_label(label)
             try:
                 network = setting.network_of(variant, baseline)
             except ValueError as error:

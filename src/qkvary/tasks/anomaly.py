@@ -8,12 +8,15 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.epochs import epoch_batch
-from qkvary.data.image_features import load_features
+from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.random_numbers import random_words
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import AnomalyTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+
+SAMPLES = 2
+"""Sets that a run shows."""
 
 VALIDATION_SHARE = 10
 """Of each class every tenth part of the training images, the last, is for validation."""
@@ -100,12 +103,34 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         tokens = tuple("anomaly" if index == anomaly else str(index + 1) for index in range(size))
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
 
-    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
-        """Yield the sets of a split, one for each of its images."""
+    def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return validation sets of the first and the middle class, if their images are here."""
+        pictures = find_pictures(self.config.features)
+        if pictures is None:
+            return ()
+        sets, places = self._fixed_sets("validation")
+        shown = torch.arange(SAMPLES) * (len(sets) // SAMPLES)
+        inputs = self._describe("validation", sets[shown])
+        logits = self.logits(model, inputs.to(next(model.parameters()).device))
+        held_out = self.splits["validation"].shape[1]
+        images = torch.from_numpy(pictures["train"][:, -held_out:]).flatten(0, 1)
+        return tuple(
+            Sample(truth=str(place + 1), answer=str(pick + 1), pictures=images[members])
+            for members, place, pick in zip(
+                sets[shown], places[shown].tolist(), logits.argmax(dim=-1).tolist(), strict=True
+            )
+        )
+
+    def _fixed_sets(self, split: Split) -> tuple[Tensor, Tensor]:
+        """Return the sets of a split that is scored, one for each of its images."""
         classes, images, _ = self.splits[split].shape
-        sets, targets = self._draw_sets(
+        return self._draw_sets(
             split, torch.arange(classes * images), ALL_ROWS, f"{split} sets", self.config.data_seed
         )
+
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield the sets of a split, one for each of its images."""
+        sets, targets = self._fixed_sets(split)
         size = self.config.evaluation_batch_size
         for some, places in zip(sets.split(size), targets.split(size), strict=True):
             yield Batch(self._describe(split, some), places)

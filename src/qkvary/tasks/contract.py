@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -113,6 +113,24 @@ class AttentionExample:
     """The example's tokens as printed, one per column."""
     targets: tuple[int | None, ...]
     """For each row the column that holds its answer; None if no single column does."""
+    kind: str = ""
+    """The layers, where a network has several kinds, such as ``cross attention``."""
+    beside: "tuple[AttentionExample, ...]" = ()
+    """The maps of the other kinds of layers on the same example."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """A question of the validation split, the right answer and a network's answer."""
+
+    truth: str
+    """The right answer; of a set of pictures the number of one, from 1."""
+    answer: str
+    """The network's answer."""
+    text: str = ""
+    """The text that is asked about; empty for pictures."""
+    pictures: Tensor | None = None
+    """The pictures that are asked about, bytes, ``[count, channels, rows, columns]``."""
 
 
 class Task(Protocol):
@@ -164,5 +182,21 @@ class Task(Protocol):
         """Return the attention maps of one validation example, or None if there are none.
 
         The caller sets evaluation mode and disables gradients.
+        """
+        ...
+
+
+@runtime_checkable
+class ShowsSamples(Protocol):
+    """A task whose questions and answers can be shown."""
+
+    def samples(self, model: nn.Module, generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return the first few questions of the validation split with the network's answers.
+
+        The caller sets evaluation mode and disables gradients.
+
+        Args:
+            model: The network.
+            generate: Decodes with a cache, for tasks that decode.
         """
         ...

@@ -17,7 +17,10 @@ from qkvary.data.random_numbers import permutation
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.tasks.classification import ClassificationTask, attention_maps
 from qkvary.tasks.config import ImageTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+
+SAMPLES = 10
+"""Images that a run shows."""
 
 
 class ImageTask(ClassificationTask[ImageTaskConfig]):
@@ -98,6 +101,23 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
         tokens = ("class", *cells)
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * len(tokens))
+
+    def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return the first images of the validation split, with their classes."""
+        (pixels, labels), rows = self._split("validation")
+        shown, names = rows[:SAMPLES], self.config.images.labels
+        pictures = _take(pixels, shown)
+        logits = self.logits(model, self._read(pictures).to(next(model.parameters()).device))
+        return tuple(
+            Sample(
+                truth=names[truth] if names else str(truth),
+                answer=names[answer] if names else str(answer),
+                pictures=picture[None],
+            )
+            for picture, truth, answer in zip(
+                pictures, labels[shown].tolist(), logits.argmax(dim=-1).tolist(), strict=True
+            )
+        )
 
     def _split(self, split: Split) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return images and labels of a file, and which of them a split has."""

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
@@ -25,8 +25,12 @@ from qkvary.tasks.contract import (
     Batch,
     EvaluationContext,
     Generate,
+    Sample,
     Split,
 )
+
+SAMPLES = 6
+"""Sentences that a run shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +154,11 @@ class TranslationTask:
         return {"loss": statistics.fmean(means), "token_loss": total / words, **scores}
 
     def translate(
-        self, model: nn.Module, split: Split, generate: Generate | None = None
+        self,
+        model: nn.Module,
+        split: Split,
+        generate: Generate | None = None,
+        most: int | None = None,
     ) -> list[tuple[int, ...]]:
         """Translate the sources of a split greedily.
 
@@ -159,6 +167,7 @@ class TranslationTask:
             split: The split.
             generate: Decodes with a cache. Without it, and for ``published-code``, every step
                 reads the whole translation again.
+            most: The number of sentences, the first of the split; all by default.
 
         Returns:
             The tokens of each translation, without the marks.
@@ -166,19 +175,21 @@ class TranslationTask:
         # A training wrapper such as DDP only has ``forward``.
         network = cast("EncoderDecoder", getattr(model, "module", model))
         device = next(model.parameters()).device
-        most, answers = self.config.max_tokens, list[tuple[int, ...]]()
+        longest, answers = self.config.max_tokens, list[tuple[int, ...]]()
+        pairs = self._splits[split]
+        asked = _Pairs(pairs.sources[:most], pairs.targets[:most])
         stepwise = network.config.cross_sharing != "published-code"
         with torch.inference_mode():
-            for batch in self._batches(self._splits[split]):
+            for batch in self._batches(asked):
                 source = cast("Tensor", batch.source).to(device)
                 if generate is None or not stepwise:
-                    answers += _translate_whole(network, source, most)
+                    answers += _translate_whole(network, source, longest)
                     continue
                 memory, mask = network.encode(source)
                 answers += generate(
                     network,
                     [(BEGIN,)] * len(source),
-                    max_new_tokens=most,
+                    max_new_tokens=longest,
                     stop_tokens=(END,),
                     new_cache=lambda limit, memory=memory, mask=mask: EncoderDecoderCache(
                         network.config, memory, mask, max_tokens=limit
@@ -186,10 +197,25 @@ class TranslationTask:
                 )
         return answers
 
-    def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of cross attention over the first validation source.
+    def samples(self, model: nn.Module, generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return the first sentences of the validation split and their translations."""
+        sentences, config = self.data.splits["validation"], self.config
+        answers = self.translate(model, "validation", generate, most=SAMPLES)
+        return tuple(
+            Sample(text=text, truth=truth, answer=self.target_words.decode(answer))
+            for text, truth, answer in zip(
+                sentences[config.source][:SAMPLES],
+                sentences[config.target][:SAMPLES],
+                answers,
+                strict=True,
+            )
+        )
 
-        Rows are the words of the reference, columns those of the source.
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first validation source and its reference.
+
+        Cross attention has the words of the reference for rows and those of the source for columns;
+        beside it stands self-attention of the encoder and of the decoder.
         """
         if not isinstance(model, EncoderDecoder):
             raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
@@ -197,12 +223,24 @@ class TranslationTask:
         source = torch.tensor([pairs.sources[0]], device=device)
         target = torch.tensor([pairs.targets[0][:-1]], device=device)
         with torch.inference_mode():
-            maps = model.cross_maps(target, source)[0]
-        return AttentionExample(
-            maps=maps,
-            tokens=tuple(self.source_words.words[token].strip() for token in pairs.sources[0]),
-            targets=(None,) * target.shape[1],
+            maps = model.attention_maps(target, source)
+        read, written = (
+            tuple(words.words[token].strip() for token in tokens)
+            for words, tokens in (
+                (self.source_words, pairs.sources[0]),
+                (self.target_words, pairs.targets[0][:-1]),
+            )
         )
+
+        def example(kind: str, maps: Tensor, tokens: tuple[str, ...]) -> AttentionExample:
+            targets = (None,) * maps.shape[-2]
+            return AttentionExample(kind=kind, maps=maps[0], tokens=tokens, targets=targets)
+
+        beside = (
+            example("encoder", maps.encoder, read),
+            example("decoder", maps.decoder, written),
+        )
+        return replace(example("cross attention", maps.cross, read), beside=beside)
 
     def _encode(self, sentences: Sentences) -> _Pairs:
         config = self.config

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from qkvary.arch.labels import as_variant, format_label
-from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name
+from qkvary.arch.labels import as_label, format_label
+from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name, keep_positions
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.variants import Variant
+from qkvary.arch.variants import AnyVariant
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.text.names import suggest
@@ -66,7 +66,7 @@ class Preset:
     @property
     def variant(self) -> str:
         """The canonical label of its variant."""
-        return format_label(self.network.layers[0].variant)
+        return format_label(self.network.variant)
 
     @property
     def context(self) -> int:
@@ -88,7 +88,7 @@ class Preset:
         """Weight decay, the variant's factor included."""
         return self.training.optimizer.decay_of(self.network.layers[0].variant)
 
-    def with_variant(self, label: Variant | str) -> "Preset":
+    def with_variant(self, label: AnyVariant | str) -> "Preset":
         """Return the preset with another variant, whose scale and weight decay apply.
 
         Args:
@@ -99,8 +99,8 @@ class Preset:
             ValueError: if the variant is unknown or invalid for this network.
         """
         own = self.network.layers[0].variant
-        variant = as_variant(label).keep_positions(own)
-        if variant == own:
+        variant = keep_positions(as_label(label), own)
+        if variant == self.network.variant:
             return self
         if self.base:
             raise UsageError(

@@ -29,7 +29,6 @@ LLAMA = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "max_position_embeddings": 17,
-    "rms_norm_eps": 1e-5,
 }
 ROUNDING = 1e-6
 """Relative: transformers has the rotation of Llama in float32, whatever the weights."""
@@ -63,9 +62,14 @@ def make_llama(**changes: Any) -> LlamaConfig:
     "config",
     [
         make_gpt2(),
-        make_gpt2(activation_function="gelu", n_inner=31, tie_word_embeddings=False),
+        make_gpt2(
+            activation_function="gelu",
+            n_inner=31,
+            tie_word_embeddings=False,
+            layer_norm_epsilon=0.01,
+        ),
         make_llama(),
-        make_llama(num_key_value_heads=2, head_dim=10, tie_word_embeddings=True),
+        make_llama(num_key_value_heads=2, head_dim=10, tie_word_embeddings=True, rms_norm_eps=0.01),
         make_llama(
             attention_bias=True, rope_parameters={"rope_type": "default", "rope_theta": 5e5}
         ),
@@ -122,7 +126,7 @@ def change(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "error", "message"),
     [
-        ("gpt2", {"layer_norm_epsilon": 1e-6}, UsageError, "expected 1e-05 for layer_norm_epsilon"),
+        ("gpt2", {"layer_norm_epsilon": 2}, UsageError, "expected norm_eps above 0 and below 1"),
         ("gpt2", {"activation_function": "silu"}, UsageError, "expected one of gelu_new, gelu_py"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, UsageError, "expected false for scale"),
         ("gpt2", {"n_embd": "drop"}, UsageError, "expected the field n_embd"),
@@ -131,7 +135,6 @@ def change(folder: Path, **fields: Any) -> None:
         ("gpt2", {"n_positions": 18}, DamagedError, "weights, but its configuration requires"),
         ("llama", {"hidden_act": "gelu"}, UsageError, "expected silu for hidden_act"),
         ("llama", {"mlp_bias": True}, UsageError, "expected false for mlp_bias"),
-        ("llama", {"rms_norm_eps": 1e-6}, UsageError, "expected 1e-05 for rms_norm_eps"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}},

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 from qkvary.arch.attention import PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
-from qkvary.checkpoints.huggingface.stock import StockArchitecture, export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.language_model import LanguageModel
 from qkvary.training.presets import PRESETS, find_preset
 from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt
@@ -38,6 +39,7 @@ FAILURES = {
     "decoupled": "decoupled positions; choices: none, rotary",
     "diagonal": "a normalised diagonal of scores",
     "plus": "the bias of + on every key position",
+    "key_bias": "a bias on every key position",
     "positions": "positions; choices: none, rotary",
     "query": "a nonlinear query; choices: plain, residual, map",
     "window": "a window of 3 tokens",
@@ -123,6 +125,7 @@ def failure_of(label: str) -> str | None:
         "decoupled": variant.decoupled is not None,
         "diagonal": variant.diagonal != "none",
         "plus": variant.plus,
+        "key_bias": variant.key_bias,
         "positions": variant.positions not in {"none", "rotary"},
         "query": variant.query_form == "residual-gelu",
         "window": variant.window is not None,
@@ -138,6 +141,7 @@ def test_gpt2_gives_equal_logits_or_a_reason(label: str) -> None:
     rotary = "@rotary" in label
     network = make_network(label, positions="none" if rotary else "learned")
     failure = failure_of(label)
+    to: StockArchitecture = "llama" if rotary else "gpt2"
     if failure is None:
         stock = export_stock(network)
         assert stock.config.model_type == "gpt2"
@@ -146,7 +150,7 @@ def test_gpt2_gives_equal_logits_or_a_reason(label: str) -> None:
     name = "Llama" if rotary else "GPT-2"
     pattern = f"^expected a network that {name} can express, got .*{re.escape(failure)}"
     with pytest.raises(ValueError, match=pattern):
-        export_stock(network)
+        export_stock(network, to)
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "sinusoidal-halves"])
@@ -246,7 +250,8 @@ def test_losses_are_reported() -> None:
     )
     assert cache.endswith("where 40 are needed")
     assert parameters == (
-        f"it has {total:,} parameters where {total - more:,} are needed, because it copies weights"
+        f"it has {total:,} parameters where {total - more:,} are needed: "
+        "it stores copies of weights"
     )
     grouped = export_stock(build_network(llama_config("GQA-2")))
     assert grouped.notes == ()

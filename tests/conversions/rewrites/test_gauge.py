@@ -15,7 +15,12 @@ from tests.contracts.variant_cases import LABELS, variant_values
 from tests.conversions.networks import EXACT, convert, judge, labels, make_network
 
 FIXED = ("I-K=V", "Q=V-I", "Q-I-I", "I-K-I", "I-I-I", "Q[residual]-K=V")
-FREE = [label for label in LABELS if "@so" not in label and not label.strip("(").startswith(FIXED)]
+PARTS = ("@so", "kv-norm", "latent")
+FREE = [
+    label
+    for label in LABELS
+    if not (any(part in label for part in PARTS) or label.strip("(").startswith(FIXED))
+]
 
 
 def moved(network: LanguageModel, made: LanguageModel) -> set[str]:
@@ -36,6 +41,12 @@ def test_every_sharing(label: str) -> None:
 @pytest.mark.parametrize("label", FIXED)
 def test_a_head_that_identities_fix_is_refused(label: str) -> None:
     with pytest.raises(UsageError, match="expected a key or value that no identity fixes"):
+        convert(make_network(label), "gauge")
+
+
+@pytest.mark.parametrize("label", ["Q-K=V@kv-norm", "Q-K=V@latent-7"])
+def test_what_stands_between_projection_and_key_is_named(label: str) -> None:
+    with pytest.raises(UsageError, match="expected keys and values that are projections in layer"):
         convert(make_network(label), "gauge")
 
 

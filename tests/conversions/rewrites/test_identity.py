@@ -47,6 +47,10 @@ ROLES = {
     "QKV@alibi": ("I-K-V@alibi", "Q-I-V@alibi", "Q-K-I@alibi"),
     "GQA-2@relative": ("I-K-V/2@relative", None, None),
     "Q-K=V@w3@t0.5": ("I-K=V@w3@t0.5", "Q-I-I@w3@t0.5", "Q-I-I@w3@t0.5"),
+    "Q-I-V@decoupled-4": ("I-K-V@decoupled-4", None, "Q-K-I@decoupled-4"),
+    "Q[residual]-K=V@decoupled-4@kv-norm": ("I-K=V@decoupled-4@kv-norm", None, None),
+    "QKV@key-bias": ("I-K-V@key-bias", "Q-I-V@key-bias", "Q-K-I@key-bias"),
+    "Q-K=V@latent-20": ("I-K=V@latent-20", None, None),
     "QKV@soft": ("I-K-V@soft", "Q-I-V@soft", "Q-K-I@soft"),
 }
 """The label after a query, a key or a value becomes the layer input; None where it is refused."""
@@ -61,7 +65,7 @@ CASES = [
 def test_every_sharing_with_a_square_source(label: str, role: str, expected: str | None) -> None:
     network = make_network(label)
     if expected is None:
-        with pytest.raises(UsageError, match=r"expected a (learned|square) \w+"):
+        with pytest.raises(UsageError, match=r"expected (a learned|a square|keys and values)"):
             convert(network, f"identity-{role}")
         return
     made = convert(network, f"identity-{role}")

@@ -18,6 +18,7 @@ QUERY = {
     "MQA": "I-K-V",
     "(Q-K=V)+": "(I-K=V)+",
     "QKV@relative": "I-K-V@relative",
+    "Q[residual]-I-V@decoupled-4": "I-K-V@decoupled-4",
     "QKV@w3@t0.5": "I-K-V@w3@t0.5",
 }
 VALUE = {

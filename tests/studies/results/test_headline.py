@@ -149,6 +149,20 @@ def test_the_table_with_the_most_decided_comparisons_comes_first() -> None:
     )
 
 
+def test_the_table_of_the_task_comes_before_those_beside_it() -> None:
+    other = replace(make_setting("reverse, other order", length=8), table="other order")
+    gaps = {("reverse, other order", "Q=K=V"): 0.3}
+    summary = study_of(
+        lambda cell: 2.0 + gaps.get((cell.setting, cell.variant), 0.0),
+        settings=(other, make_setting("reverse")),
+        variants=("QKV", "Q=K=V"),
+    )
+    assert summary.headline_table == "reverse"
+    first, second = summary.headline
+    assert first.startswith("On reverse: no cost shows for Q=K=V (at most 0.0")
+    assert second == "On other order: Q=K=V costs 0.30 nats."
+
+
 @pytest.mark.parametrize(
     ("level", "size", "end"),
     [

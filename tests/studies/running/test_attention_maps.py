@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,6 +23,20 @@ def test_maps_come_back(layers: int, heads: int, tokens: list[str], data: st.Dat
     found = from_bytes(to_bytes(example))
     np.testing.assert_array_equal(found.maps, maps)
     assert (found.tokens, found.targets) == (example.tokens, example.targets)
+
+
+def test_maps_of_several_kinds_of_layers_come_back() -> None:
+    def make(kind: str, rows: int, columns: int) -> AttentionMaps:
+        maps = np.random.default_rng(rows).random((2, 3, rows, columns), dtype=np.float32)
+        tokens = tuple(f"{kind}{column}" for column in range(columns))
+        return AttentionMaps(kind=kind, maps=maps, tokens=tokens, targets=(1,) * rows)
+
+    beside = (make("own", 4, 4), make("more", 5, 5))
+    example = dataclasses.replace(make("cross", 4, 7), beside=beside)
+    found = from_bytes(to_bytes(example))
+    for one, other in zip((example, *beside), (found, *found.beside), strict=True):
+        np.testing.assert_array_equal(one.maps, other.maps)
+        assert (one.kind, one.tokens, one.targets) == (other.kind, other.tokens, other.targets)
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 50])

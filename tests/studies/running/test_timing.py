@@ -1,11 +1,15 @@
 import dataclasses
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 from qkvary.costs.macs import network_macs
 from qkvary.studies.running import timing
 from qkvary.studies.study import Study
-from qkvary.training.config import RunConfig
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.contract import Batch
+from qkvary.training.config import ExecutionConfig, RunConfig
 from tests.studies.toy_study import toy_study
 
 
@@ -40,3 +44,23 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_takes_time() -> None:
     assert 0 < timing.time_step(toy_study([1]).cells()[0].run) < 60
+
+
+def test_a_timed_step_has_the_micro_batches_and_precision_of_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = toy_study([1]).cells()[0].run
+    execution = ExecutionConfig(micro_batch_size=2, precision="bf16")
+    training = dataclasses.replace(run.training, batch_size=5, execution=execution)
+    run = dataclasses.replace(run, training=training)
+    task = load_task(run.task)
+    seen: list[tuple[int, bool]] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append((len(batch.inputs), torch.is_autocast_enabled("cpu")))
+        return type(task).loss(task, model, batch)
+
+    monkeypatch.setattr(task, "loss", loss)
+    monkeypatch.setattr(timing, "load_task", lambda _: task)
+    timing.time_step(run)
+    assert seen == [(2, True), (2, True), (1, True)] * (timing.TIMED_STEPS + 1)

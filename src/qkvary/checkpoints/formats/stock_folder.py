@@ -4,7 +4,6 @@ A ``config.json`` and safetensors, in one file or in shards with an index. GPT-2
 and value in one matrix that multiplies from the right; Llama's rotary embedding is ours.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
@@ -31,7 +30,6 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refus
 FORMAT = "GPT-2 or Llama as transformers saves them (config.json, and safetensors)"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
-EPSILON = 1e-5
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu-tanh",
@@ -93,14 +91,15 @@ def _read_gpt2(fields: Fields) -> LanguageModelConfig:
     activation = fields.text("activation_function", default="gelu_new")
     if activation not in _ACTIVATIONS:
         raise fields.refuse("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
-    _check_epsilon(fields, "layer_norm_epsilon", default=1e-5)
     heads, d_model = fields.size("n_head"), fields.size("n_embd")
     return LanguageModelConfig(
         attention=Heads(d_model=d_model, count=heads, kv_count=heads).attend(
             bias=True, out_bias=True
         ),
         block=BlockConfig(
-            d_ff=fields.size("n_inner", default=4 * d_model), activation=_ACTIVATIONS[activation]
+            d_ff=fields.size("n_inner", default=4 * d_model),
+            activation=_ACTIVATIONS[activation],
+            norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
         ),
         num_layers=fields.layers("n_layer"),
         vocabulary=fields.size("vocab_size"),
@@ -115,7 +114,6 @@ def _read_llama(fields: Fields) -> LanguageModelConfig:
         raise fields.refuse("hidden_act", "silu")
     if fields.flag("mlp_bias", default=False):
         raise fields.refuse("mlp_bias", "false")
-    _check_epsilon(fields, "rms_norm_eps", default=1e-6)
     bias = fields.flag("attention_bias", default=False)
     heads = Heads(
         d_model=fields.size("hidden_size"),
@@ -126,7 +124,11 @@ def _read_llama(fields: Fields) -> LanguageModelConfig:
     return LanguageModelConfig(
         attention=_rotate(heads, bias, _read_base(fields)),
         block=BlockConfig(
-            d_ff=fields.size("intermediate_size"), activation="swiglu", norm="rmsnorm", bias=False
+            d_ff=fields.size("intermediate_size"),
+            activation="swiglu",
+            norm="rmsnorm",
+            norm_eps=fields.number("rms_norm_eps", default=1e-6),
+            bias=False,
         ),
         num_layers=fields.layers("num_hidden_layers"),
         vocabulary=fields.size("vocab_size"),
@@ -147,11 +149,6 @@ def _read_base(fields: Fields) -> float:
     if kind != "default":
         raise ValueError(f"expected plain rotary positions, got rope_type {kind}")
     return nested.number("rope_theta", default=fields.number("rope_theta", default=10_000.0))
-
-
-def _check_epsilon(fields: Fields, name: str, *, default: float) -> None:
-    if not math.isclose(fields.number(name, default=default), EPSILON):
-        raise fields.refuse(name, f"{EPSILON:g}")
 
 
 def _read_weights(folder: Path) -> Weights:

@@ -1,4 +1,4 @@
-"""A language model as a folder for ``from_pretrained``: its own class, GPT-2, or Llama.
+"""A language model as a folder for ``from_pretrained``: its own class or a stock one.
 
 The folder is written atomically, with a manifest, which transformers ignores and we verify.
 """
@@ -16,8 +16,9 @@ from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
-from qkvary.checkpoints.huggingface.stock import StockArchitecture, export_stock, find_obstacle
+from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir, make_directory
@@ -28,7 +29,11 @@ from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 Target = StockArchitecture | Literal["transformers"]
 """The exported class: our own, or an architecture that every engine supports."""
 
-_CLASSES: dict[StockArchitecture, str] = {"gpt2": "GPT2LMHeadModel", "llama": "LlamaForCausalLM"}
+_CLASSES: dict[StockArchitecture, str] = {
+    "gpt2": "GPT2LMHeadModel",
+    "llama": "LlamaForCausalLM",
+    "deepseek": "DeepseekV3ForCausalLM",
+}
 
 
 class ExportResult(NamedTuple):
@@ -97,8 +102,8 @@ def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
     try:
         stock = export_stock(network, to)
     except ValueError as error:
-        other: StockArchitecture = "llama" if to == "gpt2" else "gpt2"
-        able = other if find_obstacle(network.config, other) is None else "transformers"
+        others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
+        able = next(others, "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
     tensors = dict(stock.weights)
     if stock.config.tie_word_embeddings:

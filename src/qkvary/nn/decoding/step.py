@@ -11,14 +11,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.modules import module
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.sharing import IDENTITY, Source
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.blocks import Block
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoding import native
-from qkvary.nn.decoding.native import Call
+from qkvary.nn.decoding.native import Call, Stored
 from qkvary.nn.decoding.rotation import KeyRotation
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.language_model import LanguageModel
@@ -29,8 +29,9 @@ from qkvary.nn.quantized_weights import Numbers, find_numbers
 from qkvary.nn.stack import check_length
 from qkvary.nn.terms import term_classes
 
-SOURCES: tuple[Source, ...] = ("q", "k", "v", IDENTITY)
+SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
+LAYER_NORM, RMS_NORM = 1, 2
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Failures, as ``step.cpp`` counts them; others are of memory."""
@@ -90,6 +91,8 @@ class _Layer(ctypes.Structure):
         ("turns_value", _int64),
         ("turns_back", _int64),
         ("turns_by_index", _int64),
+        ("shared_norm", _Norm),
+        ("rope", Stored),
         ("closing", _int64),
         ("attention", Call),
     )
@@ -154,7 +157,8 @@ def _supports_layer(cache: LayerCache) -> bool:
     """Plain scores over entries that are written once and read as they are, or turned keys."""
     config, options = cache.config, cache.options
     variant = config.variant
-    has_codes = options.bits in native.CODES and not options.rotate
+    plain = not options.rotate and variant.decoupled is None
+    has_codes = options.bits in native.CODES and plain
     if not (options.storage == "preallocated" or has_codes) or cache.max_tokens is None:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
@@ -167,8 +171,11 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if config.position.rotates_value:
         return False
-    if variant.decoupled is not None or variant.kv_norm or variant.latent is not None:
+    if variant.latent is not None:
         return False
+    if variant.decoupled is not None:
+        # A rotary key is stored rotated, or would have to be rotated whenever it is read.
+        return options.layout in ("rotated", "split")
     if variant.positions == "none":
         return options.layout in ("sources", "rotated", "split")
     if options.layout == "sources":
@@ -273,6 +280,9 @@ class NativeStep:
     def _claim(self, layer: _Layer, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
         """Point to where a layer's entries are now: reordered rows are elsewhere."""
         claimed, call = cache.claim(1, rows), layer.attention
+        rope = claimed.get(KEY_ROPE)
+        if isinstance(rope, Tensor):
+            native.point(layer.rope, rope)
         parts = zip((call.key, call.value), _part_names(cache), strict=True)
         for stored, name in parts:
             part = claimed[name]
@@ -309,9 +319,13 @@ class NativeStep:
             attention=self._attention(cache),
         )
         self._describe_feed_forward(layer, block.feed_forward)
+        norm = attention.key_value.norm
+        if norm is not None:
+            gain = self._at(norm.weight)
+            layer.shared_norm = _Norm(weight=gain, kind=RMS_NORM, epsilon=KV_NORM_EPS)
         for source, projection in attention.projections.items():
             layer.sources[place[source]] = self._projected(projection)
-        if turned:
+        if config.rotated_channels:
             cos, sin = self._rotation(config)
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
@@ -369,7 +383,7 @@ class NativeStep:
         return _Norm(
             weight=None if weight is None else self._at(weight),
             bias=None if bias is None else self._at(bias),
-            kind=2 if isinstance(norm, nn.RMSNorm) else 1,
+            kind=RMS_NORM if isinstance(norm, nn.RMSNorm) else LAYER_NORM,
             epsilon=norm.eps,
         )
 
@@ -394,7 +408,7 @@ class NativeStep:
 
     @staticmethod
     def _turn(config: AttentionConfig) -> tuple[int, float]:
-        return config.position.rotary_dim(config.size_per_head), config.position.rotary_base
+        return config.rotated_channels, config.position.rotary_base
 
     def _at(self, tensor: Tensor) -> int:
         # Not the parameter itself: a cast would leave it with other memory, and this freed.

@@ -75,7 +75,8 @@ def summarise(
     tables = build_tables(inputs, specs, level)
     contrasts = build_contrasts(inputs, specs, tables, level)
     counts = count(observations)
-    headline = write_headline(tables, contrasts, inputs.baseline)
+    beside = {setting.table for setting in study.settings if setting.table is not None}
+    headline = write_headline(tables, contrasts, inputs.baseline, beside)
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()

@@ -6,11 +6,12 @@ zero, and "at most" is the end of an interval. ``answers`` states every comparis
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.descriptions import name_changes
-from qkvary.arch.labels import parse_variant
+from qkvary.arch.labels import parse_label, parse_variant
+from qkvary.arch.variants import AnyVariant, Variant
 from qkvary.studies.results.summary import (
     Contrast,
     Difference,
@@ -42,22 +43,34 @@ class Headline:
 
 
 def write_headline(
-    tables: Sequence[ResultTable], contrasts: Sequence[Contrast], baseline: str
+    tables: Sequence[ResultTable],
+    contrasts: Sequence[Contrast],
+    baseline: str,
+    beside: Collection[str] = (),
 ) -> Headline:
     """Return the short answer.
 
-    It is about the table that compares the most variants with an interval; among equals, the one
-    with the most decided comparisons, then the first.
+    It is about the table of a task, or of several, that compares the most variants with an
+    interval; among equals, the one with the most decided comparisons, then the first. Tables that
+    stand beside those of the tasks come after them.
 
     Args:
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
+        beside: Names of the tables that settings have of their own.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
         return Headline(table="", sentences=())
-    first = max(shown, key=lambda table: (_count_intervals(table), _count_decided(table)))
+    first = max(
+        shown,
+        key=lambda table: (
+            table.name not in beside and _count_intervals(table) > 0,
+            _count_intervals(table),
+            _count_decided(table),
+        ),
+    )
     where = f"On {_the(first)}: " if len(shown) > 1 else ""
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     sentences = _describe(first, baseline, where)
@@ -266,8 +279,8 @@ def _recovery(
     contrast: Contrast, gap: Difference, lost: Difference, unit: str, has_cache: bool
 ) -> str:
     why = ""
-    ours, theirs = (parse_variant(label) for label in (contrast.variant, contrast.reference))
-    if theirs.sharing.is_symmetric and not ours.sharing.is_symmetric:
+    ours, theirs = (parse_label(label) for label in (contrast.variant, contrast.reference))
+    if _is_symmetric(theirs) and not _is_symmetric(ours):
         why = ", whose scores are not symmetric,"
     cache = " and the same cache per token" if has_cache else ""
     text = (
@@ -281,6 +294,11 @@ def _recovery(
     if min(ends) > max(total) / 2:
         return f"{text}: most of the cost."
     return f"{text}."
+
+
+def _is_symmetric(variant: AnyVariant) -> bool:
+    every = (variant,) if isinstance(variant, Variant) else variant.layers
+    return all(one.sharing.is_symmetric for one in every)
 
 
 def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:

@@ -8,12 +8,13 @@ average.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from qkvary.arch.labels import canonical_label
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import TableKind
 from qkvary.studies.results.verdicts import DifferenceWording, steps_wording
-from qkvary.studies.study import CrossSettingContrast, Setting, Study, canonical
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +153,7 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
             selected.setdefault((run.row.variant, run.row.setting), []).append(run)
     return TableInputs(
         variants=study.labels,
-        baseline=canonical(study.baseline),
+        baseline=canonical_label(study.baseline),
         contrasts=study.pairs,
         cross_setting_contrasts=study.cross_setting_contrasts,
         seeds=study.seeds,

@@ -1,7 +1,7 @@
 """The attention maps of a finished run, written and read as safetensors without torch."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -24,19 +24,31 @@ class AttentionMaps:
     """The example's tokens, one per column."""
     targets: tuple[int | None, ...]
     """For each row the column that holds its answer; None if no single column does."""
+    kind: str = ""
+    """The layers, where a network has several kinds."""
+    beside: "tuple[AttentionMaps, ...]" = ()
+    """The maps of the other kinds of layers."""
 
 
 def to_bytes(example: AttentionMaps) -> bytes:
     """Return the bytes of ``attention.safetensors``."""
+    parts = _parts(example, "")
+    for number, other in enumerate(example.beside):
+        parts |= _parts(other, f"{number}.")
+    if example.kind:
+        kinds = json.dumps([example.kind, *(other.kind for other in example.beside)]).encode()
+        parts["kinds"] = np.frombuffer(kinds, dtype=np.uint8)
+    return save(parts)
+
+
+def _parts(example: AttentionMaps, prefix: str) -> dict[str, NDArray[Any]]:
     targets = [_NO_TARGET if target is None else target for target in example.targets]
     tokens = json.dumps(example.tokens).encode()
-    return save(
-        {
-            "maps": np.ascontiguousarray(example.maps, dtype=np.float32),
-            "targets": np.array(targets, dtype=np.int64),
-            "tokens": np.frombuffer(tokens, dtype=np.uint8),
-        }
-    )
+    return {
+        f"{prefix}maps": np.ascontiguousarray(example.maps, dtype=np.float32),
+        f"{prefix}targets": np.array(targets, dtype=np.int64),
+        f"{prefix}tokens": np.frombuffer(tokens, dtype=np.uint8),
+    }
 
 
 def from_bytes(data: bytes) -> AttentionMaps:
@@ -47,11 +59,21 @@ def from_bytes(data: bytes) -> AttentionMaps:
     """
     try:
         found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))
-        shape = tuple(cast("list[int]", found["maps"]["shape"]))
-        maps = np.frombuffer(found["maps"]["data"], dtype=np.float32).reshape(shape)
-        numbers = np.frombuffer(found["targets"]["data"], dtype=np.int64).tolist()
-        tokens = cast("list[str]", json.loads(bytes(found["tokens"]["data"])))
+        first, *others = [""]
+        if "kinds" in found:
+            first, *others = cast("list[str]", json.loads(bytes(found["kinds"]["data"])))
+        beside = [_read(found, f"{number}.", kind) for number, kind in enumerate(others)]
+        return replace(_read(found, "", first), beside=tuple(beside))
     except (SafetensorError, KeyError, ValueError) as error:
         raise DamagedError(f"attention.safetensors holds no attention maps: {error}") from None
-    targets = tuple(None if number == _NO_TARGET else number for number in numbers)
-    return AttentionMaps(maps=maps, tokens=tuple(tokens), targets=targets)
+
+
+def _read(found: dict[str, dict[str, Any]], prefix: str, kind: str) -> AttentionMaps:
+    maps, targets, tokens = (found[f"{prefix}{name}"] for name in ("maps", "targets", "tokens"))
+    numbers = np.frombuffer(targets["data"], dtype=np.int64).tolist()
+    return AttentionMaps(
+        maps=np.frombuffer(maps["data"], dtype=np.float32).reshape(maps["shape"]),
+        tokens=tuple(cast("list[str]", json.loads(bytes(tokens["data"])))),
+        targets=tuple(None if number == _NO_TARGET else number for number in numbers),
+        kind=kind,
+    )

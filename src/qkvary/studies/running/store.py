@@ -7,6 +7,7 @@ store at once. Torch-free.
     RUNS/<first two digits>/<run key>/config.json          the run's configuration
                                       metrics.jsonl        the log, one event per line
                                       attention.safetensors  attention on one example
+                                      samples.safetensors  questions with its answers
                                       network/             the trained network, if it is kept
                                       MANIFEST.json        sizes and digests of all files
                                       record.json          the result; written last
@@ -43,6 +44,7 @@ CONFIG_NAME = "config.json"
 JOURNAL_NAME = "metrics.jsonl"
 RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
+SAMPLES_NAME = "samples.safetensors"
 NETWORK_NAME = "network"
 LOCK_NAME = "run.lock"
 CHECKPOINTS_NAME = "checkpoints"
@@ -127,13 +129,22 @@ class Store:
         Raises:
             DamagedError: if the file is damaged.
         """
+        return self._extra(key, ATTENTION_NAME)
+
+    def samples(self, key: str) -> bytes | None:
+        """Return the bytes of a finished run's samples, or None if it has none.
+
+        Raises:
+            DamagedError: if the file is damaged.
+        """
+        return self._extra(key, SAMPLES_NAME)
+
+    def _extra(self, key: str, name: str) -> bytes | None:
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
         manifest = read_manifest(directory)
-        if ATTENTION_NAME not in manifest.files:
-            return None
-        return manifest.read(directory, ATTENTION_NAME)
+        return manifest.read(directory, name) if name in manifest.files else None
 
     def network(self, key: str) -> Path | None:
         """Return the checkpoint of a finished run's network, or None if none was kept."""
@@ -225,7 +236,7 @@ def _restore(
     clean_leftovers(directory)
     warnings: list[str] = []
     # Remove the record first: without it the run is open, whatever happens next.
-    files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME)
+    files = (RECORD_NAME, MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME)
     if problem is not None:
         # A diverged run resumes from its checkpoints, and needs its log.
         log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
@@ -240,7 +251,7 @@ def _restore(
     elif (directory / MANIFEST_NAME).exists():
         # Killed between the manifest and the record, or the record was deleted.
         warnings.append(f"{directory / RECORD_NAME} is missing; the run is resumed")
-        for name in (MANIFEST_NAME, ATTENTION_NAME):
+        for name in (MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME):
             remove_file(directory / name)
     path = directory / CONFIG_NAME
     expected = _config_bytes(config)
@@ -284,12 +295,15 @@ class Claim:
         # The log first: if this is interrupted, the checkpoints are found damaged again.
         return quarantine(self.directory, (JOURNAL_NAME, CHECKPOINTS_NAME))
 
-    def finish(self, record: Record, *, attention: bytes | None = None) -> None:
+    def finish(
+        self, record: Record, *, attention: bytes | None = None, samples: bytes | None = None
+    ) -> None:
         """Write the record and release the run.
 
         Args:
             record: The record.
             attention: The bytes of its attention maps, if it has any.
+            samples: The bytes of its samples, if it has any.
 
         Raises:
             ResourceError: if the disk is full, broken or not writable; the run stays open.
@@ -298,9 +312,10 @@ class Claim:
         files = {CONFIG_NAME: _config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
-        if attention is not None:
-            files[ATTENTION_NAME] = attention
-            atomic_write_file(directory / ATTENTION_NAME, attention)
+        for name, data in ((ATTENTION_NAME, attention), (SAMPLES_NAME, samples)):
+            if data is not None:
+                files[name] = data
+                atomic_write_file(directory / name, data)
         atomic_write_file(directory / MANIFEST_NAME, describe(files).to_json())
         atomic_write_file(directory / RECORD_NAME, files[RECORD_NAME])
         if record.status != "diverged":

@@ -15,6 +15,8 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import RunConfig
+from qkvary.training.distribution import SingleProcess
+from qkvary.training.gradients import Gradients
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
@@ -43,21 +45,23 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
 
 
 def time_step(run: RunConfig) -> float:
-    """Return the median seconds of a training step, after a first step that is not counted."""
+    """Return the median seconds of a training step, after a first step that is not counted.
+
+    Steps have the micro-batches and the precision of the run.
+    """
     torch.set_num_threads(run.threads)
     task = load_task(run.task)
     network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype)).train()
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
+    gradients = Gradients(run, task, network, SingleProcess())
     seconds: list[float] = []
     for step in range(TIMED_STEPS + 1):
         started = perf_counter()
-        batch = task.batch(step, run.training.batch_size, run.seed)
-        loss = task.loss(network, batch.to(run.device))
-        loss.backward()
+        gradients.find(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        # Waits for the device.
-        loss.item()
+        if run.device.startswith("cuda"):
+            torch.cuda.synchronize(run.device)
         seconds.append(perf_counter() - started)
     return median(seconds[1:])
 

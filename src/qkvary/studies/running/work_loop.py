@@ -53,6 +53,8 @@ class RunResult:
     """The record."""
     attention: bytes | None = None
     """Attention maps, if it has any."""
+    samples: bytes | None = None
+    """Samples, if it has any."""
 
 
 TrainFunction = Callable[[Cell, Claim, RunContext], RunResult | None]
@@ -149,7 +151,7 @@ class Worker:
         if made is None:
             claim.release()
             return False
-        claim.finish(made.record, attention=made.attention)
+        claim.finish(made.record, attention=made.attention, samples=made.samples)
         record = made.record
         self._send(
             WorkerMessage(

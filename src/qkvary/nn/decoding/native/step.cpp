@@ -28,7 +28,7 @@ struct Projected {  // A source: the layer's input through one matrix or two, or
 
 struct Layer {
   Norm attention_norm, feed_forward_norm;
-  Projected sources[4];           // q, k, v and the input itself.
+  Projected sources[6];           // q, k, v, both sides of decoupled positions, and the input.
   int64_t query, key, value;      // Which of them each role reads.
   int64_t residual;               // 0: none, 1: the query adds the input, 2: and is a GELU before.
   Matrix out, up, gate, down;
@@ -40,6 +40,8 @@ struct Layer {
   int64_t turns_key, turns_value; // What is stored was turned.
   int64_t turns_back;             // The mixture is turned back.
   int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
+  Norm shared_norm;               // Of what key and value share, over all heads.
+  Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
   int64_t closing;                // Of the newest tokens, those that become codes now.
   Call attention;                 // Over what is stored; its query and output are the step's own.
 };
@@ -189,21 +191,26 @@ inline void turn(float *head, int64_t dim, int64_t pairs, const float *cos, cons
   }
 }
 
+constexpr int LEARNED = 5, QUERY_ROPE = 3, KEY_ROPE = 4;  // Sources that are projections.
+
 // Numbers of one step, kept from call to call: fresh pages cost as much as a part of the products.
 struct Buffers {
   std::vector<float> memory;
-  float *x, *normed, *sources[4], *latent, *query, *stored, *mixed, *change, *inner, *gate;
+  float *x, *normed, *sources[LEARNED], *latent, *query, *stored, *mixed, *change, *inner, *gate;
+  float *asked, *bias;
 
   void fit(const Step &step) {
-    int64_t widths[8] = {step.width, step.width, 1, 1, 1, 1, 1, 1};
+    int64_t own[LEARNED] = {1, 1, 1, 1, 1}, down = 1, heads = 1, inside = 1, asking = 1, biases = 1;
     for (int64_t l = 0; l < step.num_layers; ++l) {
       const Layer &layer = step.layers[l];
-      for (int i = 0; i < 3; ++i) {
-        widths[2 + i] = std::max(widths[2 + i], layer.sources[i].weight.width);
-        widths[5] = std::max(widths[5], layer.sources[i].down.width);
+      for (int i = 0; i < LEARNED; ++i) {
+        own[i] = std::max(own[i], layer.sources[i].weight.width);
+        down = std::max(down, layer.sources[i].down.width);
       }
-      widths[6] = std::max({widths[6], layer.out.inner, layer.queries * layer.attention.key.dim});
-      widths[7] = std::max(widths[7], layer.up.width);
+      heads = std::max({heads, layer.out.inner, layer.queries * layer.attention.key.dim});
+      inside = std::max(inside, layer.up.width);
+      asking = std::max(asking, layer.rope.dim * round_up(layer.queries));
+      if (layer.rope.dim) biases = std::max(biases, layer.queries * layer.attention.tokens);
     }
     int64_t total = 0;
     const auto place = [&](float **to, int64_t width) {
@@ -212,11 +219,11 @@ struct Buffers {
     };
     const auto lay = [&] {
       total = 0;
-      place(&x, widths[0]), place(&normed, widths[1]);
-      for (int i = 0; i < 3; ++i) place(&sources[i], widths[2 + i]);
-      place(&latent, widths[5]), place(&query, widths[6]), place(&stored, widths[6]);
-      place(&mixed, widths[6]), place(&change, widths[0]);
-      place(&inner, widths[7]), place(&gate, widths[7]);
+      place(&x, step.width), place(&normed, step.width), place(&change, step.width);
+      for (int i = 0; i < LEARNED; ++i) place(&sources[i], own[i]);
+      place(&latent, down), place(&query, heads), place(&stored, heads), place(&mixed, heads);
+      place(&inner, inside), place(&gate, inside);
+      place(&asked, asking), place(&bias, biases);
     };
     lay();
     if (static_cast<int64_t>(memory.size()) < total) memory.resize(total), lay();
@@ -334,7 +341,7 @@ class Walk {
   }
 
   void attend(const Layer &layer, float *x, const Seat &seat) {
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < LEARNED; ++i) {
       const Projected &source = layer.sources[i];
       if (!source.weight.weight) continue;
       const float *in = x;
@@ -350,6 +357,10 @@ class Walk {
     meet(seat);
     if (seat.thread == 0) prepare(layer, x);
     meet(seat);
+    if (layer.rope.dim) {
+      compare_ropes(layer, seat);
+      meet(seat);
+    }
     if (!failure_) {
       try {
         Scratch scratch(plan_->sizes);
@@ -364,12 +375,15 @@ class Walk {
 
   // Stores what is new and makes the queries.
   void prepare(const Layer &layer, float *x) {
-    float *const sources[4] = {to_.sources[0], to_.sources[1], to_.sources[2], x};
+    float *const sources[] = {to_.sources[0], to_.sources[1], to_.sources[2],
+                              to_.sources[QUERY_ROPE], to_.sources[KEY_ROPE], x};
     const int64_t dim = layer.attention.key.dim;
     const int64_t heads = layer.attention.groups;
-    keep(layer, layer.attention.key, sources[layer.key], heads, layer.turns_key);
+    const Norm &shared = layer.shared_norm;
+    keep(layer, layer.attention.key, sources[layer.key], heads, shared, layer.turns_key);
     if (!layer.attention.shared)
-      keep(layer, layer.attention.value, sources[layer.value], heads, layer.turns_value);
+      keep(layer, layer.attention.value, sources[layer.value], heads, shared, layer.turns_value);
+    if (layer.rope.dim) keep(layer, layer.rope, sources[KEY_ROPE], 1, Norm{}, true);
     for (int64_t row = 0; row < rows_; ++row) {
       const float *from = sources[layer.query] + row * layer.queries * dim;
       float *query = to_.query + row * layer.queries * dim;
@@ -379,7 +393,10 @@ class Walk {
           return (layer.residual == 2 ? gelu(v) : v) + own;
         });
       const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
-      turn_heads(layer, query, layer.queries, dim, at, 1.0f);
+      const int64_t turned = layer.rope.dim ? layer.rope.dim : dim;
+      if (layer.rope.dim) query = sources[QUERY_ROPE] + row * layer.queries * turned;
+      turn_heads(layer, query, layer.queries, turned, at, 1.0f);
+      if (layer.rope.dim) ask_ropes(layer, query, row);
     }
     if (layer.attention.rounded)
       for (int64_t i = 0; i < rows_ * layer.queries * dim; ++i) {
@@ -389,6 +406,7 @@ class Walk {
       }
     call_ = layer.attention;
     call_.query = to_.query, call_.output = to_.mixed;
+    if (layer.rope.dim) call_.bias = to_.bias;
     call_.threads = step_.threads;
     try {
       plan_.emplace(call_);
@@ -404,11 +422,42 @@ class Walk {
     for (int64_t h = 0; h < count; ++h) turn(heads + h * dim, dim, layer.pairs, cos, sin, sign);
   }
 
-  void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads, bool turned) {
+  // A thread's tokens: scores of the rotated queries with the one rotated key of all heads.
+  void compare_ropes(const Layer &layer, const Seat &seat) {
+    const Stored &rope = layer.rope;
+    const int64_t tokens = layer.attention.tokens, heads = layer.queries, lanes = round_up(heads);
+    const int64_t first = tokens * seat.thread / seat.threads;
+    const int64_t last = tokens * (seat.thread + 1) / seat.threads;
+    for (int64_t row = 0; row < rows_; ++row)
+      for (int64_t t = first; t < last; ++t) {
+        const S *key =
+            static_cast<const S *>(rope.data) + row * rope.batch_stride + t * rope.token_stride;
+        for (int64_t lane = 0; lane < lanes; lane += W) {
+          const float *asked = to_.asked + row * rope.dim * lanes + lane;
+          Vec total = {};
+          for (int64_t c = 0; c < rope.dim; ++c) total += load(asked + c * lanes) * to_float(key[c]);
+          float *to = to_.bias + (row * heads + lane) * tokens + t;
+          for (int64_t h = 0; h < std::min<int64_t>(W, heads - lane); ++h) to[h * tokens] = total[h];
+        }
+      }
+  }
+
+  // Rotated queries of decoupled positions, channel by channel, so that heads are next to each other.
+  void ask_ropes(const Layer &layer, const float *queries, int64_t row) {
+    const int64_t dim = layer.rope.dim, lanes = round_up(layer.queries);
+    float *asked = to_.asked + row * dim * lanes;
+    for (int64_t c = 0; c < dim; ++c)
+      for (int64_t h = 0; h < lanes; ++h)
+        asked[c * lanes + h] = h < layer.queries ? queries[h * dim + c] * layer.attention.scale : 0;
+  }
+
+  void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads,
+            const Norm &norm, bool turned) {
     const Call &call = layer.attention;
     const bool coded = call.storage >= INT8;
     for (int64_t row = 0; row < rows_; ++row) {
       std::copy(from + row * heads * to.dim, from + (row + 1) * heads * to.dim, to_.stored);
+      if (norm.kind) normalise<S>(norm, to_.stored, to_.stored, heads * to.dim);
       if (turned) turn_heads(layer, to_.stored, heads, to.dim, step_.position[row], 1.0f);
       // Padding has no part in a scale that it shares with tokens.
       const bool real = !call.valid || call.valid[row * call.valid_stride + step_.index];

@@ -1,0 +1,195 @@
+"""The same weights in llama.cpp, transformers and here: logits, tokens, cache, speed, memory.
+
+    python benchmarks/engines/run.py --env build/llama.cpp            # builds it once (minutes)
+    python benchmarks/engines/run.py --env build/llama.cpp --quick    # tiny networks, seconds
+
+Every answer comes from a fresh process with one thread. Times are CPU time of a decoded token, the
+median over tokens and then over rounds, in which the engines take turns. One line of JSON per case;
+a logit or a token that differs ends the run with exit code 1.
+"""
+
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+import networks
+import numpy as np
+import torch
+
+from qkvary.checkpoints.gguf.export import export_gguf
+from qkvary.checkpoints.models import LoadedModel, save_model
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.nn.language_model import LanguageModel
+
+LLAMA_CPP = "llama-cpp-python==0.3.36"
+TOLERANCE = 1e-5
+"""Of the largest logit, in 32 bits."""
+CHECKED, GREEDY = 40, 200
+HERE = Path(__file__).parent
+_BUFFER = re.compile(r"K \(f32\): +([0-9.]+) MiB, V \(f32\): +([0-9.]+) MiB")
+MIB = 2**20
+
+
+def main() -> None:
+    """Run all cases."""
+    options = read_options()
+    python = build_llama_cpp(options.env)
+    sizes = ("tiny",) if options.quick else options.sizes
+    contexts = (64,) if options.quick else options.contexts
+    failures = 0
+    for size in sizes:
+        for variant in options.variants:
+            with tempfile.TemporaryDirectory() as folder:
+                case = Case(Path(folder), python, size, variant, max(contexts) + 300)
+                failures += not case.check()
+                for context in contexts:
+                    case.measure(context, options.rounds, options.threads)
+    sys.exit(failures > 0)
+
+
+def read_options() -> Namespace:
+    """Read the command line."""
+    parser = ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", type=Path, required=True, help="environment of llama.cpp")
+    parser.add_argument("--quick", action="store_true", help="tiny networks, one context")
+    parser.add_argument("--sizes", nargs="+", default=["30M", "124M"], choices=networks.SIZES)
+    parser.add_argument(
+        "--variants", nargs="+", default=list(networks.VARIANTS), choices=networks.VARIANTS
+    )
+    parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    return parser.parse_args()
+
+
+def build_llama_cpp(folder: Path) -> Path:
+    """Return the Python that has llama.cpp, and build it from source where it is missing."""
+    python = folder.absolute() / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    found = subprocess.run(
+        [str(python), "-c", "import llama_cpp"], check=False, capture_output=True
+    )
+    if found.returncode:
+        # Without its library for images, which takes half of the time.
+        build = {**os.environ, "CMAKE_ARGS": "-DLLAVA_BUILD=OFF"}
+        install = [str(python), "-m", "pip", "install", "-q", LLAMA_CPP]
+        subprocess.run(install, check=True, env=build)
+    return python
+
+
+class Case:
+    """A network in every engine."""
+
+    def __init__(
+        self, folder: Path, python: Path, size: str, variant: str, max_tokens: int
+    ) -> None:
+        self.python, self.name = python, {"size": size, "variant": variant}
+        config = networks.make_config(size, variant, max_tokens)
+        self.network: LanguageModel = networks.make_network(config)
+        self.files = {"qkvary": folder / "network", "llama.cpp": folder / "network.gguf"}
+        self.files["transformers"] = self.files["qkvary"]
+        save_model(self.files["qkvary"], self.network)
+        export_gguf(LoadedModel(self.network, None), self.files["llama.cpp"])
+        self.draws = np.random.default_rng(0)
+
+    def check(self) -> bool:
+        """Compare logits with those in double precision, and greedy texts with each other."""
+        prompt = self._draw(CHECKED)
+        calls = {name: self._answer(name, prompt, GREEDY, logits=True) for name in self.files}
+        with torch.inference_mode():
+            expected = self.network.double()(torch.tensor([prompt]))[0].numpy()
+        self.network.float()
+        scale = np.abs(expected).max()
+        found = {
+            name: float(np.abs(np.array(one["logits"]) - expected).max() / scale)
+            for name, one in calls.items()
+        }
+        texts = {tuple(one["tokens"]) for one in calls.values()}
+        sound = len(texts) == 1 and all(distance <= TOLERANCE for distance in found.values())
+        self._print(
+            "logits and greedy tokens",
+            logits_off_by={name: float(f"{distance:.2g}") for name, distance in found.items()},
+            equal_greedy_tokens=GREEDY if len(texts) == 1 else 0,
+            sound=sound,
+        )
+        return sound
+
+    def measure(self, context: int, rounds: int, threads: int) -> None:
+        """Print speed and memory behind a context."""
+        prompt = self._draw(context)
+        found: dict[str, list[dict[str, Any]]] = {name: [] for name in self.files}
+        for turn in range(rounds):
+            names = list(self.files)
+            for name in names[turn % 3 :] + names[: turn % 3]:
+                found[name].append(self._answer(name, prompt, 32, threads=threads))
+
+        def median(name: str, key: str) -> float:
+            return statistics.median(one[key] for one in found[name])
+
+        speeds = {name: round(1 / median(name, "token_seconds"), 1) for name in found}
+        self._print(
+            "decoding",
+            context=context,
+            threads=threads,
+            tokens_per_cpu_second=speeds,
+            prefill_tokens_per_cpu_second={
+                name: round(context / median(name, "prefill_seconds")) for name in found
+            },
+            peak_mib={name: round(median(name, "peak_bytes") / MIB) for name in found},
+            cache_mib={name: round(median(name, "cache_bytes") / MIB, 2) for name in found},
+            llama_cpp_says=found["llama.cpp"][0]["says"],
+            needed_cache_bytes_per_token=cache_bytes_per_token(self.network.config, "float32"),
+            ours_over_llama_cpp=round(speeds["qkvary"] / speeds["llama.cpp"], 2),
+        )
+
+    def _draw(self, length: int) -> list[int]:
+        return self.draws.integers(3, self.network.config.vocabulary, length).tolist()
+
+    def _print(self, case: str, **found: object) -> None:
+        print(json.dumps({"benchmark": "engines", "case": case, **self.name, **found}), flush=True)
+
+    def _answer(
+        self, name: str, prompt: list[int], new: int, *, logits: bool = False, threads: int = 1
+    ) -> dict[str, Any]:
+        """Return the answer of an engine from a process of its own."""
+        call = {
+            "engine": name,
+            "path": str(self.files[name]),
+            "prompt": prompt,
+            "new": new,
+            "texts": [],
+            "logits": logits,
+            "threads": threads,
+            "dtype": "float32",
+        }
+        stock = name == "llama.cpp"
+        python = str(self.python) if stock else sys.executable
+        script = HERE / ("llama_cpp_worker.py" if stock else "python_worker.py")
+        done = subprocess.run(
+            [python, str(script)],
+            input=json.dumps(call),
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "OMP_NUM_THREADS": str(threads)},
+        )
+        if done.returncode:
+            sys.exit(f"{name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        found = json.loads(done.stdout.splitlines()[-1])
+        said = _BUFFER.search(done.stderr)
+        if said is not None:
+            found["says"] = said[0]
+            found["cache_bytes"] = (float(said[1]) + float(said[2])) * MIB
+        return found
+
+
+if __name__ == "__main__":
+    main()

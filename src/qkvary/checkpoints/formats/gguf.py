@@ -1,0 +1,46 @@
+"""GGUF, the file of llama.cpp: networks of its architectures llama and gpt2, and tokenizers."""
+
+from pathlib import Path
+
+from qkvary.checkpoints.gguf.files import MAGIC, parse_file
+from qkvary.checkpoints.gguf.reading import read_network
+from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
+from qkvary.checkpoints.models import LoadedModel, build_model
+from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import read_file, read_start
+
+FORMAT = "GGUF (a .gguf file of llama.cpp)"
+
+
+def recognises(path: Path) -> bool:
+    """Return whether a path is such a file, or a folder with one."""
+    if path.is_file():
+        return path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
+    return bool(_list_files(path))
+
+
+def load(path: Path) -> LoadedModel:
+    """Load a network, and its tokenizer if it has one.
+
+    Raises:
+        UsageError: if a folder holds several files, or a file has a network that is not computed
+            here.
+        DamagedError: if a file is damaged.
+    """
+    found = [path] if path.is_file() else _list_files(path)
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise UsageError(f"expected one .gguf in {path}, got {len(found)}: {names}; name the file")
+    where = str(found[0])
+    file = parse_file(read_file(found[0]), where)
+    config, weights = read_network(file, where)
+    return build_model(config, weights, read_tokenizer(file.metadata, where), where)
+
+
+def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
+    """Return no name: the file has its tokenizer."""
+    return ()
+
+
+def _list_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.gguf")) if folder.is_dir() else []

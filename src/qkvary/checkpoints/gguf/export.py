@@ -1,0 +1,49 @@
+"""A language model as one file for llama.cpp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from qkvary.checkpoints.gguf.files import MAGIC, TensorType, pack_file
+from qkvary.checkpoints.gguf.networks import convert_network
+from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.storage.durable import make_directory, write_output
+from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import read_start
+
+
+class GgufExport(NamedTuple):
+    """A written file."""
+
+    architecture: str
+    """llama.cpp's name for the network."""
+    size: int
+    """Bytes."""
+    notes: tuple[str, ...]
+    """Losses and differences, one sentence each."""
+
+
+def export_gguf(loaded: LoadedModel, path: Path, kind: TensorType = "f32") -> GgufExport:
+    """Write a model for llama.cpp; an existing file of this format is replaced.
+
+    Args:
+        loaded: The network and its tokenizer, if it has one.
+        path: The file.
+        kind: The type of the matrices.
+
+    Raises:
+        UsageError: if llama.cpp cannot compute the network or make its tokens, or ``path`` holds
+            something else.
+        ResourceError: if the disk is full, broken or not writable.
+    """
+    if path.is_file() and read_start(path, len(MAGIC)) != MAGIC:
+        raise UsageError(f"{path} is not a GGUF file; it is not overwritten")
+    network = convert_network(loaded.network, kind)
+    vocabulary = convert_tokenizer(loaded.tokenizer, loaded.network.config.vocabulary)
+    name = {"general.name": path.stem} if path.stem else {}
+    data = pack_file({**network.metadata, **name, **vocabulary.metadata}, network.tensors)
+    make_directory(path.absolute().parent)
+    write_output(path, data)
+    return GgufExport(network.architecture, len(data), (*network.notes, *vocabulary.notes))

@@ -1,0 +1,261 @@
+"""Our language models as the tensors and sizes of an architecture of llama.cpp.
+
+What llama.cpp cannot compute is refused with the reason. A partial rotation becomes a full one
+whose other frequencies are divided to zero (``rope_freqs``), as files of other models have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor as TorchTensor
+
+from qkvary.arch.attention import KV_NORM_EPS
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.files import GELU, TYPES, Tensor, TensorType
+from qkvary.checkpoints.gguf.rotation import STILL, pair_order, rotary_divisors
+from qkvary.checkpoints.latent_networks import latent_width
+from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, Row, StockArchitecture, list_tensors
+from qkvary.checkpoints.stock_networks import (
+    choose_architecture,
+    count_kv_heads,
+    find_obstacle,
+    stock_weights,
+)
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+GELU_NOTES = {
+    "gelu": (
+        "llama.cpp computes GELU by its tanh form and a table of half precision: its activations "
+        "differ from this network's by up to 0.0005 and 0.05 %"
+    ),
+    "gelu-tanh": (
+        "llama.cpp computes GELU by a table of half precision: its activations differ from this "
+        "network's by up to 0.05 %"
+    ),
+}
+LARGEST_HALF = 65_504
+FLOATS = ("position_embd.weight", "rope_freqs.weight")
+"""Matrices that every file stores in f32, as norms and biases."""
+_FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
+"""The numbers of ``general.file_type``."""
+
+
+class GgufNetwork(NamedTuple):
+    """A network for llama.cpp."""
+
+    architecture: str
+    """llama.cpp's name of it."""
+    metadata: dict[str, Any]
+    """Sizes by key."""
+    tensors: dict[str, Tensor]
+    notes: tuple[str, ...]
+    """Losses and differences, one sentence each."""
+
+
+def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
+    """Express a network as the architecture of llama.cpp that fits.
+
+    Args:
+        network: A language model.
+        kind: The type of its matrices. Rows that are not whole blocks of q8_0 are stored in f16.
+
+    Raises:
+        UsageError: if llama.cpp cannot compute it, with the reason; or if a weight is too large.
+    """
+    config = network.config
+    to = choose_architecture(config)
+    obstacle = find_obstacle(config, to, _OBSTACLES[to])
+    if obstacle is not None:
+        raise UsageError(
+            f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
+        )
+    weights = stock_weights(network, to)
+    if config.tied_head:
+        del weights["lm_head.weight"]
+    tensors = dict(_convert(config, to, weights, kind))
+    metadata = {
+        "general.architecture": GGUF_NAMES[to],
+        "general.file_type": _FILE_TYPES[kind],
+        "general.quantization_version": 2,
+        **({GELU: "erf"} if config.block.activation == "gelu" else {}),
+        **{f"{GGUF_NAMES[to]}.{name}": value for name, value in _SIZES[to](config).items()},
+    }
+    return GgufNetwork(
+        GGUF_NAMES[to], metadata, tensors, tuple(_find_notes(config, to, tensors, kind))
+    )
+
+
+def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
+    if config.block.activation == "relu":
+        yield "relu; choices: gelu-tanh, gelu"
+
+
+def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
+    for layer in config.layers:
+        if layer.value_rope != "none":
+            yield (
+                f"values that are rotated keys ({layer.value_rope}), which it does not rotate "
+                "back; train a form that it has: Q-K=V@decoupled-16@kv-norm (such as qkvary train "
+                "lm-10m-portable), GQA-g or MQA"
+            )
+    size = config.layers[0].size_per_head
+    if size % 2:
+        yield f"heads of {size} channels; choices: an even number"
+    if len({layer.position.rotary_dim(layer.size_per_head) for layer in config.layers}) > 1:
+        yield "layers that rotate different numbers of channels"
+
+
+def _obstacles_to_deepseek(config: LanguageModelConfig) -> Iterator[str]:
+    if config.block.norm_eps != KV_NORM_EPS:
+        yield f"norms with the epsilon {config.block.norm_eps}; choices: norm_eps {KV_NORM_EPS}"
+
+
+def _convert(
+    config: LanguageModelConfig,
+    to: StockArchitecture,
+    weights: Mapping[str, TorchTensor],
+    kind: TensorType,
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors by llama.cpp's names, in the order of the file."""
+    if to == "llama":
+        layer = config.layers[0]
+        divisors = rotary_divisors(
+            layer.size_per_head,
+            layer.position.rotary_dim(layer.size_per_head),
+            layer.position.rotary_base,
+        )
+        if STILL in divisors:
+            yield "rope_freqs.weight", Tensor(np.array(divisors, dtype=np.float32), "f32")
+    for row in list_tensors(to, config.num_layers):
+        if row.theirs in weights and _is_used(config, row.gguf):
+            for name, values in _split(config, row, weights[row.theirs].float()):
+                stored = _choose_type(name, values.shape, kind)
+                if stored == "f16" and float(values.abs().max()) > LARGEST_HALF:
+                    raise UsageError(
+                        f"{row.theirs} has weights above {LARGEST_HALF:,}, the end of f16"
+                    )
+                yield name, Tensor(values.contiguous().numpy(), stored)
+
+
+def _split(
+    config: LanguageModelConfig, row: Row, values: TorchTensor
+) -> Iterator[tuple[str, TorchTensor]]:
+    """Yield a tensor, or the two that llama.cpp has for it: those of key and value of a latent."""
+    if not row.gguf.endswith("attn_kv_b.weight"):
+        yield row.gguf, _reorder(config, row, values)
+        return
+    layer = config.layers[0]
+    key, value = values.unflatten(0, (layer.num_heads, 2, -1)).unbind(dim=1)
+    yield row.gguf.replace("attn_kv_b", "attn_k_b"), key.mT
+    yield row.gguf.replace("attn_kv_b", "attn_v_b"), value
+
+
+def _is_used(config: LanguageModelConfig, name: str) -> bool:
+    """Return whether a tensor is more than the zeros that transformers needs."""
+    if not name.endswith(".bias") or "attn_" not in name or choose_architecture(config) != "llama":
+        return True
+    is_output = "attn_output" in name
+    return any(layer.out_bias if is_output else layer.bias for layer in config.layers)
+
+
+def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> TorchTensor:
+    if row.change == "transposed" and values.ndim == 2:
+        return values.T
+    if not row.change.endswith("pairs"):
+        return values
+    layer = config.layers[0]
+    size = layer.size_per_head
+    order = pair_order(size, layer.position.rotary_dim(size))
+    return values.unflatten(0, (-1, size))[:, order].flatten(0, 1)
+
+
+def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorType:
+    if len(shape) < 2 or name in FLOATS:
+        return "f32"
+    # Zeros and ones, or products of small heads, where blocks of 32 would cost precision.
+    if len(shape) > 2 and kind != "f32":
+        return "f16"
+    return "f16" if shape[-1] % TYPES[kind].block else kind
+
+
+def _gpt2_sizes(config: LanguageModelConfig) -> dict[str, Any]:
+    return {**_common_sizes(config), "attention.layer_norm_epsilon": config.block.norm_eps}
+
+
+def _llama_sizes(config: LanguageModelConfig) -> dict[str, Any]:
+    layer = config.layers[0]
+    return {
+        **_common_sizes(config),
+        "attention.head_count_kv": count_kv_heads(config),
+        "attention.key_length": layer.size_per_head,
+        "attention.value_length": layer.size_per_head,
+        "attention.layer_norm_rms_epsilon": config.block.norm_eps,
+        "rope.dimension_count": layer.size_per_head,
+        "rope.freq_base": float(layer.position.rotary_base),
+    }
+
+
+def _deepseek_sizes(config: LanguageModelConfig) -> dict[str, Any]:
+    layer = config.layers[0]
+    width, size, rope = latent_width(layer), layer.size_per_head, layer.variant.decoupled or 0
+    return {
+        **_common_sizes(config),
+        # The cache holds one key of all channels; its first ones are the value.
+        "attention.head_count_kv": 1,
+        "attention.key_length": width + rope,
+        "attention.value_length": width,
+        "attention.key_length_mla": size + rope,
+        "attention.value_length_mla": size,
+        "attention.kv_lora_rank": width,
+        # The query has one matrix.
+        "attention.q_lora_rank": 0,
+        "attention.layer_norm_rms_epsilon": config.block.norm_eps,
+        "rope.dimension_count": rope,
+        "rope.freq_base": float(layer.position.rotary_base),
+        "leading_dense_block_count": config.num_layers,
+        "expert_count": 0,
+        "expert_used_count": 0,
+        "expert_shared_count": 1,
+        "expert_feed_forward_length": config.block.d_ff,
+        "expert_weights_scale": 1.0,
+    }
+
+
+def _common_sizes(config: LanguageModelConfig) -> dict[str, Any]:
+    return {
+        "vocab_size": config.vocabulary,
+        "context_length": config.max_tokens,
+        "embedding_length": config.d_model,
+        "block_count": config.num_layers,
+        "feed_forward_length": config.block.d_ff,
+        "attention.head_count": config.layers[0].num_heads,
+    }
+
+
+def _find_notes(
+    config: LanguageModelConfig,
+    to: StockArchitecture,
+    tensors: Mapping[str, Tensor],
+    kind: TensorType,
+) -> Iterator[str]:
+    if to == "gpt2":
+        yield GELU_NOTES[config.block.activation]
+    wider = sum(one.type not in ("f32", kind) for one in tensors.values())
+    if wider:
+        yield f"{wider} tensors are stored in f16: their rows are not whole blocks of {kind}"
+
+
+_OBSTACLES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {
+    "gpt2": _obstacles_to_gpt2,
+    "llama": _obstacles_to_llama,
+    "deepseek": _obstacles_to_deepseek,
+}
+_SIZES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], dict[str, Any]]] = {
+    "gpt2": _gpt2_sizes,
+    "llama": _llama_sizes,
+    "deepseek": _deepseek_sizes,
+}

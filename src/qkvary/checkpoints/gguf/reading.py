@@ -1,0 +1,269 @@
+"""A GGUF file as one of our networks: configuration and weights.
+
+Only the architectures and forms that this program computes are read. Everything else is refused
+with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor as TorchTensor
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import Variant
+from qkvary.checkpoints.gguf.files import GELU, GgufFile
+from qkvary.checkpoints.gguf.rotation import count_rotated, pair_order
+from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
+from qkvary.checkpoints.stock_names import GGUF_NAMES, StockArchitecture, list_tensors
+from qkvary.storage.errors import DamagedError, UsageError
+
+LARGEST_SIZE = 2**24
+
+
+def read_network(file: GgufFile, where: str) -> ReadNetwork:
+    """Return the configuration and the weights of a file.
+
+    Args:
+        file: Its contents.
+        where: Its name in messages.
+
+    Raises:
+        UsageError: for a network that this program does not compute.
+        DamagedError: for sizes that are missing, implausible, or not those of the tensors.
+    """
+    named = file.metadata.get("general.architecture")
+    known: dict[object, StockArchitecture] = {name: one for one, name in GGUF_NAMES.items()}
+    if not isinstance(named, str) or named not in known:
+        raise UsageError(
+            f"{where} is a network of the architecture {named!r:.40}; choices: "
+            f"{', '.join(GGUF_NAMES.values())}"
+        )
+    architecture = known[named]
+    sizes = _Sizes(file, named, where)
+    try:
+        if architecture == "deepseek":
+            return read_latent_network(_read_latent_sizes(sizes), _join_latent(sizes), where)
+        config = _MAKERS[architecture](sizes)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{where} does not describe a network: {error}") from None
+    return ReadNetwork(config, _read_weights(file, architecture, config, where))
+
+
+class _Sizes:
+    """The checked sizes of a file."""
+
+    def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
+        self.file, self.architecture, self.where = file, architecture, where
+
+    def has(self, name: str) -> bool:
+        """Return whether the file has a value."""
+        return f"{self.architecture}.{name}" in self.file.metadata
+
+    def get(self, name: str, default: int | None = None) -> int:
+        """Return a size."""
+        found = self.file.metadata.get(f"{self.architecture}.{name}", default)
+        if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= LARGEST_SIZE:
+            raise DamagedError(
+                f"{self.where} has {name} {found!r:.40}, expected 1 to {LARGEST_SIZE:,}"
+            )
+        return found
+
+    def number(self, name: str, default: float) -> float:
+        """Return a number that is no size."""
+        found = self.file.metadata.get(f"{self.architecture}.{name}", default)
+        if not isinstance(found, int | float) or isinstance(found, bool):
+            raise DamagedError(f"{self.where} has {name} {found!r:.40}, expected a number")
+        return float(found)
+
+    def require(self, what: str, found: object, expected: object) -> None:
+        """Refuse a network with another value than the one that is computed here."""
+        if found != expected:
+            raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
+
+    def epsilon(self, name: str) -> float:
+        """Return the epsilon of the norms as it was written, where 32 bits stand for it."""
+        found = self.number(name, 1e-5)
+        return next((one for one in (1e-5, 1e-6) if abs(found - one) < 1e-6 * one), found)
+
+    @property
+    def layers(self) -> int:
+        """Blocks, of which each has a tensor."""
+        layers = self.get("block_count")
+        if layers > len(self.file.tensors):
+            raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
+        return layers
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the embedding."""
+        return self.shape("token_embd.weight")[0]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor."""
+        if name not in self.file.tensors:
+            raise DamagedError(f"{self.where} has no {name}")
+        return self.file.tensors[name].values.shape
+
+    def dimensions(self, name: str) -> int:
+        """Return the number of dimensions of a tensor."""
+        return len(self.shape(name))
+
+
+def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
+    for name in ("expert_count", "rope.scaling.type", "attention.sliding_window"):
+        if sizes.has(name) and sizes.file.metadata[f"llama.{name}"] not in (0, "none"):
+            raise UsageError(f"{sizes.where} has {name}, which this program does not compute")
+    d_model, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
+    head_dim = sizes.get("attention.key_length", d_model // heads)
+    sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
+    sizes.require("rope.dimension_count", sizes.get("rope.dimension_count", head_dim), head_dim)
+    kv_heads = sizes.get("attention.head_count_kv", heads)
+    attention = AttentionConfig(
+        d_model=d_model,
+        num_heads=heads,
+        head_dim=None if head_dim * heads == d_model else head_dim,
+        variant=Variant(
+            sharing=share("q", "k", "v"),
+            num_kv_heads=None if kv_heads == heads else kv_heads,
+            positions="rotary",
+        ),
+        causal=True,
+        bias="blk.0.attn_q.bias" in sizes.file.tensors,
+        out_bias="blk.0.attn_output.bias" in sizes.file.tensors,
+        position=_read_rotation(sizes, head_dim),
+    )
+    return LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(
+            d_ff=sizes.get("feed_forward_length"),
+            activation="swiglu",
+            norm="rmsnorm",
+            bias=False,
+            norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
+        ),
+        num_layers=sizes.layers,
+        vocabulary=sizes.vocabulary,
+        max_tokens=sizes.get("context_length"),
+        positions="none",
+        tied_head="output.weight" not in sizes.file.tensors,
+    )
+
+
+def _read_rotation(sizes: _Sizes, head_dim: int) -> PositionConfig:
+    base = sizes.number("rope.freq_base", 10_000.0)
+    rotated: int | None = head_dim
+    if "rope_freqs.weight" in sizes.file.tensors:
+        divisors = sizes.file.tensors["rope_freqs.weight"].values.reshape(-1).tolist()
+        if len(divisors) != head_dim // 2:
+            raise DamagedError(f"{sizes.where} has {len(divisors)} rope_freqs for {head_dim}")
+        rotated = count_rotated(divisors, base)
+    if rotated is None:
+        raise UsageError(f"{sizes.where} has rope_freqs other than those of a partial rotation")
+    # The first may be rounded down to one pair less.
+    choices = (
+        PositionConfig(rotary_base=base, rotary_fraction=channels / head_dim)
+        for channels in (rotated, rotated + 1)
+    )
+    return next(one for one in choices if one.rotary_dim(head_dim) == rotated)
+
+
+def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
+    exact = sizes.file.metadata.get(GELU) == "erf"
+    heads = sizes.get("attention.head_count")
+    return LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=sizes.get("embedding_length"), num_heads=heads, causal=True
+        ),
+        block=BlockConfig(
+            d_ff=sizes.get("feed_forward_length"),
+            activation="gelu" if exact else "gelu-tanh",
+            norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
+        ),
+        num_layers=sizes.layers,
+        vocabulary=sizes.vocabulary,
+        max_tokens=sizes.shape("position_embd.weight")[0],
+        positions="learned",
+        tied_head="output.weight" not in sizes.file.tensors,
+    )
+
+
+def _read_latent_sizes(sizes: _Sizes) -> LatentSizes:
+    layers = sizes.layers
+    rank = sizes.file.metadata.get("deepseek2.attention.q_lora_rank", 0)
+    if rank != 0:
+        raise UsageError(f"{sizes.where} has a q_lora_rank {rank!r:.40}, expected 0")
+    sizes.require("dense layers", sizes.get("leading_dense_block_count", layers), layers)
+    rope = sizes.get("rope.dimension_count")
+    return LatentSizes(
+        d_model=sizes.get("embedding_length"),
+        d_ff=sizes.get("feed_forward_length"),
+        layers=layers,
+        heads=sizes.get("attention.head_count"),
+        head_dim=sizes.get("attention.value_length_mla"),
+        rope=rope,
+        width=sizes.get("attention.kv_lora_rank"),
+        max_tokens=sizes.get("context_length"),
+        rotary_base=sizes.number("rope.freq_base", 10_000.0),
+        norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
+    )
+
+
+def _join_latent(sizes: _Sizes) -> dict[str, TorchTensor]:
+    """Return the weights by the names of transformers, with one tensor for key and value."""
+    tensors = {name: torch.tensor(one.values) for name, one in sizes.file.tensors.items()}
+    for layer in range(sizes.layers):
+        key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
+        if {sizes.dimensions(key), sizes.dimensions(value)} != {3}:
+            raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
+        if tensors[key].mT.shape != tensors[value].shape:
+            raise DamagedError(f"{sizes.where} has {key} and {value} of different heads")
+        both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
+        tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
+    names = {row.gguf: row.theirs for row in list_tensors("deepseek", sizes.layers)}
+    unknown = min(tensors.keys() - names.keys(), default=None)
+    if unknown is not None:
+        raise UsageError(f"{sizes.where} has {unknown[:80]}, which this program does not compute")
+    return {names[name]: tensor for name, tensor in tensors.items()}
+
+
+_MAKERS: Mapping[StockArchitecture, Callable[[_Sizes], LanguageModelConfig]] = {
+    "gpt2": _make_gpt2,
+    "llama": _make_llama,
+}
+
+
+def _read_weights(
+    file: GgufFile, architecture: StockArchitecture, config: LanguageModelConfig, where: str
+) -> dict[str, TorchTensor]:
+    """Return the weights by our names, in float32, which holds every stored type exactly."""
+    weights = dict[str, TorchTensor]()
+    left = set(file.tensors) - {"rope_freqs.weight"}
+    for row in list_tensors(architecture, config.num_layers):
+        if row.gguf in left:
+            left.remove(row.gguf)
+            values = torch.tensor(file.tensors[row.gguf].values)
+            values = _restore_order(config, row.change, values, where)
+            names = row.ours.split(",")
+            weights |= zip(names, values.chunk(len(names)), strict=True)
+    if left:
+        raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")
+    return weights
+
+
+def _restore_order(
+    config: LanguageModelConfig, change: str, values: TorchTensor, where: str
+) -> TorchTensor:
+    if not change.endswith("pairs"):
+        return values
+    layer = config.layers[0]
+    size = layer.size_per_head
+    if len(values) % size:
+        raise DamagedError(f"{where} has {len(values)} rows in heads of {size} channels")
+    order = torch.tensor(pair_order(size, layer.position.rotary_dim(size)))
+    return values.unflatten(0, (-1, size))[:, order.argsort()].flatten(0, 1)

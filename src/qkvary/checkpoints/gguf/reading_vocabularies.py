@@ -1,0 +1,198 @@
+"""Vocabularies of llama.cpp as our tokenizers; those that are not exactly ours are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from qkvary.checkpoints.gguf.files import Metadata
+from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
+from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
+from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.storage.errors import DamagedError, UsageError
+
+_KEY = "tokenizer.ggml."
+_ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
+
+
+class _Vocabulary:
+    """The checked lists of a vocabulary, without unused tokens at its end."""
+
+    def __init__(self, metadata: Metadata, where: str) -> None:
+        self.metadata, self.where = metadata, where
+        tokens = self.list("tokens", str | bytes)
+        types = self.list("token_type", int) if f"{_KEY}token_type" in metadata else []
+        if len(types) not in (0, len(tokens)):
+            raise DamagedError(f"{where} has {len(tokens)} tokens and {len(types)} types")
+        size = len(tokens)
+        while types and size and types[size - 1] == TokenType.UNUSED:
+            size -= 1
+        self.tokens = [one.encode() if isinstance(one, str) else one for one in tokens[:size]]
+        self.types: list[int] = types[:size] or [int(TokenType.NORMAL)] * size
+
+    def list(self, name: str, kind: Any) -> list[Any]:
+        """Return a list of one kind."""
+        found = self.metadata.get(_KEY + name)
+        if not isinstance(found, list) or not all(isinstance(one, kind) for one in found):
+            raise DamagedError(f"{self.where} has no list {_KEY}{name}")
+        return cast("list[Any]", found)
+
+    def controls(self) -> list[int]:
+        """Return the control tokens."""
+        return [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
+
+    @property
+    def has_separator(self) -> bool:
+        """Whether the last token, and no other one, is a control token."""
+        return self.controls() == [len(self.tokens) - 1]
+
+    def plain(self) -> list[bytes]:
+        """Return the tokens without the separator."""
+        return self.tokens[:-1] if self.has_separator else self.tokens
+
+    def texts(self, name: str) -> list[str]:
+        """Return a list of texts."""
+        return self.list(name, str)
+
+
+def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
+    """Return the tokenizer of a file, None if it has none.
+
+    Args:
+        metadata: The values of the file.
+        where: Its name in messages.
+
+    Raises:
+        UsageError: for a kind that this program has no counterpart for.
+        DamagedError: for lists that do not fit each other.
+    """
+    model = metadata.get(f"{_KEY}model", "none")
+    if model in ("none", "no_vocab"):
+        return None
+    read = _READERS.get(model) if isinstance(model, str) else None
+    if read is None:
+        raise UsageError(
+            f"{where} has a tokenizer of the kind {str(model)[:40]!r}; choices: "
+            f"{', '.join(_READERS)}"
+        )
+    try:
+        return read(_Vocabulary(metadata, where))
+    except (UsageError, DamagedError):
+        raise
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise DamagedError(f"{where} has an invalid tokenizer: {reason}") from None
+
+
+def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
+    texts = [_unescape(token) for token in vocabulary.plain()]
+    if texts == [bytes((byte,)) for byte in range(256)]:
+        return ByteTokenizer(has_separator=vocabulary.has_separator)
+    return _make_alphabet(texts, vocabulary)
+
+
+def _unescape(token: bytes) -> bytes:
+    def replace(match: re.Match[bytes]) -> bytes:
+        if match[1] is not None:
+            return bytes((int(match[1], 16),))
+        return _WHITESPACE.get(match[2], match[2])
+
+    return _ESCAPED.sub(replace, token)
+
+
+def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
+    letters = [text.decode("utf-8", "replace") for text in texts]
+    if any(len(letter) != 1 for letter in letters):
+        raise UsageError(
+            f"{vocabulary.where} has tokens of several characters that are matched, not merged; "
+            "choices: bytes, characters, merged pairs, merged pieces"
+        )
+    return CharacterTokenizer("".join(letters), has_separator=vocabulary.has_separator)
+
+
+def _read_pairs(vocabulary: _Vocabulary) -> Tokenizer:
+    letters = byte_letters()
+    names = [token.decode("utf-8", "replace") for token in vocabulary.plain()]
+    merges, pre = vocabulary.texts("merges"), vocabulary.metadata.get(f"{_KEY}pre")
+    merges = [] if merges == NO_MERGES else merges
+    if names[:256] == list(letters):
+        made = [merge.replace(" ", "", 1) for merge in merges]
+        if pre == "gpt-2" and vocabulary.has_separator and names[256:] == made:
+            return BytePairTokenizer("\n".join(merges))
+    elif vocabulary.has_separator and all(name and set(name) <= set(letters) for name in names):
+        texts = [bytes(letters[letter] for letter in name) for name in names]
+        if all(_is_character(text) for text in texts):
+            return _make_alphabet(texts, vocabulary)
+    return _make_library(vocabulary, merges, pre)
+
+
+def _is_character(text: bytes) -> bool:
+    return len(text.decode("utf-8", "replace")) == 1
+
+
+def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> Tokenizer:
+    splitting = SPLITTINGS.get(pre) if isinstance(pre, str) else None
+    end = vocabulary.metadata.get(f"{_KEY}eos_token_id")
+    if splitting is None:
+        raise UsageError(
+            f"{vocabulary.where} cuts texts as {str(pre)[:40]!r}; choices: {', '.join(SPLITTINGS)}"
+        )
+    names = [token.decode("utf-8", "replace") for token in vocabulary.tokens]
+    if not isinstance(end, int) or not 0 <= end < len(names):
+        raise UsageError(f"{vocabulary.where} has no token that ends documents")
+    special = {
+        token
+        for token, kind in enumerate(vocabulary.types)
+        if kind not in (TokenType.NORMAL, TokenType.UNUSED)
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    content = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": token, "content": names[token], **flags, "special": True}
+            for token in sorted(special)
+        ],
+        "normalizer": None,
+        "pre_tokenizer": splitting,
+        "post_processor": None,
+        "decoder": {
+            "type": "ByteLevel",
+            "add_prefix_space": False,
+            "trim_offsets": True,
+            "use_regex": True,
+        },
+        "model": {
+            "type": "BPE",
+            "ignore_merges": pre in WHOLE_WORDS,
+            # The library gives special tokens numbers of its own where they are not listed here.
+            "vocab": {name: token for token, name in enumerate(names)},
+            "merges": merges,
+        },
+    }
+    return LibraryTokenizer(json.dumps(content), separator=names[end])
+
+
+def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
+    if tuple(vocabulary.tokens[:3]) != PIECE_NAMES:
+        raise UsageError(
+            f"{vocabulary.where} does not begin with the pieces "
+            f"{', '.join(name.decode() for name in PIECE_NAMES)}"
+        )
+    pieces = [
+        b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
+        for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
+    ]
+    scores = [float(score) for score in vocabulary.list("scores", int | float)]
+    return PieceTokenizer(pieces, scores[: len(pieces)])
+
+
+_READERS: Mapping[str, Callable[[_Vocabulary], Tokenizer]] = {
+    "rwkv": _read_matches,
+    "gpt2": _read_pairs,
+    "llama": _read_pieces,
+}

@@ -1,0 +1,41 @@
+"""Rotary channels in the order of llama.cpp, and partial rotations as divisors of frequencies.
+
+Torch-free. Here the trailing channels of a head rotate, the first half of them with the second.
+llama.cpp rotates all channels of a head, neighbours together.
+"""
+
+from collections.abc import Sequence
+
+STILL = 1e30
+"""The divisor that stops a rotation; its sine is zero in 32 bits."""
+
+
+def pair_order(head_dim: int, rotated: int) -> list[int]:
+    """Return our channel for each of llama.cpp's: first the rotated pairs, then the others."""
+    still, half = head_dim - rotated, rotated // 2
+    pairs = [still + k + part for k in range(half) for part in (0, half)]
+    return [*pairs, *range(still)]
+
+
+def rotary_divisors(head_dim: int, rotated: int, base: float) -> list[float]:
+    """Return the divisor of each of llama.cpp's frequencies.
+
+    Pair k rotates by ``base^(-2k/head_dim) / divisor`` there and by ``base^(-2k/rotated)`` here.
+    """
+    divisors = [base ** (2 * k / rotated - 2 * k / head_dim) for k in range(rotated // 2)]
+    return divisors + [STILL] * (head_dim // 2 - len(divisors))
+
+
+def count_rotated(divisors: Sequence[float], base: float) -> int | None:
+    """Return the rotated channels of a head, or None for other divisors.
+
+    Args:
+        divisors: One for each pair, as :func:`rotary_divisors` gives them.
+        base: The base of the frequencies.
+    """
+    rotated = 2 * sum(divisor < STILL / 2 for divisor in divisors)
+    if rotated == 0:
+        return None
+    expected = rotary_divisors(2 * len(divisors), rotated, base)
+    close = (abs(a - b) <= 1e-5 * b for a, b in zip(divisors, expected, strict=True))
+    return rotated if all(close) else None

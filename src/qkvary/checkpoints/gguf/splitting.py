@@ -1,0 +1,62 @@
+"""How texts are cut before pairs are merged, by llama.cpp's names for it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from qkvary.storage.errors import UsageError
+
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_GPT2 = {**_BYTES, "use_regex": True}
+_DIGITS = {"type": "Digits", "individual_digits": True}
+
+
+def _split(pattern: str, *more: Mapping[str, Any]) -> Mapping[str, Any]:
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated"}
+    return {"type": "Sequence", "pretokenizers": [{**split, "invert": False}, *more]}
+
+
+SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
+    "gpt-2": _GPT2,
+    "llama-bpe": _split(_WORDS, _BYTES),
+    "dbrx": _split(_WORDS, _BYTES),
+    "qwen2": _split(_WORDS.replace("{1,3}", ""), _BYTES),
+    "starcoder": {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]},
+}
+"""The ``pre_tokenizer`` of a ``tokenizer.json`` by the name of what cuts alike in llama.cpp."""
+WHOLE_WORDS = ("llama-bpe",)
+"""Names of those that take a word that is a token without merging (``ignore_merges``)."""
+
+
+def find_splitting(fields: Mapping[str, Any]) -> str:
+    """Return llama.cpp's name for the way in which a ``tokenizer.json`` cuts a text.
+
+    Raises:
+        UsageError: if llama.cpp has no counterpart.
+    """
+    whole = fields["model"].get("ignore_merges") is True
+    wanted = _plain(fields.get("pre_tokenizer"))
+    for name, known in SPLITTINGS.items():
+        if _plain(known) == wanted and (name in WHOLE_WORDS) == whole:
+            normalizer = fields.get("normalizer")
+            if normalizer is None:
+                return name
+            raise UsageError(
+                f"expected a tokenizer.json without a normalizer, got {normalizer.get('type')}, "
+                "which llama.cpp does not apply"
+            )
+    raise UsageError(
+        "expected a tokenizer.json that cuts texts as one of "
+        f"{', '.join(SPLITTINGS)}, which llama.cpp knows, got another pre_tokenizer; train with "
+        "GPT-2's pairs (--tokenizer gpt2) or bytes"
+    )
+
+
+def _plain(value: object) -> str:
+    """Return a canonical text of a pre-tokenizer; where offsets begin does not matter."""
+    text = json.dumps(value, sort_keys=True)
+    return text.replace('"trim_offsets": false', '"trim_offsets": true')

@@ -1,0 +1,242 @@
+"""Our tokenizers as vocabularies of llama.cpp, so that it makes the same tokens of a text.
+
+``rwkv`` matches bytes, ``gpt2`` merges pairs of letters that stand for bytes, ``llama`` merges
+pieces by their scores. What llama.cpp has no counterpart for is refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple, cast
+
+from qkvary.checkpoints.gguf.splitting import find_splitting
+from qkvary.data.byte_pairs import SEPARATOR, BytePairTokenizer, byte_letters
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import (
+    CONTROL_TOKENS,
+    DOCUMENT_END,
+    ByteTokenizer,
+    CharacterTokenizer,
+    PieceTokenizer,
+    Tokenizer,
+)
+from qkvary.storage.errors import UsageError
+
+SPACE = "▁".encode()
+"""llama.cpp's letter for a space in pieces."""
+NO_MERGES = ["ÿ ÿ"]
+"""A merge that no text has; a list must have an entry."""
+PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
+
+
+class TokenType(IntEnum):
+    """What a token is for llama.cpp."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    UNUSED = 5
+    BYTE = 6
+
+
+class Vocabulary(NamedTuple):
+    """A vocabulary for llama.cpp."""
+
+    metadata: dict[str, Any]
+    """Values by key."""
+    notes: tuple[str, ...]
+    """Differences from our tokenizer, one sentence each."""
+
+
+def convert_tokenizer(tokenizer: Tokenizer | None, size: int) -> Vocabulary:
+    """Return the vocabulary of a tokenizer; without one, that of a network that reads numbers.
+
+    Args:
+        tokenizer: The tokenizer.
+        size: Tokens of the network. Those that the tokenizer does not have are marked as unused.
+
+    Raises:
+        UsageError: if llama.cpp cannot make the same tokens.
+    """
+    if tokenizer is None:
+        note = "it has no tokenizer: llama.cpp reads and writes numbers of tokens"
+        return Vocabulary({"tokenizer.ggml.model": "none"}, (note,))
+    found = next(make for kind, make in _KINDS.items() if isinstance(tokenizer, kind))(tokenizer)
+    metadata = {f"tokenizer.ggml.{key}": value for key, value in found.metadata.items()}
+    missing = range(len(found.metadata["tokens"]), size)
+    metadata["tokenizer.ggml.tokens"] += [f"[unused {token}]".encode() for token in missing]
+    metadata["tokenizer.ggml.token_type"] += [int(TokenType.UNUSED)] * len(missing)
+    if "tokenizer.ggml.scores" in metadata:
+        metadata["tokenizer.ggml.scores"] += [0.0] * len(missing)
+    return Vocabulary(metadata, found.notes)
+
+
+def _make(
+    model: str,
+    tokens: Sequence[bytes],
+    types: Mapping[int, TokenType],
+    end: int | None,
+    notes: Sequence[str] = (),
+    **more: Any,
+) -> Vocabulary:
+    """Return a vocabulary; ``types`` has the tokens that are not normal ones."""
+    metadata = {
+        "model": model,
+        **more,
+        "tokens": list(tokens),
+        "token_type": [int(types.get(token, TokenType.NORMAL)) for token in range(len(tokens))],
+        "add_bos_token": model == "llama",
+    }
+    if end is not None:
+        metadata["eos_token_id"] = end
+        metadata.setdefault("bos_token_id", end)
+    return Vocabulary(metadata, tuple(notes))
+
+
+def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], list[str]]:
+    """Return the last token, its type and what it differs in, where documents have an end."""
+    if tokenizer.separator is None:
+        return [], {}, []
+    note = f"{DOCUMENT_END} inside a text becomes that token; ours reads its letters"
+    return [DOCUMENT_END.encode()], {tokenizer.separator: TokenType.CONTROL}, [note]
+
+
+def _convert_bytes(tokenizer: ByteTokenizer) -> Vocabulary:
+    ends, types, notes = _end_of(tokenizer)
+    tokens = [_escape(bytes((byte,))) for byte in range(256)]
+    return _make("rwkv", [*tokens, *ends], types, tokenizer.separator, notes)
+
+
+def _escape(text: bytes) -> bytes:
+    """Write each byte that is no printable ASCII, and the backslash, in hexadecimal."""
+    return b"".join(
+        bytes((byte,)) if 32 <= byte < 127 and byte != 92 else b"\\x%02x" % byte for byte in text
+    )
+
+
+def _convert_characters(tokenizer: CharacterTokenizer) -> Vocabulary:
+    ends, types, notes = _end_of(tokenizer)
+    if ends:
+        return _convert_letters(tokenizer, ends, types, notes)
+    if not tokenizer.alphabet.isascii():
+        raise UsageError(
+            "expected an alphabet of ASCII, or one with a token that ends documents, got one with "
+            "neither: llama.cpp does not end on other characters; train with --tokenizer "
+            "characters or bytes"
+        )
+    tokens = [_escape(letter.encode()) for letter in tokenizer.alphabet]
+    note = "characters out of the alphabet are token -1, which it refuses to read"
+    return _make("rwkv", tokens, types, None, [note])
+
+
+def _convert_letters(
+    tokenizer: CharacterTokenizer,
+    ends: Sequence[bytes],
+    types: Mapping[int, TokenType],
+    notes: Sequence[str],
+) -> Vocabulary:
+    """Return an alphabet as merges of the bytes of each character."""
+    letters = {byte: letter for letter, byte in byte_letters().items()}
+    names = ["".join(letters[byte] for byte in one.encode()) for one in tokenizer.alphabet]
+    merges = dict.fromkeys(
+        f"{name[:place]} {name[place]}" for name in names for place in range(1, len(name))
+    )
+    more = "characters out of the alphabet are left out; ours refuses them"
+    return _make(
+        "gpt2",
+        [*(name.encode() for name in names), *ends],
+        types,
+        tokenizer.separator,
+        [*notes, more],
+        pre="gpt-2",
+        merges=list(merges) or NO_MERGES,
+    )
+
+
+def _convert_byte_pairs(tokenizer: BytePairTokenizer) -> Vocabulary:
+    ends, types, notes = _end_of(tokenizer)
+    names = sorted(tokenizer.numbers().items(), key=lambda item: item[1])
+    tokens = [name.encode() for name, _ in names if name != SEPARATOR]
+    merges = [line.rstrip("\r") for line in tokenizer.describe()["merges"].split("\n") if line]
+    return _make(
+        "gpt2",
+        [*tokens, *ends],
+        types,
+        tokenizer.separator,
+        notes,
+        pre="gpt-2",
+        merges=merges or NO_MERGES,
+    )
+
+
+def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
+    seen = set[bytes](PIECE_NAMES)
+    tokens = list[bytes](PIECE_NAMES)
+    types = {0: TokenType.UNKNOWN, 1: TokenType.CONTROL, 2: TokenType.CONTROL}
+    for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
+        name = piece.replace(b" ", SPACE)
+        if len(tokenizer.piece(token)) == 1 and len(piece) == 6:
+            types[token] = TokenType.BYTE
+        if name in seen or not name:
+            # Of equal pieces only the first is used.
+            name, types[token] = b"[unused %d]" % token, TokenType.UNUSED
+        seen.add(name)
+        tokens.append(name)
+    notes = ["a ▁ inside a text becomes a space; ours keeps it"]
+    if tokenizer.joins_spaces:
+        notes.append("runs of spaces are kept; ours joins them")
+    return _make(
+        "llama",
+        tokens,
+        types,
+        tokenizer.separator,
+        notes,
+        pre="default",
+        scores=list(tokenizer.scores),
+        bos_token_id=tokenizer.beginning,
+        unknown_token_id=0,
+        add_space_prefix=True,
+    )
+
+
+def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
+    fields = json.loads(tokenizer.describe()["content"])
+    model = fields["model"]
+    if model.get("type", "BPE") != "BPE" or model.get("byte_fallback"):
+        raise UsageError(
+            f"expected a tokenizer.json of byte-level pairs (BPE), got {model.get('type', 'BPE')}"
+            f"{' of characters' if model.get('byte_fallback') else ''}: llama.cpp cuts it "
+            "differently; train with GPT-2's pairs (--tokenizer gpt2) or bytes"
+        )
+    tokens = {token: name for name, token in model["vocab"].items()}
+    types = dict[int, TokenType]()
+    for added in fields.get("added_tokens", ()):
+        tokens[added["id"]] = added["content"]
+        types[added["id"]] = TokenType.CONTROL
+    names = [tokens.get(token, f"[unused {token}]") for token in range(tokenizer.vocabulary)]
+    types |= {token: TokenType.UNUSED for token in range(len(names)) if token not in tokens}
+    pairs = (one if isinstance(one, str) else " ".join(one) for one in model["merges"])
+    special = ", ".join(names[token] for token, kind in types.items() if kind is TokenType.CONTROL)
+    return _make(
+        "gpt2",
+        [name.encode() for name in names],
+        types,
+        tokenizer.separator,
+        [f"{special} inside a text becomes that token; ours reads its letters"],
+        pre=find_splitting(fields),
+        merges=list(pairs) or NO_MERGES,
+    )
+
+
+_KINDS = cast(
+    "Mapping[type[Any], Callable[[Any], Vocabulary]]",
+    {
+        ByteTokenizer: _convert_bytes,
+        CharacterTokenizer: _convert_characters,
+        BytePairTokenizer: _convert_byte_pairs,
+        PieceTokenizer: _convert_pieces,
+        LibraryTokenizer: _convert_library,
+    },
+)

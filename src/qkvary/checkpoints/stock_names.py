@@ -1,0 +1,110 @@
+"""The names of a tensor in transformers, in llama.cpp and here, as one table per architecture.
+
+Torch-free. The numbers differ in their order only, which a row states.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Literal, NamedTuple
+
+StockArchitecture = Literal["gpt2", "llama", "deepseek"]
+"""A stock architecture."""
+TITLES: Mapping[StockArchitecture, str] = {
+    "gpt2": "GPT-2",
+    "llama": "Llama",
+    "deepseek": "DeepSeek V3",
+}
+GGUF_NAMES: Mapping[StockArchitecture, str] = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "deepseek": "deepseek2",
+}
+"""The names of llama.cpp."""
+
+Change = Literal["", "transposed", "query pairs", "key pairs"]
+"""``transposed``: transformers multiplies from the right, the others from the left. ``pairs``:
+llama.cpp rotates neighbouring channels of a head, the others its two halves."""
+
+
+class Row(NamedTuple):
+    """The stems of a tensor; ``{}`` stands for the number of its layer."""
+
+    theirs: str
+    """In transformers."""
+    gguf: str
+    """In llama.cpp."""
+    ours: str
+    """Here, without sharing. With commas, the parts that it joins; empty where it is made of other
+    tensors (``latent_networks``)."""
+    change: Change = ""
+    """How the numbers differ."""
+
+
+def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
+    parts = (f"stack.blocks.{{}}.{part}" if part else "" for part in ours.split(","))
+    return Row(theirs, f"blk.{{}}.{gguf}", ",".join(parts), change)
+
+
+_LLAMA, _GPT2 = "model.layers.{}", "transformer.h.{}"
+ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
+    "llama": (
+        Row("model.embed_tokens", "token_embd", "embedding"),
+        _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm"),
+        _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.q_proj", "query pairs"),
+        _layer(f"{_LLAMA}.self_attn.k_proj", "attn_k", "attention.k_proj", "key pairs"),
+        _layer(f"{_LLAMA}.self_attn.v_proj", "attn_v", "attention.v_proj"),
+        _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
+        _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
+        _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
+        _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
+        _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
+        Row("model.norm", "output_norm", "stack.final_norm"),
+        Row("lm_head", "output", "head_weight"),
+    ),
+    "deepseek": (
+        Row("model.embed_tokens", "token_embd", "embedding"),
+        _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm"),
+        _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", ""),
+        _layer(f"{_LLAMA}.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", ""),
+        _layer(f"{_LLAMA}.self_attn.kv_a_layernorm", "attn_kv_a_norm", "attention.kv_norm"),
+        _layer(f"{_LLAMA}.self_attn.kv_b_proj", "attn_kv_b", ""),
+        _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
+        _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
+        _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
+        _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
+        _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
+        Row("model.norm", "output_norm", "stack.final_norm"),
+        Row("lm_head", "output", "head_weight"),
+    ),
+    "gpt2": (
+        Row("transformer.wte", "token_embd", "embedding"),
+        Row("transformer.wpe", "position_embd", "position_embedding"),
+        _layer(f"{_GPT2}.ln_1", "attn_norm", "attention_norm"),
+        _layer(
+            f"{_GPT2}.attn.c_attn",
+            "attn_qkv",
+            "attention.q_proj,attention.k_proj,attention.v_proj",
+            "transposed",
+        ),
+        _layer(f"{_GPT2}.attn.c_proj", "attn_output", "attention.o_proj", "transposed"),
+        _layer(f"{_GPT2}.ln_2", "ffn_norm", "feed_forward_norm"),
+        _layer(f"{_GPT2}.mlp.c_fc", "ffn_up", "feed_forward.up", "transposed"),
+        _layer(f"{_GPT2}.mlp.c_proj", "ffn_down", "feed_forward.down", "transposed"),
+        Row("transformer.ln_f", "output_norm", "stack.final_norm"),
+        Row("lm_head", "output", "head_weight"),
+    ),
+}
+PARAMETERS = ("embedding", "position_embedding", "head_weight")
+"""Names that are parameters here, where the others are modules with weight and bias."""
+
+
+def list_tensors(architecture: StockArchitecture, layers: int) -> Iterator[Row]:
+    """Yield the full names of all tensors that a network may have, in the order of a file."""
+    for row in ROWS[architecture]:
+        is_parameter = row.ours in PARAMETERS
+        for layer in range(layers if "{}" in row.gguf else 1):
+            for kind in ("weight",) if is_parameter else ("weight", "bias"):
+                theirs, gguf, *ours = (
+                    f"{name.format(layer)}.{kind}" if name else ""
+                    for name in (row.theirs, row.gguf, *row.ours.split(","))
+                )
+                yield Row(theirs, gguf, row.ours if is_parameter else ",".join(ours), row.change)

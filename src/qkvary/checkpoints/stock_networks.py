@@ -1,0 +1,286 @@
+"""Our language models by the weights of stock architectures: GPT-2, Llama, DeepSeek V3.
+
+Shared weights are copied, because a stock architecture has three projections. Identity roles become
+unit matrices, low-rank products and maps are multiplied out, scales are folded into the query.
+Weights have the names of transformers, which is not needed here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.latent_networks import find_latent_obstacles, make_latent_weights
+from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.nn.attention import Attention
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.positions import sinusoid
+from qkvary.nn.role_maps import LinearMap, make_role_maps
+
+Weights = dict[str, Tensor]
+Rule = Callable[[LanguageModelConfig], Iterator[str]]
+"""Yields features of a network that cannot be expressed."""
+_KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
+    "gpt2": ("rotary", "temperature"),
+    "llama": ("rotary", "temperature"),
+    "deepseek": ("decoupled", "kv_norm", "latent", "temperature"),
+}
+"""Score terms that a stock architecture has, or that weights can express."""
+_TERMS = {
+    "plus": "the bias of + on every key position",
+    "key_bias": "a bias on every key position",
+    "diagonal": "a normalised diagonal of scores",
+    "unscaled-diagonal": "a normalised diagonal of scores",
+    "kv_norm": "a norm of the tensor that key and value share",
+    "latent": "keys and values that are made of one latent",
+}
+
+
+class _Linear(NamedTuple):
+    """``x W^T + b`` in float64."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
+    """Return the first reason why an architecture cannot express a network, or ``None``.
+
+    Args:
+        config: The network.
+        to: The architecture.
+        *more: What the program that runs it does not support either.
+    """
+    rules = (_obstacles, *more, _RULES[to])
+    found = chain.from_iterable(rule(config) for rule in rules)
+    return next(chain(_unknown_terms(config, to), found), None)
+
+
+def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
+    """Return the weights by the names of transformers, in the dtype of the network.
+
+    Args:
+        network: A network that the architecture can express.
+        to: The architecture.
+    """
+    dtype = network.embedding.dtype
+    return {
+        name: value.detach().to("cpu", dtype).contiguous()
+        for name, value in _MAKERS[to](network).items()
+    }
+
+
+def choose_architecture(config: LanguageModelConfig) -> StockArchitecture:
+    """Return the architecture whose positions are those of the network."""
+    if any(layer.variant.decoupled is not None for layer in config.layers):
+        return "deepseek"
+    return "llama" if rotates(config) else "gpt2"
+
+
+def rotates(config: LanguageModelConfig) -> bool:
+    """Return whether any layer has rotary positions."""
+    return any(layer.variant.positions == "rotary" for layer in config.layers)
+
+
+def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
+    known = _KNOWN_TERMS[to]
+    choices = "decoupled" if to == "deepseek" else "none, rotary"
+    for layer in config.layers:
+        for term in layer.variant.terms:
+            if term.name not in known:
+                yield _TERMS.get(term.name, f"{term.name} positions; choices: {choices}")
+
+
+def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features that no stock architecture supports."""
+    for layer in config.layers:
+        variant = layer.variant
+        if variant.query_form == "residual-gelu":
+            yield "a nonlinear query; choices: plain, residual, map"
+        if variant.window is not None and variant.window < config.max_tokens:
+            yield f"a window of {variant.window} tokens"
+        if variant.stride is not None:
+            yield f"a stride of {variant.stride} tokens"
+        if variant.core != "softmax":
+            yield f"the core {variant.core}; choices: softmax"
+    if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
+        yield "layers with heads of different number or width"
+    yield from _outside_obstacles(config)
+
+
+def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
+    """Yield the features outside attention that no stock architecture supports."""
+    if config.block.norm_placement != "pre":
+        yield f"the norm placement {config.block.norm_placement}; choices: pre"
+    if config.block.skips != "both":
+        yield f"skips around {config.block.skips}; choices: both"
+    if config.shared_blocks:
+        yield "blocks that share their weights"
+    if config.scale_embedding:
+        yield "scaled embeddings"
+    if config.head_bias:
+        yield "a bias on the logits"
+
+
+def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
+    layer, block = config.layers[0], config.block
+    if rotates(config):
+        yield "rotary positions; choices: learned, sinusoidal, none"
+    if block.norm != "layernorm":
+        yield f"{block.norm}; choices: layernorm"
+    if block.activation == "swiglu":
+        yield "swiglu; choices: gelu, gelu-tanh, relu"
+    if layer.num_heads * layer.size_per_head != layer.d_model:
+        yield (
+            f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
+            f"{layer.d_model} of the network"
+        )
+
+
+def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
+    block = config.block
+    if not rotates(config):
+        yield "positions without rotation; choices: rotary"
+    for layer in config.layers:
+        if layer.variant.positions != "rotary":
+            yield "layers with and without rotation"
+        if layer.value_rope != "none":
+            yield f"values that are rotated keys ({layer.value_rope}); choices: value_rope none"
+    if len({layer.position.rotary_base for layer in config.layers}) > 1:
+        yield "layers with different rotary bases"
+    if config.positions != "none":
+        yield f"{config.positions} positions besides rotary ones; choices: none"
+    if block.norm != "rmsnorm":
+        yield f"{block.norm}; choices: rmsnorm"
+    if block.activation != "swiglu":
+        yield f"{block.activation}; choices: swiglu"
+
+
+def count_kv_heads(config: LanguageModelConfig) -> int:
+    """Return the smallest number to which the KV heads of every layer can be copied."""
+    return math.lcm(
+        *(
+            layer.heads(layer.variant.sharing.roles[role])
+            for layer in config.layers
+            for role in ("key", "value")
+        )
+    )
+
+
+def _make_gpt2(network: LanguageModel) -> Weights:
+    heads = network.config.layers[0].num_heads
+    weights = {
+        "transformer.wte.weight": network.embedding,
+        "transformer.wpe.weight": _tabulate_positions(network),
+        "lm_head.weight": network.output_weight,
+        **_norm(network.stack.final_norm, "transformer.ln_f"),
+    }
+    for index, part in enumerate(network.stack.blocks):
+        at = f"transformer.h.{index}"
+        roles = [_join(one) for one in _make_roles(part.attention, heads)]
+        feed = part.feed_forward
+        # GPT-2 multiplies from the right: its matrices are transposed, and all have a bias.
+        weights |= {
+            **_norm(part.attention_norm, f"{at}.ln_1"),
+            **_norm(part.feed_forward_norm, f"{at}.ln_2"),
+            f"{at}.attn.c_attn.weight": torch.cat([role.weight for role in roles]).T,
+            f"{at}.attn.c_attn.bias": torch.cat([role.bias for role in roles]),
+            **_transposed(part.attention.o_proj, f"{at}.attn.c_proj"),
+            **_transposed(feed.up, f"{at}.mlp.c_fc"),
+            **_transposed(feed.down, f"{at}.mlp.c_proj"),
+        }
+    return weights
+
+
+def has_bias(config: LanguageModelConfig) -> bool:
+    """Return whether any attention layer has a bias."""
+    return any(layer.bias or layer.out_bias for layer in config.layers)
+
+
+def _make_llama(network: LanguageModel) -> Weights:
+    config = network.config
+    kv_heads, biased = count_kv_heads(config), has_bias(config)
+    weights = {
+        "model.embed_tokens.weight": network.embedding,
+        "lm_head.weight": network.output_weight,
+        **_norm(network.stack.final_norm, "model.norm"),
+    }
+    for index, part in enumerate(network.stack.blocks):
+        at, feed = f"model.layers.{index}", part.feed_forward
+        out = part.attention.o_proj
+        roles = [_join(role) for role in _make_roles(part.attention, kv_heads)]
+        for name, one in zip("qkvo", [*roles, _Linear(out.weight, _bias_of(out))], strict=True):
+            weights[f"{at}.self_attn.{name}_proj.weight"] = one.weight
+            if biased:
+                weights[f"{at}.self_attn.{name}_proj.bias"] = one.bias
+        weights |= {
+            **_norm(part.attention_norm, f"{at}.input_layernorm"),
+            **_norm(part.feed_forward_norm, f"{at}.post_attention_layernorm"),
+            f"{at}.mlp.gate_proj.weight": cast("nn.Linear", feed.gate).weight,
+            f"{at}.mlp.up_proj.weight": feed.up.weight,
+            f"{at}.mlp.down_proj.weight": feed.down.weight,
+        }
+    return weights
+
+
+def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
+    """Return query, key and value as linear maps of the layer input, with separate weights.
+
+    The stock architecture scales scores by 1/sqrt(head_dim); the rest of the layer's scale is
+    folded into the query.
+    """
+    config = attention.config
+    query, key, value = make_role_maps(attention)
+    rest = config.content_scale * math.sqrt(config.size_per_head)
+    query = LinearMap(query.weight * rest, query.bias * rest)
+    return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
+
+
+def _join(one: LinearMap) -> _Linear:
+    return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
+
+
+def _tabulate_positions(network: LanguageModel) -> Tensor:
+    """Return the position embedding by position."""
+    config = network.config
+    if network.position_embedding is not None:
+        return network.position_embedding
+    if config.positions == "none":
+        return torch.zeros(config.max_tokens, config.d_model)
+    index = torch.arange(config.max_tokens)[None]
+    return sinusoid(index, config.d_model, torch.float64, config.positions)[0]
+
+
+def _bias_of(layer: nn.Linear | nn.LayerNorm) -> Tensor:
+    """Return the bias, or zeros if there is none."""
+    bias = cast("Tensor | None", layer.bias)
+    return layer.weight.new_zeros(layer.weight.shape[0]) if bias is None else bias
+
+
+def _transposed(layer: nn.Linear, name: str) -> Weights:
+    return {f"{name}.weight": layer.weight.T, f"{name}.bias": _bias_of(layer)}
+
+
+def _norm(norm: nn.Module | None, name: str) -> Weights:
+    """Return the gain, and the bias of a LayerNorm."""
+    if isinstance(norm, nn.LayerNorm):
+        return {f"{name}.weight": norm.weight, f"{name}.bias": _bias_of(norm)}
+    return {f"{name}.weight": cast("nn.RMSNorm", norm).weight}
+
+
+_RULES: Mapping[StockArchitecture, Rule] = {
+    "gpt2": _obstacles_to_gpt2,
+    "llama": _obstacles_to_llama,
+    "deepseek": find_latent_obstacles,
+}
+_MAKERS: Mapping[StockArchitecture, Callable[[LanguageModel], Weights]] = {
+    "gpt2": _make_gpt2,
+    "llama": _make_llama,
+    "deepseek": make_latent_weights,
+}

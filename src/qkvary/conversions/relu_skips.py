@@ -1,0 +1,84 @@
+"""The skip around a ReLU network: whether a network of the same width computes it without.
+
+``x + W_2 relu(W_1 x) = W_2 relu(W_1' x)`` for all x where, for some set I of inner channels,
+``-W_2 P_I W_1 = 1``; then ``W_1' = (1 - 2 P_I) W_1``, because ``relu(-z) = relu(z) - z``. For
+almost every network there is no such set.
+
+Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorem 8.3, Corollary 8.3.1.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+_TOLERANCE = 1e-9
+"""Distance of ``-W_2 P_I W_1`` from the identity that counts as rounding."""
+_DEPENDENT = 1e-12
+"""Smallest eigenvalue of the products' Gram matrix, over the largest, of independent products."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkipDecision:
+    """Whether the skip around a ReLU network can be absorbed."""
+
+    channels: Bool[Tensor, " d_ff"] | None
+    """The inner channels whose sign changes; ``None`` where it cannot be absorbed."""
+    reason: str
+    """The condition that holds or fails, as a clause."""
+
+
+def decide_skip(
+    up: Float[Tensor, "d_ff d_model"], down: Float[Tensor, "d_model d_ff"]
+) -> SkipDecision:
+    """Decide whether a ReLU network of the same width computes ``x + W_2 relu(W_1 x)`` by itself.
+
+    The set is the solution c of ``sum_i c_i w2_i w1_i^T = -1``, if every c_i is 0 or 1.
+
+    Args:
+        up: W_1, in float64.
+        down: W_2, in float64.
+
+    Returns:
+        The channels; or that there are none, or that linearly dependent products leave it open.
+    """
+    gram = (down.mT @ down) * (up @ up.mT)
+    values = torch.linalg.eigvalsh(gram)
+    if float(values[0]) <= _DEPENDENT * float(values[-1]):
+        return SkipDecision(
+            None,
+            "products of columns and rows are linearly dependent, which leaves it open",
+        )
+    coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
+    channels = coefficients > 0.5
+    distance = float((_sum_products(up, down, channels) + torch.eye(len(down))).abs().max())
+    if distance > _TOLERANCE:
+        furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
+        return SkipDecision(
+            None,
+            f"-W_2 P W_1 is no identity for any channels: the nearest is {distance:.2g} from it, "
+            f"with coefficients up to {furthest:.2g} from 0 and 1",
+        )
+    return SkipDecision(channels, f"-W_2 P W_1 = 1 for {int(channels.sum())} channels")
+
+
+def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> dict[str, Tensor]:
+    """Return a feed-forward network without the skip.
+
+    Args:
+        weights: Its parameters, under the names of the state dict.
+        channels: What :func:`decide_skip` found.
+    """
+    found, sign = dict(weights), 1.0 - 2.0 * channels.double()
+    found["up.weight"] = sign[:, None] * weights["up.weight"]
+    if "up.bias" in weights:
+        bias = weights["up.bias"]
+        found["up.bias"] = sign * bias
+        # W_2 relu(-z) has W_2 P b less than W_2 relu(z) - W_2 P W_1 x.
+        found["down.bias"] = weights["down.bias"] + weights["down.weight"] @ (channels * bias)
+    return found
+
+
+def _sum_products(up: Tensor, down: Tensor, channels: Tensor) -> Tensor:
+    return down[:, channels] @ up[channels]

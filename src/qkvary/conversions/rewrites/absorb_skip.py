@@ -1,0 +1,50 @@
+"""The skip around ReLU networks becomes part of them, in the rare networks that allow it."""
+
+import dataclasses
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten, block_prefix
+from qkvary.conversions.relu_skips import absorb_skip, decide_skip
+from qkvary.storage.errors import UsageError
+
+STATEMENT = "Theorem 8.3"
+
+
+def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
+    """Return a network without the skip around its feed-forward networks."""
+    config = draft.config
+    _check(config, options)
+    conditions = ["ReLU", "the feed-forward network reads what its skip adds"]
+    for index in range(draft.blocks):
+        prefix = f"{block_prefix(index)}feed_forward."
+        weights = draft.part(prefix)
+        decision = decide_skip(weights["up.weight"], weights["down.weight"])
+        if decision.channels is None:
+            raise UsageError(
+                f"expected channels with -W_2 P W_1 = 1 in layer {index + 1} ({STATEMENT}), got "
+                f"none: {decision.reason}"
+            )
+        conditions.append(f"layer {index + 1}: {decision.reason}")
+        draft.replace_part(prefix, absorb_skip(weights, decision.channels))
+    skips = "attention" if config.block.has_attention_skip else "none"
+    return Rewritten(
+        config=dataclasses.replace(config, block=dataclasses.replace(config.block, skips=skips)),
+        weights=draft.weights,
+        statement=STATEMENT,
+        conditions=tuple(conditions),
+    )
+
+
+def _check(config: LanguageModelConfig, options: RewriteOptions) -> None:
+    block = config.block
+    if options.layer is not None:
+        raise UsageError("expected no layer with absorb-skip: a network has its skips in all")
+    if block.activation != "relu":
+        raise UsageError(f"expected the activation relu, got {block.activation}")
+    if not block.has_feed_forward_skip:
+        raise UsageError("expected a skip around the feed-forward network, got none")
+    if block.norm != "none" and block.norm_placement.startswith("pre"):
+        raise UsageError(
+            f"expected a feed-forward network that reads what its skip adds, got {block.norm} "
+            "before it; choices: norm none, or the norm placements post, post-final, stream"
+        )

@@ -1,0 +1,71 @@
+"""The position term + becomes a temperature and a bias per key position."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.bases import attention_draft
+from qkvary.conversions.draft import (
+    Draft,
+    RewriteOptions,
+    Rewritten,
+    block_prefix,
+    choose_blocks,
+    replace_layers,
+)
+from qkvary.nn.terms import PlusBias
+from qkvary.storage.errors import UsageError
+
+STATEMENT = "Section 2 of Kayyam et al., reduced"
+
+
+def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
+    """Return a network whose layers with + have a key bias in its place.
+
+    The published term adds a fixed sinusoid to copies of the scores and maps them back. Its
+    channels depend on the row or on the column: what depends on the row cancels in the softmax.
+    """
+    layers: dict[int, AttentionConfig] = {}
+    notes: list[str] = []
+    for index in choose_blocks(draft, options.layer):
+        layer = attention_draft(draft, index)
+        if not layer.config.variant.plus:
+            continue
+        weights, tokens = dict(layer.weights), draft.config.max_tokens
+        gain, table = _reduce(layer.config, weights, tokens)
+        weights |= {"key_bias.gain": gain, "key_bias.weight": table}
+        draft.replace_part(f"{block_prefix(index)}attention.", weights)
+        position = dataclasses.replace(layer.config.position, key_positions=tokens)
+        variant = dataclasses.replace(layer.config.variant, plus=False, key_bias=True)
+        layers[index] = dataclasses.replace(layer.config, variant=variant, position=position)
+        notes.append(f"{layer.name}: {_describe(gain, table)}")
+    if not layers:
+        raise UsageError("expected a layer with the position term +, got none")
+    return Rewritten(
+        config=replace_layers(draft.config, layers),
+        weights=draft.weights,
+        statement=STATEMENT,
+        conditions=("the position term + under the softmax",),
+        notes=tuple(notes),
+    )
+
+
+def _reduce(
+    config: AttentionConfig, weights: dict[str, Tensor], tokens: int
+) -> tuple[Tensor, Tensor]:
+    """Take the term out of the weights; return tau and the biases of all positions."""
+    term = PlusBias(config).double()
+    weight, _ = weights.pop("plus.weight"), weights.pop("plus.bias")
+    # The bias of the published map shifts whole rows.
+    term.load_state_dict({"weight": weight, "bias": torch.zeros(len(weight))})
+    with torch.no_grad():
+        table = term.key_bias(torch.arange(tokens)[None])[0].mT.contiguous()
+    return weight.sum(dim=-1), table
+
+
+def _describe(gain: Tensor, table: Tensor) -> str:
+    low, high = float(gain.min()), float(gain.max())
+    taus = f"{low:.3g}" if len(gain) == 1 else f"{low:.3g} to {high:.3g}"
+    return f"tau {taus}, biases from {float(table.min()):.3g} to {float(table.max()):.3g}"

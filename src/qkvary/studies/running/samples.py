@@ -1,0 +1,66 @@
+"""The samples of a finished run, written and read as safetensors without torch."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, deserialize
+from safetensors.numpy import save
+
+from qkvary.storage.errors import DamagedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """A question, the right answer and a network's answer."""
+
+    text: str
+    """The text that is asked about; empty for pictures."""
+    truth: str
+    """The right answer; of a set of pictures the number of one, from 1."""
+    answer: str
+    """The network's answer."""
+    pictures: NDArray[np.uint8] | None
+    """The pictures that are asked about, ``[count, channels, rows, columns]``."""
+
+
+def samples_to_bytes(samples: Sequence[Sample]) -> bytes:
+    """Return the bytes of ``samples.safetensors``.
+
+    Raises:
+        ValueError: if only some have pictures, or pictures of several sizes.
+    """
+    texts = json.dumps([[one.text, one.truth, one.answer] for one in samples]).encode()
+    parts: dict[str, NDArray[Any]] = {"texts": np.frombuffer(texts, dtype=np.uint8)}
+    pictures = [one.pictures for one in samples if one.pictures is not None]
+    if pictures:
+        if len(pictures) < len(samples):
+            raise ValueError("expected pictures in all samples or in none, got them in some")
+        parts["pictures"] = np.ascontiguousarray(np.stack(pictures), dtype=np.uint8)
+    return save(parts)
+
+
+def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
+    """Return the samples that ``samples_to_bytes`` wrote.
+
+    Raises:
+        DamagedError: if the bytes are not samples.
+    """
+    try:
+        found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))
+        texts = cast("list[list[str]]", json.loads(bytes(found["texts"]["data"])))
+        part = found.get("pictures")
+        pictures: list[NDArray[np.uint8] | None] = [None] * len(texts)
+        if part is not None:
+            stacked = np.frombuffer(part["data"], dtype=np.uint8)
+            _, count, channels, rows, columns = cast("list[int]", part["shape"])
+            pictures = [*stacked.reshape(len(texts), count, channels, rows, columns)]
+        return tuple(
+            Sample(text=text, truth=truth, answer=answer, pictures=picture)
+            for (text, truth, answer), picture in zip(texts, pictures, strict=True)
+        )
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise DamagedError(f"samples.safetensors holds no samples: {error}") from None

@@ -1,0 +1,120 @@
+"""The sentences of an analysis follow from its figures by rule."""
+
+import dataclasses
+
+import pytest
+
+from qkvary.analysis.findings import (
+    count_directions,
+    find_answers,
+    find_caveats,
+    is_uncertain,
+)
+from qkvary.analysis.results import NetworkAnalysis
+from tests.analysis.examples import change_heads, make_analysis
+
+
+def with_heads(analysis: NetworkAnalysis, **changes: object) -> NetworkAnalysis:
+    layers = tuple(change_heads(layer, **changes) for layer in analysis.layers)
+    return dataclasses.replace(analysis, layers=layers)
+
+
+@pytest.mark.parametrize(
+    ("explained", "verdict"),
+    [(0.61, "more alike than"), (0.55, "about as alike as"), (0.45, "about"), (0.39, "less alike")],
+)
+def test_likeness_is_said_beside_that_of_random_weights(explained: float, verdict: str) -> None:
+    analysis = with_heads(make_analysis(), explained=explained, explained_chance=0.5)
+    first = find_answers(analysis)[0]
+    assert first.startswith(f"Keys and values are {verdict}")
+    assert f"gives {100 * explained:.0f} % of what the value adds to the output" in first
+    assert "random ones 50 % (mean of all 3 layers)" in first
+
+
+def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
+    analysis = with_heads(make_analysis(), score_change=0.4)
+    layers = tuple(
+        change_heads(layer, forecast=forecast)
+        for layer, forecast in zip(analysis.layers, (0.01, 0.00001, 0.03), strict=True)
+    )
+    analysis = dataclasses.replace(analysis, layers=layers, loss=1.25)
+    # Two KV heads each.
+    assert find_answers(analysis)[1] == (
+        "One tensor for key and value is forecast to raise the loss of 1.250 by less than 0.0001 "
+        "(layer 2 alone) to 0.060 (layer 3 alone) nats per token, without training; in all 3 "
+        "layers together by 0.080."
+    )
+    alone = dataclasses.replace(analysis, layers=layers[:1])
+    assert find_answers(alone)[1] == (
+        "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 1) "
+        "nats per token, without training."
+    )
+
+
+def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
+    analysis = with_heads(make_analysis(), score_change=0.4, forecast=0.01)
+    layers = (change_heads(analysis.layers[0], score_change=3.14), *analysis.layers[1:])
+    mixed = dataclasses.replace(analysis, layers=layers, loss=1.25)
+    assert find_answers(mixed)[1:3] == (
+        (
+            "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 2 "
+            "alone) to 0.020 (layer 2 alone) nats per token, without training."
+        ),
+        (
+            "What tying costs in layer 1 cannot be forecast: one tensor would move scores by up to "
+            "3.1 (root mean square), and the loss can rise by much more than the 0.020 nats per "
+            "token of the second order."
+        ),
+    )
+    nothing = with_heads(mixed, forecast=0.3)
+    assert find_answers(nothing)[1].startswith("What tying costs in every layer cannot be forecast")
+    assert "than the 1.8 nats per token" in find_answers(nothing)[1]
+    many = tuple(dataclasses.replace(layers[0], number=place) for place in range(2, 9))
+    found = find_answers(dataclasses.replace(mixed, layers=(layers[1], *many)))
+    assert found[2].startswith("What tying costs in 7 layers cannot")
+
+
+@pytest.mark.parametrize(
+    ("spectrum", "directions", "fits"),
+    [
+        ((0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0), 2, "fit into one tensor: 99 %"),
+        ((0.4**0.5, 0.3**0.5, 0.2**0.5, 0.1**0.5), 4, "do not fit into one tensor: 99 %"),
+    ],
+)
+def test_room_is_counted_in_directions(
+    spectrum: tuple[float, ...], directions: int, fits: str
+) -> None:
+    analysis = with_heads(make_analysis(), spectrum=spectrum)
+    assert count_directions(analysis.layers[0]) == directions
+    sentence = find_answers(analysis)[-1]
+    assert sentence.startswith(f"The key and the value of a head {fits}")
+    assert sentence.endswith(f"lies in about {directions} directions, and one tensor has 2.")
+
+
+def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
+    analysis = make_analysis("Q-K=V")
+    answers = find_answers(analysis)
+    assert answers[0] == "Key and value are one tensor in all 3 layers: nothing is left to tie."
+    assert answers[1].startswith("Attention has an asymmetry of 0.")
+    assert not any("forecast" in caveat for caveat in find_caveats(analysis))
+    for layer in analysis.layers:
+        assert layer.forecast == pytest.approx(0, abs=1e-12)
+        assert layer.explained == pytest.approx(1)
+    mixed = make_analysis("QKV").layers[:1] + analysis.layers[1:]
+    answers = find_answers(dataclasses.replace(analysis, layers=mixed))
+    assert "(mean of its layer)" in answers[0]
+    assert answers[-1] == "In 2 more layers key and value are one tensor already."
+
+
+def test_caveats_follow_from_positions_and_tokens() -> None:
+    analysis = make_analysis("QKV")
+    calm = with_heads(analysis, score_change=0.9, forecast=0.1)
+    assert not is_uncertain(calm.layers[0])
+    assert is_uncertain(change_heads(calm.layers[0], forecast=0.6))
+    assert is_uncertain(change_heads(calm.layers[0], score_change=1.1))
+    assert not any("rotated" in caveat for caveat in find_caveats(analysis))
+    assert any("rotated" in caveat for caveat in find_caveats(make_analysis()))
+    few = dataclasses.replace(analysis, tokens=159)
+    assert any("of 16 channels is of 159 tokens" in caveat for caveat in find_caveats(few))
+    enough = dataclasses.replace(analysis, tokens=160)
+    assert not any("channels is of" in caveat for caveat in find_caveats(enough))

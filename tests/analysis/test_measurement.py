@@ -1,0 +1,151 @@
+"""An analysis from text: windows, limits, and what is refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.analysis import measurement
+from qkvary.analysis.measurement import AnalysisSettings, analyze_network, analyze_windows
+from qkvary.analysis.texts import read_windows
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.documents import Document
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import ResourceError, UsageError
+from tests.analysis.networks import make_network, make_windows
+
+LETTERS = "abcdefghij klmnopq.,\n"
+TEXT = "a big cab.\n" * 40
+
+
+def load(network: LanguageModel | None = None, tokenizer: Tokenizer | None = None) -> LoadedModel:
+    return LoadedModel(network or make_network(), tokenizer or CharacterTokenizer(LETTERS))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> AnalysisSettings:
+    (tmp_path / "text.txt").write_text(TEXT)
+    return AnalysisSettings(text=(tmp_path,), tokens=150)
+
+
+def test_windows_are_cut_from_one_document_each() -> None:
+    documents = [Document(text, "x") for text in ("abcdefg", "h", "ij kl")]
+    found = read_windows(documents, CharacterTokenizer(LETTERS), tokens=12, context=5)
+    words = ["".join(LETTERS[token] for token in window) for window in found]
+    # Tokens of windows that are too short for a next token are not counted.
+    assert words == ["abcde", "fg", "ij kl"]
+    separated = CharacterTokenizer(LETTERS, has_separator=True)
+    found = read_windows(documents, separated, tokens=10, context=64)
+    assert [window.tolist()[-1] for window in found] == [21, 21]
+
+
+def test_a_long_document_is_not_encoded_beyond_what_is_read() -> None:
+    class Counting(CharacterTokenizer):
+        longest = 0
+
+        def encode(self, text: str) -> list[int]:
+            self.longest = max(self.longest, len(text))
+            return super().encode(text)
+
+    tokenizer = Counting(LETTERS)
+    windows = list(read_windows([Document("ab" * 10**5, "x")] * 2, tokenizer, tokens=10, context=4))
+    assert [len(window) for window in windows] == [4, 4, 2]
+    assert tokenizer.longest == 320
+
+
+def test_text_is_read_up_to_the_limit_with_progress(settings: AnalysisSettings) -> None:
+    seen: list[tuple[int, int]] = []
+    network = make_network()
+    found = analyze_network(
+        load(network), settings, on_progress=lambda *counts: seen.append(counts)
+    )
+    assert (found.tokens, found.windows, found.context) == (150, 3, 64)
+    assert seen == [(64, 150), (128, 150), (150, 150)]
+    assert found.maps.shape == (2, 2, 48, 48)
+    tokens = torch.tensor([LETTERS.index(letter) for letter in TEXT[:150]])
+    expected = analyze_windows(network, tokens.split(64), context=64)
+    assert found == expected
+    with torch.no_grad():
+        losses = [float(network(one[None, :-1], targets=one[None, 1:])) for one in tokens.split(64)]
+    assert found.loss == pytest.approx(sum(losses) / 147)
+
+
+def test_half_precision_is_analyzed_in_float32(settings: AnalysisSettings) -> None:
+    network = make_network().to(torch.bfloat16)
+    assert analyze_network(load(network), settings).loss > 0
+    assert network.embedding.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"context": 65}, "expected a context of at most 64 tokens, those of the network, got 65"),
+        (
+            {"tokens": 23},
+            "expected a text of at least 24 tokens, 4 for each channel of a head, got",
+        ),
+    ],
+)
+def test_what_cannot_be_read_is_refused(
+    settings: AnalysisSettings, changes: dict[str, int], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        analyze_network(load(), AnalysisSettings(text=settings.text, **changes))
+
+
+def test_other_tokens_and_tokenizers_are_refused(
+    settings: AnalysisSettings, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match="expected a checkpoint with a tokenizer"):
+        analyze_network(LoadedModel(make_network(), None), settings)
+    with pytest.raises(UsageError, match="expected tokens below 31, the vocabulary of the network"):
+        analyze_network(load(tokenizer=ByteTokenizer()), settings)
+    with pytest.raises(UsageError, match="expected layers with a softmax"):
+        analyze_network(load(make_network("Q=K-V@soft")), settings)
+    (tmp_path / "other.txt").write_text("XYZ")
+    other = AnalysisSettings(text=(tmp_path / "other.txt",))
+    with pytest.raises(UsageError, match=r"other\.txt.* cannot be encoded: expected characters"):
+        analyze_network(load(), other)
+    for fields in ({"text": ()}, {"tokens": 1}, {"context": 1}):
+        with pytest.raises(ValueError, match="expected"):
+            AnalysisSettings(**{"text": settings.text, **fields})
+    with pytest.raises(UsageError, match="expected a text of at least 24 tokens"):
+        analyze_windows(make_network(), [], context=64)
+
+
+def test_a_window_beyond_memory_is_refused(
+    settings: AnalysisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.storage.memory.free_memory_bytes", lambda: 10_000)
+    with pytest.raises(ResourceError, match="reading a window of 64 tokens takes at least"):
+        analyze_network(load(), settings)
+
+
+def test_more_text_takes_no_more_memory() -> None:
+    """What is kept between windows has the same size after one window as after many."""
+    kept: list[int] = []
+    network = make_network("GQA-2", d_model=16, heads=4)
+
+    def measure(_tokens: int) -> None:
+        sizes = (part.numel() for part in _tensors(layers))
+        kept.append(sum(sizes))
+
+    layers: list[measurement.LayerStatistics] = []
+    original = measurement.LayerStatistics
+
+    def remember(*arguments: object) -> measurement.LayerStatistics:
+        layers.append(original(*arguments))  # pyright: ignore[reportArgumentType]
+        return layers[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measurement, "LayerStatistics", remember)
+        analyze_windows(network, make_windows(1, *([31] * 5)), context=64, on_window=measure)
+    assert len(layers) == 2
+    assert len(kept) == 5
+    assert len(set(kept)) == 1
+
+
+def _tensors(layers: list[measurement.LayerStatistics]) -> list[torch.Tensor]:
+    parts = [vars(part) for layer in layers for part in (layer.moments, layer.statistics)]
+    return [one for fields in parts for one in fields.values() if isinstance(one, torch.Tensor)]

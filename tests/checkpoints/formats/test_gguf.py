@@ -1,0 +1,120 @@
+"""GGUF files as checkpoints: what is not computed here is refused, damage is one sentence."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.formats.gguf import load
+from qkvary.checkpoints.gguf.files import Tensor, pack_file
+from qkvary.checkpoints.gguf.networks import convert_network
+from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
+from qkvary.data.tokenizers import CharacterTokenizer
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+
+NETWORK = LanguageModel(d_model=8, num_heads=2, num_layers=2, vocabulary=13, max_tokens=11).eval()
+TOKENIZER = CharacterTokenizer("abcdefgh,.é", has_separator=True)
+WRITTEN = convert_network(NETWORK, "f32")
+METADATA = {**WRITTEN.metadata, **convert_tokenizer(TOKENIZER, 13).metadata}
+DATA = pack_file(METADATA, WRITTEN.tensors)
+HEADER = len(DATA) - sum(tensor.values.nbytes for tensor in WRITTEN.tensors.values())
+
+
+def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(DATA)
+    for path in (tmp_path / "a.gguf", tmp_path):
+        loaded = load_checkpoint(path)
+        tokens = torch.tensor([[0, 3, 12]])
+        with torch.inference_mode():
+            assert torch.equal(loaded.network(tokens), NETWORK(tokens))
+        assert loaded.tokenizer is not None
+        assert loaded.tokenizer.describe() == TOKENIZER.describe()
+
+
+def test_a_folder_of_several_is_not_guessed_at(tmp_path: Path) -> None:
+    for name in ("a.gguf", "b.gguf"):
+        (tmp_path / name).write_bytes(DATA)
+    with pytest.raises(UsageError, match=r"expected one \.gguf in .*, got 2: a\.gguf, b\.gguf"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices: gpt2, ll"),
+        ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
+        ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
+        ({"llama.block_count": "two"}, DamagedError, "has block_count 'two', expected 1 to"),
+        ({"llama.attention.head_count": 0}, DamagedError, "has attention.head_count 0, expected"),
+        ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
+        ({"llama.expert_count": 8}, UsageError, "has expert_count, which this program does not"),
+        ({"llama.rope.scaling.type": "yarn"}, UsageError, "has rope.scaling.type, which this"),
+        ({"llama.attention.layer_norm_rms_epsilon": 2.0}, DamagedError, "above 0 and below 1"),
+        ({"llama.rope.dimension_count": 2}, UsageError, "has rope.dimension_count 2, expected 4"),
+        ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
+        ({"tokenizer.ggml.token_type": [1, 2]}, DamagedError, "has 13 tokens and 2 types"),
+        ({"tokenizer.ggml.tokens": [1, 2]}, DamagedError, "has no list tokenizer.ggml.tokens"),
+        ({"tokenizer.ggml.tokens": ["ab"] * 13}, DamagedError, "has an invalid tokenizer"),
+        (
+            {"tokenizer.ggml.pre": "tekken", "tokenizer.ggml.tokens": ["ab"] * 13},
+            UsageError,
+            "cuts texts as 'tekken'; choices: gpt-2, llama-bpe",
+        ),
+    ],
+)
+def test_another_network_is_refused(
+    changes: dict[str, object], error: type[QkvaryError], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.gguf").write_bytes(pack_file({**METADATA, **changes}, WRITTEN.tensors))
+    with pytest.raises(QkvaryError) as caught:
+        load(tmp_path)
+    assert message in str(caught.value)
+    assert type(caught.value) is error
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("rope_freqs.weight", "rope_freqs other than those of a partial"), ("a.b", "has a.b, which")],
+)
+def test_another_tensor_is_refused(name: str, message: str, tmp_path: Path) -> None:
+    values = 3 * WRITTEN.tensors["output_norm.weight"].values[:2]
+    tensors = {**WRITTEN.tensors, name: Tensor(values, "f32")}
+    (tmp_path / "a.gguf").write_bytes(pack_file(METADATA, tensors))
+    with pytest.raises(UsageError, match=message):
+        load(tmp_path)
+
+
+def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
+    tensors = {name: one for name, one in WRITTEN.tensors.items() if "1.ffn_up" not in name}
+    (tmp_path / "a.gguf").write_bytes(pack_file(METADATA, tensors))
+    with pytest.raises(DamagedError, match=r"weights, but its configuration requires"):
+        load(tmp_path)
+
+
+def test_a_thousand_damaged_headers_are_one_sentence_each(tmp_path: Path) -> None:
+    generator = random.Random(0)
+    path, found = tmp_path / "a.gguf", Counter[int]()
+    for _ in range(1000):
+        data = bytearray(DATA)
+        if generator.random() < 0.2:
+            data = data[: generator.randrange(HEADER)]
+        else:
+            place = generator.randrange(HEADER)
+            size = generator.choice((1, 1, 4, 8))
+            data[place : place + size] = generator.randbytes(size)
+        path.write_bytes(bytes(data))
+        try:
+            loaded = load(path)
+        except QkvaryError as error:
+            found[error.exit_code] += len(str(error).splitlines())
+        else:
+            found[0] += all(bool(torch.isfinite(one).all()) for one in loaded.network.parameters())
+    assert sum(found.values()) == 1000
+    # What is left is a value that has other valid ones, a name of a token for instance.
+    assert found[3] > 500
+    assert set(found) <= {0, 2, 3}

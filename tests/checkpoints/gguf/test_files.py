@@ -1,0 +1,99 @@
+"""GGUF files as llama.cpp's own package reads and quantises them, and damaged ones."""
+
+import struct
+from pathlib import Path
+from typing import Any, get_args
+
+import gguf
+import numpy as np
+import pytest
+from gguf.quants import quantize
+
+from qkvary.checkpoints.gguf.files import (
+    TYPES,
+    Tensor,
+    TensorType,
+    pack_file,
+    parse_file,
+)
+from qkvary.storage.errors import DamagedError, UsageError
+
+METADATA: dict[str, Any] = {
+    "general.architecture": "llama",
+    "a.number": 7,
+    "a.negative": -7,
+    "a.flag": True,
+    "a.share": 0.5,
+    "a.text": "naïve",
+    "a.list": [1, 2, 3],
+    "a.shares": [0.5, -2.0],
+    "a.texts": ["a", "é", ""],
+}
+VALUES = np.random.default_rng(0).normal(size=(3, 5, 64)).astype(np.float32)
+TENSORS = {kind: Tensor(VALUES, kind) for kind in get_args(TensorType)}
+
+
+def test_the_package_of_llama_cpp_reads_what_is_written(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(pack_file(METADATA, TENSORS))
+    reader = gguf.GGUFReader(tmp_path / "a.gguf")
+    found = {name: field.contents() for name, field in reader.fields.items()}
+    assert {name: found[name] for name in METADATA} == METADATA
+    for one in reader.tensors:
+        assert one.tensor_type.name.lower() == one.name
+        assert one.data.tobytes() == quantize(VALUES, one.tensor_type).tobytes()
+        assert [int(size) for size in one.shape] == [64, 5, 3]
+
+
+def test_what_is_written_is_read() -> None:
+    file = parse_file(pack_file(METADATA, TENSORS), "a.gguf")
+    assert file.metadata == METADATA
+    assert np.array_equal(file.tensors["f32"].values, VALUES)
+    for kind, error in {"f16": 2**-11, "bf16": 2**-8, "q8_0": 1.01 / 254 * 4}.items():
+        tensor = file.tensors[kind]
+        assert tensor.type == kind
+        assert np.abs(tensor.values - VALUES).max() <= error * np.abs(VALUES).max()
+
+
+def test_halves_round_to_even_and_zeros_stay() -> None:
+    values = np.array([1 + 2**-8, 1 + 3 * 2**-8, -0.0, 3e38], dtype=np.float32)
+    packed = np.frombuffer(TYPES["bf16"].pack(values), "<u2")
+    assert packed[:3].tolist() == [0x3F80, 0x3F82, 0x8000]
+    zeros = np.zeros((1, 32), dtype=np.float32)
+    assert TYPES["q8_0"].unpack(TYPES["q8_0"].pack(zeros)).tolist() == zeros.tolist()
+
+
+SMALL = pack_file({"general.name": "a", "list": [1, 2]}, {"w": Tensor(VALUES[0, :1], "f32")})
+AT = {"version": 4, "tensors": 8, "values": 16, "key": 24}
+
+
+def changed(place: int, code: str, value: int) -> bytes:
+    size = struct.calcsize(code)
+    return SMALL[:place] + struct.pack(code, value) + SMALL[place + size :]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "ends inside its header"),
+        (b"GGML" + SMALL[4:], "does not begin with GGUF"),
+        (changed(AT["version"], "<I", 1), "has version 1, expected 2 or 3"),
+        (changed(AT["tensors"], "<Q", 2**40), "tensors, expected at most"),
+        (changed(AT["values"], "<Q", 2**63), "values, expected at most"),
+        (changed(AT["key"], "<Q", 2**60), "ends inside its header"),
+        (changed(AT["key"] + 20, "<I", 99), "a value of the unknown type 99"),
+        (SMALL[:-10], "ends before w"),
+        (SMALL.replace(b"\0w", b"\0\xff"), "a name of other characters than printable ones"),
+        (pack_file({"general.alignment": 3}, {}), "the alignment 3, expected a power of two"),
+    ],
+)
+def test_damaged_headers_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(DamagedError) as caught:
+        parse_file(data, "a.gguf")
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_other_types_of_tensors_are_named(tmp_path: Path) -> None:
+    place = SMALL.index(b"\x01\0\0\0\0\0\0\0w") + 9 + 4 + 16
+    with pytest.raises(UsageError, match=r"has w as type 2; choices: f32, f16, q8_0, bf16"):
+        parse_file(changed(place, "<I", 2), "a.gguf")

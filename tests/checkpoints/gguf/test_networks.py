@@ -1,0 +1,251 @@
+"""Our networks in GGUF: logits of the graphs of llama.cpp, in double precision, and back."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import PositionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.gguf.export import export_gguf
+from qkvary.checkpoints.gguf.files import TensorType
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from tests.checkpoints.huggingface.causal_models import make_network
+from tests.contracts.variant_cases import make_config, randomize
+from tests.reference import llama_cpp
+
+TOKENS = [3, 0, 12, 7, 7, 1, 11, 5, 2, 9, 4]
+NARROW = 1e-6
+"""Of the largest logit: weights are stored in 32 bits."""
+
+
+def rotary_config(label: str, *, fraction: float, **fields: Any) -> LanguageModelConfig:
+    """A network that llama.cpp's Llama may express, unless the label forbids it."""
+    position = PositionConfig(rotary_fraction=fraction, rotary_base=500.0, value_rope="none")
+    variant = dataclasses.replace(parse_variant(label), positions="rotary")
+    layer = dataclasses.replace(
+        make_config("QKV", causal=True),
+        variant=variant,
+        num_heads=4,
+        head_dim=6,
+        d_model=24,
+        position=position,
+        bias=fields.pop("bias", False),
+        out_bias=fields.pop("out_bias", False),
+    )
+    block = BlockConfig(d_ff=11, activation="swiglu", norm="rmsnorm", bias=False)
+    return LanguageModelConfig(
+        **{
+            "attention": layer,
+            "block": block,
+            "num_layers": 2,
+            "vocabulary": 13,
+            "max_tokens": 17,
+            "positions": "none",
+            **fields,
+        }
+    )
+
+
+PORTABLE = (
+    "Q-K=V@decoupled-4@kv-norm",
+    "Q-GQA-2@decoupled-4@kv-norm",
+    "Q-MQA@decoupled-2@kv-norm",
+    "I-K=V@decoupled-4@kv-norm",
+    "Q=K=V@decoupled-4@kv-norm",
+    "Q-K=V@t0.5@decoupled-4@kv-norm",
+    "Q-GQA-2@decoupled-4@latent-7@kv-norm",
+    "Q-K=V@decoupled-4@latent-9@kv-norm",
+)
+
+
+def portable_config(label: str, **fields: Any) -> LanguageModelConfig:
+    """Keys and values of one normalised tensor, and embeddings as small as after training."""
+    config = rotary_config("QKV", fraction=1.0, **fields)
+    block = dataclasses.replace(config.block, norm_eps=1e-6)
+    return dataclasses.replace(config, block=block).with_variant(parse_variant(label))
+
+
+def build_portable(label: str, **fields: Any) -> LanguageModel:
+    network = build(portable_config(label, **fields))
+    with torch.no_grad():
+        network.embedding.normal_(std=0.02, generator=torch.Generator().manual_seed(7))
+    return network
+
+
+def build(config: LanguageModelConfig) -> LanguageModel:
+    """Weights that 32 bits hold exactly."""
+    network = LanguageModel(config)
+    randomize(network, 5)
+    return network.eval()
+
+
+@torch.no_grad()
+def logits_of(network: LanguageModel) -> Tensor:
+    return network.double()(torch.tensor([TOKENS]))[0]
+
+
+def write(network: LanguageModel, folder: Path, kind: TensorType = "f32") -> Path:
+    export_gguf(LoadedModel(network, None), folder / "a.gguf", kind)
+    return folder / "a.gguf"
+
+
+def distance_of(found: Any, expected: Tensor) -> float:
+    return float(np.abs(found - expected.numpy()).max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.67, 0.34])
+@pytest.mark.parametrize("label", ["QKV", "GQA-2", "MQA", "Q=K-V", "Q-K=V", "I-K-V", "QKV@t0.5"])
+def test_llama_gives_equal_logits(label: str, fraction: float, tmp_path: Path) -> None:
+    network = build(rotary_config(label, fraction=fraction, tied_head=label != "MQA"))
+    file = llama_cpp.File(write(network, tmp_path))
+    assert file.architecture == "llama"
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+def test_llama_keeps_biases_and_groups(tmp_path: Path) -> None:
+    network = build(rotary_config("GQA-2", fraction=0.5, bias=True, out_bias=True))
+    file = llama_cpp.File(write(network, tmp_path))
+    assert file.tensors["blk.1.attn_k.bias"].shape == (12,)
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "MQA", "Q[residual]-K-V", "I-K=V"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_gpt2_gives_equal_logits_where_gelu_is_exact(
+    label: str, positions: str, tmp_path: Path
+) -> None:
+    network = make_network(label, torch.float32, positions=positions, tied_head=label == "QKV")
+    file = llama_cpp.File(write(network, tmp_path))
+    assert file.architecture == "gpt2"
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+@pytest.mark.parametrize("label", PORTABLE)
+def test_deepseek2_gives_equal_logits(label: str, tmp_path: Path) -> None:
+    network = build_portable(label, tied_head="MQA" not in label)
+    file = llama_cpp.File(write(network, tmp_path))
+    assert file.architecture == "deepseek2"
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
+
+
+@pytest.mark.parametrize("label", [one for one in PORTABLE if "@t" not in one and one[0] == "Q"])
+def test_a_written_latent_network_is_read(label: str, tmp_path: Path) -> None:
+    network = build_portable(label, tied_head=False)
+    found = load_checkpoint(write(network, tmp_path)).network
+    if "=K=" in label:
+        # Its query becomes a projection of its own.
+        assert distance_of(logits_of(found).numpy(), logits_of(network)) < NARROW
+        return
+    assert found.config.layers[0].variant == network.config.layers[0].variant
+    assert found.state_dict().keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value)
+
+
+def test_selectors_are_stored_in_half_precision(tmp_path: Path) -> None:
+    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
+    file = llama_cpp.File(write(network, tmp_path, "q8_0"))
+    assert {file.types[f"blk.0.attn_{kind}_b.weight"] for kind in "kv"} == {"F16"}
+    assert set(np.unique(file.tensors["blk.1.attn_v_b.weight"])) == {0.0, 1.0}
+
+
+@pytest.mark.parametrize("label", ["QKV", "GQA-2"])
+@pytest.mark.parametrize("fraction", [1.0, 0.67, 0.34])
+def test_a_written_network_is_read_to_the_bit(label: str, fraction: float, tmp_path: Path) -> None:
+    network = build(rotary_config(label, fraction=fraction, bias=True, out_bias=label == "QKV"))
+    found = load_checkpoint(write(network, tmp_path)).network
+    assert found.config.attention.position.rotary_dim(6) == max(2, 2 * int(fraction * 3))  # type: ignore[union-attr]
+    assert found.state_dict().keys() == network.state_dict().keys()
+    for name, value in network.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value)
+
+
+def test_a_written_gpt2_is_read_to_the_bit(tmp_path: Path) -> None:
+    network = make_network("QKV", torch.float32, positions="learned", tied_head=False)
+    found = load_checkpoint(write(network, tmp_path)).network
+    for name, value in network.state_dict().items():
+        assert torch.equal(found.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "types"),
+    [("f16", {"F16", "F32"}), ("bf16", {"BF16", "F32"}), ("q8_0", {"Q8_0", "F16", "F32"})],
+)
+def test_matrices_have_the_type_asked_for(
+    kind: TensorType, types: set[str], tmp_path: Path
+) -> None:
+    config = rotary_config("QKV", fraction=0.5)
+    layer = dataclasses.replace(config.layers[0], d_model=32, head_dim=8)
+    network = build(dataclasses.replace(config, attention=layer))
+    exported = export_gguf(LoadedModel(network, None), tmp_path / "a.gguf", kind)
+    file = llama_cpp.File(tmp_path / "a.gguf")
+    assert set(file.types.values()) == types
+    assert {file.types[name] for name in file.types if "norm" in name} == {"F32"}
+    # The only rows of 11 numbers.
+    assert file.types["blk.0.ffn_down.weight"] == ("F16" if kind == "q8_0" else kind.upper())
+    assert ("2 tensors are stored in f16" in " ".join(exported.notes)) == (kind == "q8_0")
+    found = load_checkpoint(tmp_path / "a.gguf").network
+    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(found)) < NARROW
+
+
+@pytest.mark.parametrize(
+    ("network", "message"),
+    [
+        ("Q-K=V@rotary", "values that are rotated keys (counter)"),
+        ("QKV@w3", "a window of 3 tokens"),
+        ("(Q=K-V)+", "the bias of + on every key position"),
+        ("QKV@alibi", "alibi positions"),
+    ],
+)
+def test_what_llama_cpp_cannot_compute_is_refused(
+    network: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        write(make_network(network), tmp_path)
+    assert message in str(caught.value)
+    assert "llama.cpp" in str(caught.value)
+    assert not (tmp_path / "a.gguf").exists()
+
+
+def test_a_tensor_without_its_norm_is_refused(tmp_path: Path) -> None:
+    network = build(portable_config("Q-K=V@decoupled-4"))
+    reason = r"not one normalised tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
+    with pytest.raises(UsageError, match=reason):
+        write(network, tmp_path)
+
+
+def test_norms_of_two_epsilons_are_refused(tmp_path: Path) -> None:
+    config = rotary_config("QKV", fraction=1.0).with_variant(parse_variant(PORTABLE[0]))
+    with pytest.raises(UsageError, match=r"norms with the epsilon 1e-05; choices: norm_eps 1e-06"):
+        write(build(config), tmp_path)
+
+
+def test_relu_is_refused(tmp_path: Path) -> None:
+    config = make_network("QKV").config
+    block = dataclasses.replace(config.block, activation="relu")
+    with pytest.raises(UsageError, match=r"GPT-2 can express, got relu; choices: gelu"):
+        write(build(dataclasses.replace(config, block=block)), tmp_path)
+
+
+def test_weights_beyond_half_precision_are_refused(tmp_path: Path) -> None:
+    network = build(rotary_config("QKV", fraction=0.5))
+    with torch.no_grad():
+        network.embedding[0, 0] = 1e5
+    with pytest.raises(UsageError, match=r"has weights above 65,504"):
+        write(network, tmp_path, "f16")
+
+
+def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_text("a poem")
+    with pytest.raises(UsageError, match=r"is not a GGUF file; it is not overwritten"):
+        write(make_network("QKV"), tmp_path)
+    assert (tmp_path / "a.gguf").read_text() == "a poem"

@@ -1,0 +1,130 @@
+"""Our tokenizers and their vocabularies in llama.cpp, by its rules in plain loops, and back."""
+
+import json
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as LibraryModel
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from qkvary.checkpoints.gguf.files import pack_file, parse_file
+from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
+from qkvary.checkpoints.gguf.splitting import SPLITTINGS
+from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
+from qkvary.data.byte_pairs import BytePairTokenizer
+from qkvary.data.library_tokenizers import LibraryTokenizer
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.storage.errors import UsageError
+from tests.conftest import examples
+from tests.data.merged import TEXT, merges_of
+from tests.reference import llama2c, llama_cpp
+
+ALPHABET = "abcxyz ,.é€\n"
+ASCII = "abcxyz ,.\\\n"
+PIECES = llama2c.make_pieces(llama2c.SIZES["vocab_size"])
+
+
+def library(name: str) -> LibraryTokenizer:
+    """A tokenizer.json that cuts texts in a way that llama.cpp knows."""
+    model = LibraryModel(models.BPE(ignore_merges=name == "llama-bpe"))
+    model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=290,
+        special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    model.train_from_iterator([TEXT], trainer)
+    fields = json.loads(model.to_str())
+    fields["pre_tokenizer"] = SPLITTINGS[name]
+    return LibraryTokenizer(json.dumps(fields))
+
+
+TOKENIZERS: dict[str, Tokenizer] = {
+    "bytes": ByteTokenizer(),
+    "bytes and end": ByteTokenizer(has_separator=True),
+    "ascii": CharacterTokenizer(ASCII),
+    "characters and end": CharacterTokenizer(ALPHABET, has_separator=True),
+    "byte pairs": BytePairTokenizer(merges_of("stand-in")),
+    "bytes as pairs": BytePairTokenizer(""),
+    "pieces": PieceTokenizer(*PIECES),
+    **{f"library {name}": library(name) for name in ("gpt-2", "llama-bpe", "dbrx")},
+}
+LETTERS = {"ascii": ASCII, "characters and end": ALPHABET}
+SPECIAL = ("<s>", "</s>", "<unk>", "<|endoftext|>", "▁", "<0x")
+TEXTS = st.text(
+    st.one_of(
+        st.sampled_from("etaoinhsr  .,<>'\n\t17"),
+        st.characters(exclude_categories=["Cs", "Cn", "Co"]),
+    ),
+    max_size=30,
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, llama_cpp.File]:
+    folder = tmp_path_factory.mktemp("vocabularies")
+    found = dict[str, llama_cpp.File]()
+    for name, tokenizer in TOKENIZERS.items():
+        metadata = convert_tokenizer(tokenizer, tokenizer.vocabulary + 2).metadata
+        path = folder / f"{name}.gguf"
+        path.write_bytes(pack_file({"general.architecture": "llama", **metadata}, {}))
+        found[name] = llama_cpp.File(path)
+    return found
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@examples(15)
+@given(data=st.data())
+def test_llama_cpp_makes_the_same_tokens(
+    name: str, files: dict[str, llama_cpp.File], data: st.DataObject
+) -> None:
+    text = data.draw(st.text(st.sampled_from(LETTERS[name])) if name in LETTERS else TEXTS)
+    assume(not any(special in text for special in SPECIAL))
+    assert llama_cpp.tokenize(files[name], text) == TOKENIZERS[name].encode(text)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_vocabulary_is_as_large_as_the_network_and_has_no_token_twice(
+    name: str, files: dict[str, llama_cpp.File]
+) -> None:
+    values = files[name].values
+    tokens = values["tokenizer.ggml.tokens"]
+    assert len(set(tokens)) == len(tokens) == TOKENIZERS[name].vocabulary + 2
+    assert values["tokenizer.ggml.token_type"][-2:] == [5, 5]
+    assert values.get("tokenizer.ggml.eos_token_id") == TOKENIZERS[name].separator
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_vocabulary_becomes_the_tokenizer_again(name: str) -> None:
+    ours = TOKENIZERS[name]
+    metadata = convert_tokenizer(ours, ours.vocabulary + 2).metadata
+    found = read_tokenizer(parse_file(pack_file(metadata, {}), "a").metadata, "a.gguf")
+    assert found is not None
+    assert type(found) is type(ours)
+    assert found.vocabulary == ours.vocabulary
+    texts = [LETTERS[name]] if name in LETTERS else [TEXT, " two  spaces ", "é€日\n\n<x>"]
+    for text in texts:
+        tokens = ours.encode(text)
+        assert found.encode(text) == tokens
+        assert [found.piece(one) for one in tokens] == [ours.piece(one) for one in tokens]
+    assert found.separator == ours.separator
+
+
+def test_a_network_without_a_tokenizer_reads_numbers() -> None:
+    found = convert_tokenizer(None, 13)
+    assert found.metadata == {"tokenizer.ggml.model": "none"}
+    assert read_tokenizer(found.metadata, "a.gguf") is None
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "message"),
+    [
+        (CharacterTokenizer("abé"), "expected an alphabet of ASCII, or one with a token that ends"),
+    ],
+)
+def test_what_llama_cpp_cuts_differently_is_refused(tokenizer: Tokenizer, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        convert_tokenizer(tokenizer, tokenizer.vocabulary)

@@ -1,0 +1,103 @@
+"""Our networks as DeepSeek V3 of transformers: equal logits, an equal cache, and back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.huggingface.folders import export_folder
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.errors import DamagedError, UsageError
+from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
+from tests.checkpoints.huggingface.causal_models import prompt
+from tests.checkpoints.huggingface.test_stock import DoubleNorm, DoubleRotation
+from tests.contracts.variant_cases import GATE, distance
+
+TOKENS = 11
+
+
+def in_double_precision(model: Any) -> Any:
+    """Rotation and norms, which transformers computes in 32 bits whatever the model's numbers."""
+    config = model.config
+    base = config.rope_parameters["rope_theta"]
+    model.model.rotary_emb = DoubleRotation(base, config.qk_rope_head_dim)
+
+    def norm(old: Any) -> DoubleNorm:
+        return DoubleNorm(old.weight, old.variance_epsilon)
+
+    model.model.norm = norm(model.model.norm)
+    for layer in model.model.layers:
+        layer.input_layernorm = norm(layer.input_layernorm)
+        layer.post_attention_layernorm = norm(layer.post_attention_layernorm)
+        layer.self_attn.kv_a_layernorm = norm(layer.self_attn.kv_a_layernorm)
+    return model
+
+
+@pytest.mark.parametrize("label", PORTABLE)
+@torch.no_grad()
+def test_deepseek_gives_equal_logits(label: str) -> None:
+    network = build_portable(label, tied_head="MQA" not in label).double()
+    stock = export_stock(network)
+    assert stock.config.model_type == "deepseek_v3"
+    tokens = prompt(3, TOKENS)
+    expected = network(tokens)
+    assert distance(in_double_precision(stock.build())(tokens).logits, expected) < GATE
+    single = export_stock(network.float())
+    assert distance(single.build()(tokens).logits.double(), expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "label", ["Q-GQA-2@decoupled-4@kv-norm", "Q-K=V@decoupled-4@latent-9@kv-norm"]
+)
+@torch.no_grad()
+def test_a_folder_loads_in_transformers_and_here(label: str, tmp_path: Path) -> None:
+    network = build_portable(label, vocabulary=257, tied_head="GQA" in label)
+    loaded = LoadedModel(network, ByteTokenizer(has_separator=True))
+    exported = export_folder(loaded, tmp_path / "out", to="deepseek")
+    assert exported.architecture == "DeepseekV3ForCausalLM"
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert type(model).__module__.startswith("transformers.models.deepseek_v3")
+    tokens = prompt(2, TOKENS)
+    found = model(tokens, use_cache=True)
+    assert distance(found.logits.double(), network.double()(tokens).double()) < 1e-5
+    kept = [part for layer in found.past_key_values.layers for part in (layer.keys, layer.values)]
+    per_token = cache_bytes_per_token(network.config, "float32")
+    assert sum(one.nbytes for one in kept) == 2 * TOKENS * (per_token or 0)
+    again = load_checkpoint(tmp_path / "out")
+    assert again.tokenizer is not None
+    for name, value in network.float().state_dict().items():
+        assert torch.equal(again.network.state_dict()[name], value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "error", "message"),
+    [
+        ('"q_lora_rank": null', '"q_lora_rank": 8', UsageError, "q_lora_rank 8, expected None"),
+        ('"first_k_dense_replace": 2', '"first_k_dense_replace": 1', UsageError, "with experts"),
+        ('"kv_lora_rank": 12', '"kv_lora_rank": "x"', DamagedError, "kv_lora_rank 'x', expected"),
+        ('"kv_lora_rank": 12', '"kv_lora_rank": 13', DamagedError, "has kv_a_proj_with_mqa of"),
+        ('"hidden_size": 24', '"hidden_size": 25', DamagedError, "has q_proj of [40, 24]"),
+        ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "scaled rotary positions"),
+        ('"num_hidden_layers": 2', '"num_hidden_layers": 999', DamagedError, "999 layers and few"),
+    ],
+)
+def test_another_network_is_refused(
+    old: str, new: str, error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
+    export_folder(LoadedModel(network, None), tmp_path / "out", to="deepseek")
+    (tmp_path / "out" / "MANIFEST.json").unlink()
+    path = tmp_path / "out" / "config.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(error) as caught:
+        load_checkpoint(tmp_path / "out")
+    assert message in str(caught.value)
+    assert len(str(caught.value).splitlines()) == 1

@@ -1,0 +1,106 @@
+"""``qkvary analyze``: what it prints and writes, and what it refuses in one sentence."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import qkvary as qk
+from qkvary.checkpoints.models import save_model
+from qkvary.cli.main import main
+from qkvary.data.tokenizers import ByteTokenizer
+from tests.inference.evaluation.networks import byte_network
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("analyze")
+    save_model(path / "model", byte_network("QKV", max_tokens=64), ByteTokenizer())
+    save_model(path / "bare", byte_network("QKV", max_tokens=64), None)
+    (path / "text.txt").write_text("the cat sat on the mat. " * 11, "utf-8")
+    (path / "short.txt").write_text("the cat", "utf-8")
+    return path
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, str]:
+    code = main(["analyze", *map(str, words)])
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
+
+
+def test_python_gives_what_the_command_prints(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, text = folder / "model", folder / "text.txt"
+    code, out, _ = run(capsys, model, "--text", text, "--seed", "3", "--json")
+    result = qk.analyze(model, text, seed=3)
+    assert (code, json.loads(out)) == (0, result.to_dict())
+    code, out, _ = run(capsys, model, "--text", text, "--seed", "3")
+    assert code == 0
+    shown = " ".join(out.split())
+    for sentence in (*result.to_dict()["answers"], *result.to_dict()["caveats"]):
+        assert " ".join(sentence.split()) in shown
+
+
+def test_page_and_tables_are_written(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = folder / "pages"
+    words = ("--text", folder / "text.txt", "--out", out, "--format", "html", "--format", "csv")
+    code, printed, _ = run(capsys, folder / "model", *words)
+    assert code == 0
+    assert f"written: {out / 'analysis.html'}" in printed.replace("\n", "")
+    names = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
+    assert names >= {"analysis.html", "tables/key-value-heads.csv", "tables/attention-heads.csv"}
+    page = (out / "analysis.html").read_text("utf-8")
+    assert "How alike are keys and values in" in page
+
+
+def damage(folder: Path, name: str, where: Path) -> Path:
+    """A copy of the model whose file of that name has lost its last byte."""
+    where.mkdir()
+    for path in (folder / "model").iterdir():
+        data = path.read_bytes()
+        (where / path.name).write_bytes(data[:-1] if path.name == name else data)
+    return where
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "MANIFEST.json"])
+def test_a_damaged_checkpoint_is_refused(
+    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = damage(folder, name, tmp_path / "model")
+    code, out, err = run(capsys, model, "--text", folder / "text.txt")
+    assert (code, out) == (3, "")
+    assert err.startswith("qkvary: ")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere/model", "--text", "{0}/text.txt"], "which does not exist"),
+        (["{0}/text.txt", "--text", "{0}/text.txt"], "expected a checkpoint of a known format"),
+        (["{0}/model", "--text", "{0}/none.txt"], "expected a file or folder of documents, got"),
+        (["{0}/model", "--text", "{0}/short.txt"], "expected a text of at least"),
+        (["{0}/bare", "--text", "{0}/text.txt"], "give one with --tokenizer"),
+        (["{0}/model", "--text", "{0}/text.txt", "--context", "65"], "expected a context of at"),
+        (["{0}/model", "--text", "{0}/text.txt", "--context", "1"], "expected context of at least"),
+        (["{0}/model", "--text", "{0}/text.txt", "--format", "csv"], "expected --out with a fold"),
+        (["{0}/model", "--text", "{0}/text.txt", "--out", "{0}/a.pdf"], "expected --out with a f"),
+        (["{0}/model"], "--text"),
+    ],
+)
+def test_other_input_is_refused_in_a_sentence(
+    words: list[str], message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = run(capsys, *(word.format(folder) for word in words))
+    assert (code, out) == (2, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_tokenizer_can_be_named(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = (folder / "bare", "--text", folder / "text.txt", "--tokenizer", "bytes", "--json")
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    expected = qk.analyze(folder / "model", folder / "text.txt").to_dict()
+    assert json.loads(out)["layers"] == expected["layers"]

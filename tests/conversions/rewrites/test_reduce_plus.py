@@ -1,0 +1,47 @@
+"""The position term + as a temperature and a bias of key positions."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from qkvary.costs.network import network_costs
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import randomize
+from tests.conversions.networks import EXACT, convert, count, judge, labels, make_network
+
+
+@pytest.mark.parametrize("features", [1, 10, 21])
+@pytest.mark.parametrize("per_head", [True, False], ids=["per head", "per layer"])
+@pytest.mark.parametrize("label", ["(Q=K-V)+", "(Q-GQA-2)+@alibi@t0.5", "(Q=K=V)+@diag-mean"])
+def test_the_published_form_is_reduced(label: str, per_head: bool, features: int) -> None:
+    config = make_network(label).config
+    layer = config.layers[0]
+    position = dataclasses.replace(layer.position, plus_features=features, plus_per_head=per_head)
+    layer = dataclasses.replace(layer, position=position)
+    network = LanguageModel(dataclasses.replace(config, attention=layer)).double().eval()
+    randomize(network, 11)
+    network.embedding.data.mul_(4.0)
+    made = convert(network, "reduce-plus").network
+    # The reference computes + in its published construction.
+    assert judge(network, made) < EXACT
+    assert all("@key-bias" in one and "+" not in one for one in labels(made))
+    sets = 4 if per_head else 1
+    assert count(made) == count(network) + 2 * sets * ((1 + 9) - (features + 1))
+    assert network_costs(made.config, length=7).parameters.total == count(made)
+
+
+def test_temperatures_and_biases_are_told() -> None:
+    network = make_network("(Q=K-V)+")
+    made = convert(network, "reduce-plus", layer=2)
+    assert labels(made.network) == ["(Q=K-V)+", "Q=K-V@key-bias"]
+    tau = float(network.state_dict()["stack.blocks.1.attention.plus.weight"].sum())
+    assert made.notes[0].startswith(f"layer 2: tau {tau:.3g}, biases from ")
+    gain = made.network.state_dict()["stack.blocks.1.attention.key_bias.gain"]
+    assert torch.allclose(gain, torch.tensor([tau]).double())
+
+
+def test_a_network_without_it_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"expected a layer with the position term \+, got none"):
+        convert(make_network("Q=K-V"), "reduce-plus")

@@ -1,0 +1,85 @@
+"""Stock llama.cpp runs what is exported: equal logits, tokens, texts, and a cache without V.
+
+``QKVARY_LLAMA_CPP`` names an environment that has it; else it is built (minutes): ``-m engine``.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.gguf.export import export_gguf
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.nn.language_model import LanguageModel
+from tests.checkpoints.gguf.test_vocabularies import LETTERS, TOKENIZERS
+from tests.contracts.parsed import ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
+
+RUN = ROOT / "benchmarks" / "engines" / "run.py"
+TEXTS = (
+    "",
+    "Once upon a time, there was a café.",
+    " two  spaces \n\n x\n",
+    "don't THEY'LL 1234567 3.14",
+    "naïve 日本語 😀 e\u0301",
+    "a\tb\r\nc <|x|> z...!?  \n \n  end",
+)
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    given = os.environ.get("QKVARY_LLAMA_CPP")
+    return Path(given) if given else tmp_path_factory.mktemp("llama.cpp") / "env"
+
+
+@pytest.fixture(scope="module")
+def lines(environment: Path) -> list[dict[str, object]]:
+    call = [sys.executable, str(RUN), "--env", str(environment), "--quick", "--rounds", "1"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_logits_and_greedy_tokens_are_equal(lines: list[dict[str, object]]) -> None:
+    found = [line for line in lines if line["case"] == "logits and greedy tokens"]
+    assert [line["variant"] for line in found] == ["QKV", "Q-K=V", "Q-MQA", "MLA"]
+    assert all(line["sound"] is True for line in found)
+
+
+def test_the_cache_of_a_portable_network_holds_no_value(lines: list[dict[str, object]]) -> None:
+    said = {line["variant"]: str(line.get("llama_cpp_says")) for line in lines if "context" in line}
+    assert all("V (f32):    0.00 MiB" in said[name] for name in ("Q-K=V", "Q-MQA", "MLA"))
+    assert "V (f32):    0.00 MiB" not in said["QKV"]
+
+
+def tokenize(environment: Path, tokenizer: Tokenizer, texts: list[str], folder: Path) -> object:
+    """The tokens that llama.cpp makes of texts."""
+    network = LanguageModel(
+        d_model=8, num_heads=2, num_layers=1, vocabulary=tokenizer.vocabulary, max_tokens=64
+    )
+    export_gguf(LoadedModel(network, tokenizer), folder / "a.gguf")
+    call = {"path": str(folder / "a.gguf"), "prompt": [0], "new": 0, "texts": texts}
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), str(RUN.with_name("llama_cpp_worker.py"))],
+        input=json.dumps({**call, "threads": 1, "logits": False}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout.splitlines()[-1])["texts"]
+
+
+@pytest.mark.usefixtures("lines")
+@pytest.mark.parametrize("name", [*TOKENIZERS, "tiny"])
+def test_texts_have_equal_tokens(name: str, environment: Path, tmp_path: Path) -> None:
+    tokenizer = load_checkpoint("tiny").tokenizer if name == "tiny" else TOKENIZERS[name]
+    assert tokenizer is not None
+    letters = LETTERS.get(name)
+    texts = list(TEXTS) if letters is None else ["", letters, letters[::-1] * 2]
+    expected = [tokenizer.encode(text) for text in texts]
+    assert tokenize(environment, tokenizer, texts, tmp_path) == expected

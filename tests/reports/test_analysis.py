@@ -1,0 +1,85 @@
+"""The report of an analysis says what its figures say."""
+
+import dataclasses
+import json
+
+import pytest
+
+from qkvary.reports import analysis_charts
+from qkvary.reports.analysis import analysis_report
+from qkvary.reports.json_data import to_json
+from qkvary.reports.report import walk
+from qkvary.reports.tables import Table
+from tests.analysis.examples import change_heads, make_analysis
+
+
+def tables() -> dict[str, Table]:
+    report = analysis_report(make_analysis(), "model")
+    blocks = [block for section in report.sections for block in walk(section.blocks)]
+    return {block.key: block for block in blocks if isinstance(block, Table)}
+
+
+def test_tables_have_a_row_per_layer_with_the_value_of_random_weights() -> None:
+    found, layers = tables(), make_analysis().layers
+    assert list(found) == ["keys-and-values", "cosines", "ranks", "attention"]
+    for key in ("keys-and-values", "cosines", "attention"):
+        assert [row[0].raw for row in found[key].rows] == [1, 2, 3]
+    row = found["keys-and-values"].rows[1]
+    assert row[2].raw == pytest.approx(layers[1].explained)
+    assert row[2].below == (f"random {100 * layers[1].explained_chance:.1f} %",)
+    ranks = found["ranks"].rows
+    assert len(ranks) == 12
+    assert {cell.below[0].split()[0] for row in ranks for cell in row[3:]} == {"random"}
+    product = [row for row in ranks if row[1].raw == "W_Q W_K^T"]
+    expected = [rank for rank in layers[0].ranks if rank.matrix == "query-key"]
+    assert product[0][3].raw == pytest.approx(
+        sum(rank.found.entropy for rank in expected) / len(expected)
+    )
+
+
+def test_an_untrusted_forecast_is_marked() -> None:
+    analysis = make_analysis()
+    layers = [change_heads(layer, score_change=0.5, forecast=0.01) for layer in analysis.layers]
+    layers[2] = change_heads(layers[2], score_change=1.5)
+    report = analysis_report(dataclasses.replace(analysis, layers=tuple(layers)), "model")
+    (table,) = (one for one in report.sections[0].blocks if isinstance(one, Table))
+    assert [row[7].text for row in table.rows] == ["0.020", "0.020", "0.020*"]
+    drawing = analysis_charts.layers_chart(layers)
+    assert str(drawing.to_svg("a")).count("hollow") == 1
+
+
+def test_one_tensor_has_no_forecast() -> None:
+    report = analysis_report(make_analysis("Q-K=V"), "model")
+    (table,) = (one for one in report.sections[0].blocks if isinstance(one, Table))
+    assert {row[7].text for row in table.rows} == {"one tensor"}
+
+
+def test_data_has_all_figures_but_maps() -> None:
+    report = analysis_report(make_analysis(), "model")
+    document = json.loads(to_json(report.data))
+    assert "maps" not in document
+    layer = document["layers"][0]
+    assert len(layer["key_values"]) == 2
+    assert len(layer["attention"]) == 4
+    assert layer["forecast_nats_per_token"] == pytest.approx(make_analysis().layers[0].forecast)
+    assert {one.key: len(one.rows) for one in report.datasets} == {
+        "key-value-heads": 6,
+        # Four channels a head: two lists of cosines and a spectrum of both.
+        "key-value-spectra": 6 * (4 + 4 + 8),
+        "cosines": 3 * 3 * 2 + 3 * (4 + 4 + 2),
+        "ranks": 3 * (5 + 3 + 3 + 4),
+        "attention-heads": 12,
+    }
+
+
+@pytest.mark.parametrize(("count", "expected"), [(3, [0, 1, 2]), (9, [0, 3, 5, 8])])
+def test_layers_are_spread(count: int, expected: list[int]) -> None:
+    assert analysis_charts.spread(count, 4) == expected
+
+
+def test_a_chart_of_many_layers_names_some() -> None:
+    analysis = make_analysis()
+    layers = [dataclasses.replace(analysis.layers[0], number=place) for place in range(1, 41)]
+    drawing = str(analysis_charts.layers_chart(layers).to_svg("a"))
+    assert ">layer 1<" in drawing
+    assert ">layer 2<" not in drawing
