@@ -165,7 +165,16 @@ def test_without_a_compiler_steps_run_the_layers(
 
 
 @pytest.mark.parametrize(("label", "storage"), [("QKV@w4", "preallocated"), ("QKV", "int8")])
-def test_steps_that_cannot_be_undone_are_not_timed(label: str, storage: CacheStorage) -> None:
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_steps_that_cannot_be_undone_are_not_timed(
+    label: str,
+    storage: CacheStorage,
+    has_compiler: bool,
+    pretended: type[PretendedStep],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first of them is taken: the native one, where there is one."""
+    monkeypatch.setattr(native_step, "supports", lambda *_: has_compiler)
     model = make(label)
     options = CacheOptions(storage=storage, kernel="auto")
     cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
@@ -173,8 +182,9 @@ def test_steps_that_cannot_be_undone_are_not_timed(label: str, storage: CacheSto
         prefill(model, torch.arange(11)[None], cache=cache)
         take = Stepper(model, cache)
         take(torch.tensor([3]))
-    assert take.chosen == {64: "layer"}
-    assert choice.chosen() == {}
+    assert take.chosen == {64: "step" if has_compiler else "layer"}
+    assert pretended.calls == int(has_compiler)
+    assert not any(kind.startswith("step,") for kind in choice.chosen())
 
 
 def test_the_choice_does_not_change_the_text(monkeypatch: pytest.MonkeyPatch) -> None:

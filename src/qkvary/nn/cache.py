@@ -15,10 +15,13 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
+from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
 from qkvary.nn.cache_storage import PreallocatedStore, TokenStore, make_store
 from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
+Claimed = Tensor | ClaimedCodes
+"""Where new entries are written: a buffer, or codes."""
 
 
 DEFAULT_OPTIONS = CacheOptions()
@@ -110,20 +113,20 @@ class LayerCache:
         stored = {name: store.read() for name, store in self._stores.items()}
         return {name: entries for name, entries in stored.items() if entries is not None}
 
-    def claim(self, tokens: int, rows: int) -> dict[str, Tensor]:
-        """Count new tokens as seen, whose entries the caller writes itself, and say where.
+    def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
+        """Say where new tokens belong, whose entries the caller writes before ``commit``.
 
         Args:
             tokens: How many.
             rows: Of the batch.
 
         Returns:
-            The whole buffers by their names in the layout, [batch, heads, capacity, width]; the
-            new entries belong behind the first ``length - tokens``.
+            By their names in the layout the whole buffers, [batch, heads, capacity, width], where
+            the new entries belong behind the first ``length``, or codes with the newest tokens.
 
         Raises:
-            ValueError: if the storage is no buffer, is still empty, of another batch size, or has
-                no room for them.
+            ValueError: if tensors grow, or the storage is still empty, of another batch size, cut
+                into a block, or has no room for them.
         """
         if self._rows is None:
             raise ValueError("expected a cache that has seen a token, got an empty one")
@@ -132,13 +135,20 @@ class LayerCache:
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
-        stores = self._stores
-        plain = {name: one for name, one in stores.items() if isinstance(one, PreallocatedStore)}
-        if len(plain) < len(stores):
-            raise ValueError(f"expected preallocated storage, got {self.options.storage!r}")
-        buffers = {name: store.claim(tokens) for name, store in plain.items()}
-        self._length = total
-        return buffers
+        return {name: store.claim(tokens, rows) for name, store in self._claimable().items()}
+
+    def commit(self, tokens: int) -> None:
+        """Count tokens that were claimed and written as seen."""
+        for store in self._claimable().values():
+            store.commit(tokens)
+        self._length += tokens
+
+    def _claimable(self) -> dict[str, PreallocatedStore | QuantizedStore]:
+        kinds = (PreallocatedStore, QuantizedStore)
+        found = {name: one for name, one in self._stores.items() if isinstance(one, kinds)}
+        if len(found) < len(self._stores):
+            raise ValueError(f"expected storage with room, got {self.options.storage!r}")
+        return found
 
     def can_undo(self, tokens: int) -> bool:
         """Return whether appending so many tokens can be undone by cropping, without loss."""

@@ -22,18 +22,26 @@ LIMIT = 2.0**120
 """Entries have to stay below it, so that neither scales nor rotated entries leave 32 bits."""
 
 
-def check_finite(entries: Iterable[Tensor], what: str = "entries in a quantised cache") -> None:
+CACHED = "entries in a quantised cache"
+
+
+def describe_infinite(what: str) -> str:
+    """Return the message for numbers that have no scale."""
+    return f"expected finite {what}, got NaN, infinity or a number of at least 2^120"
+
+
+def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
     """Refuse what has no scale.
 
     Args:
-        entries: What is to be quantised.
+        numbers: What is to be quantised.
         what: What a message calls it.
 
     Raises:
         ValueError: for NaN, infinity, or numbers that 32 bits may not hold once they are rotated.
     """
-    if not all(bool((tensor.abs() < LIMIT).all()) for tensor in entries):
-        raise ValueError(f"expected finite {what}, got NaN, infinity or a number of at least 2^120")
+    if not all(bool((tensor.abs() < LIMIT).all()) for tensor in numbers):
+        raise ValueError(describe_infinite(what))
 
 
 def most_code(bits: int) -> int:

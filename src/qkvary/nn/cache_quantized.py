@@ -4,6 +4,8 @@ Knows tokens, their order and their bytes. Does not know what an entry is made o
 made (``cache_codes``).
 """
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -20,6 +22,26 @@ from qkvary.nn.cache_codes import (
     rotate,
     rotate_back,
 )
+
+
+class ClaimedCodes(NamedTuple):
+    """Where a caller that makes codes itself finds those stored and puts new ones."""
+
+    codes: Codes
+    """Of all tokens, with room for those that are to be quantised."""
+    scales: Scales
+    """The same."""
+    newest: Entries
+    """The tokens that are no codes yet, with room for the new ones behind them."""
+    closing: int
+    """The first of the newest, to be quantised once the new ones are written."""
+    bits: int
+    """Of a code."""
+    group: int
+    """Channels that share a scale."""
+    block: int
+    """Tokens that share scales."""
+
 
 Joined = Shaped[Tensor, "batch heads seen width"]
 Rows = Shaped[Tensor, "batch heads _ _"]
@@ -68,6 +90,24 @@ class TokenRing:
         buffer[:, :, begin : begin + first] = new[:, :, :first]
         buffer[:, :, : count - first] = new[:, :, first:]
         self.num_tokens += count
+
+    def claim(self, new: Rows) -> Rows:
+        """Return all rows and room for new ones behind them, without counting these.
+
+        Args:
+            new: Of their form.
+
+        Raises:
+            ValueError: if rows are not in their order in memory.
+        """
+        if self._buffer is None and not new.shape[2]:
+            return new
+        buffer = self._make_room(new)
+        if self._start:
+            raise ValueError(
+                f"expected rows in their order, got a ring that begins at {self._start}"
+            )
+        return buffer
 
     def read(self) -> Rows | None:
         """Return all rows in order, a view where they are contiguous; ``None`` if empty."""
@@ -162,6 +202,8 @@ class QuantizedStore:
         self._none: Tensor | None = None
         self._runs: list[int] = []
         self._seen = 0
+        self._empty: Tensor | None = None
+        self._claimed: ClaimedCodes | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -191,8 +233,9 @@ class QuantizedStore:
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
+        self._empty = new.new_empty(0, new.shape[1], 0, new.shape[3])
         count, coded = waiting.shape[2], self._codes.num_tokens
-        closing = self._count_closing(count)
+        closing = self._count_closing(self._seen, count)
         whole = new.new_empty(*new.shape[:2], coded + count, new.shape[3])
         old, old_scales = self._codes.read(), self._scales.read()
         if old is not None and old_scales is not None and coded:
@@ -210,6 +253,59 @@ class QuantizedStore:
         # A copy: what is kept must not hold on to the projections' whole output.
         self._newest = rest.clone() if rest.shape[2] else None
         return whole
+
+    def claim(self, tokens: int, rows: int) -> ClaimedCodes:
+        """Say where new tokens belong, which the caller writes and quantises before ``commit``.
+
+        Args:
+            tokens: How many.
+            rows: Of the batch.
+
+        Raises:
+            ValueError: if nothing was stored yet, channels are mixed, or a crop has cut a block.
+        """
+        if self._empty is None:
+            raise ValueError("expected a store that has seen a token, got an empty one")
+        coded = self._codes.num_tokens
+        if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
+            raise ValueError("expected channels as they are and whole blocks, got others")
+        by_token, width = self.options.scales == "token", self._empty.shape[3]
+        group = min(self.options.group, width) if by_token else 1
+        waiting = self._plain + tokens
+        closing = self._count_closing(self._seen + tokens, waiting)
+        empty = self._empty.new_empty
+        heads, groups = self._empty.shape[1], -(-width // group)
+        newest = empty(rows, heads, waiting, width)
+        if self._newest is not None:
+            newest[:, :, : self._plain] = self._newest
+        codes = empty(rows, heads, closing, -(-width * self.bits // 8), dtype=torch.uint8)
+        scales = empty(rows, heads, closing // self.block, groups, dtype=torch.float32)
+        self._claimed = ClaimedCodes(
+            codes=self._codes.claim(codes),
+            scales=self._scales.claim(scales),
+            newest=newest,
+            closing=closing,
+            bits=self.bits,
+            group=group,
+            block=self.block,
+        )
+        return self._claimed
+
+    def commit(self, tokens: int) -> None:
+        """Count the tokens that were claimed; what was to be quantised is."""
+        claimed = self._claimed
+        if claimed is None:
+            raise RuntimeError("expected tokens that were claimed")
+        closing, blocks = claimed.closing, claimed.closing // self.block
+        self._claimed = None
+        self._seen += tokens
+        self._codes.num_tokens += closing
+        self._scales.num_tokens += blocks
+        self._runs += [self.block] * (blocks if self.options.scales == "channel" else 0)
+        rest = claimed.newest[:, :, closing:]
+        if closing:
+            rest = rest.clone()
+        self._newest = rest if rest.shape[2] else None
 
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens, quantised ones where there are no others."""
@@ -244,10 +340,10 @@ class QuantizedStore:
         seen = max(0, max_tokens - self.residual) // self.block * self.block
         return seen if max_kept is None else min(seen, max(0, max_kept - self.residual))
 
-    def _count_closing(self, waiting: int) -> int:
-        """Return how many of the unquantised tokens to quantise now."""
-        end = max(0, self._seen - self.residual) // self.block * self.block
-        return max(0, end - (self._seen - waiting))
+    def _count_closing(self, seen: int, waiting: int) -> int:
+        """Return how many of the unquantised tokens to quantise when so many were seen."""
+        end = max(0, seen - self.residual) // self.block * self.block
+        return max(0, end - (seen - waiting))
 
     def _encode(self, entries: Entries, first: int) -> tuple[Codes, Scales, list[int]]:
         """Codes, scales, and how many tokens each row of scales is for, where it is a block.

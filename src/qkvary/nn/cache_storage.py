@@ -141,8 +141,8 @@ class PreallocatedStore:
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
-    def claim(self, tokens: int) -> Joined:
-        """Return the buffer, in which the caller writes so many new tokens itself.
+    def claim(self, tokens: int, rows: int) -> Joined:  # noqa: ARG002
+        """Return the buffer, in which the caller writes so many new tokens before ``commit``.
 
         Raises:
             ValueError: if nothing was stored yet or the tokens do not fit.
@@ -150,8 +150,11 @@ class PreallocatedStore:
         if self._buffer is None or self._num_tokens + tokens > self.capacity:
             room = 0 if self._buffer is None else self.capacity - self._num_tokens
             raise ValueError(f"expected at most {room} tokens to write, got {tokens}")
-        self._num_tokens += tokens
         return self._buffer
+
+    def commit(self, tokens: int) -> None:
+        """Count tokens that were written."""
+        self._num_tokens += tokens
 
     def drop_last(self, tokens: int) -> None:
         """Forget the newest tokens; the memory stays."""

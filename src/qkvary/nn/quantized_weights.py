@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from qkvary.nn.cache_codes import check_finite, dequantize_tokens, quantize_tokens
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.projections import Projection
 
 BITS = 8
 GROUP = 64
@@ -108,13 +109,8 @@ def find_numbers(model: nn.Module) -> Iterator[Numbers]:
 def _matrices(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
     """Yield the parameters that a step reads as a whole."""
     yield model, model.output_name
-    for block in model.stack.blocks:
-        for projection in block.attention.projections.values():
-            if projection.down is not None:
-                yield projection, "down"
-            yield projection, "weight"
-        yield block.attention.o_proj, "weight"
-        feed_forward = block.feed_forward
-        for linear in (feed_forward.up, feed_forward.gate, feed_forward.down):
-            if linear is not None:
-                yield linear, "weight"
+    for module in model.stack.modules():
+        if isinstance(module, Projection) and module.down is not None:
+            yield module, "down"
+        if isinstance(module, (Projection, nn.Linear)):
+            yield module, "weight"

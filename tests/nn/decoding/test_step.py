@@ -387,7 +387,7 @@ def test_what_a_step_does_not_take() -> None:
     # A window that nothing leaves is none.
     model = make(f"QKV@w{LONGEST}")
     assert step.supports(model, new_cache(model, "sources"))
-    for options in ({"layout": "input"}, {"storage": "growing"}, {"storage": "int8"}):
+    for options in ({"layout": "input"}, {"storage": "growing"}):
         chosen = CacheOptions(**{"storage": "preallocated", **options})  # type: ignore[arg-type]
         cache = KVCache(taken.config.layers, max_tokens=LONGEST, options=chosen)
         assert not step.supports(taken, cache), options

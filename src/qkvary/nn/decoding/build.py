@@ -19,7 +19,7 @@ from pathlib import Path
 from qkvary.nn.decoding.kept import keep, keep_text, kept_folder, one_at_a_time
 
 COMPILERS = ("g++", "clang++", "c++")
-TIMEOUT_SECONDS = 120.0
+TIMEOUT_SECONDS = 600.0
 FLAGS = ("-O3", "-std=c++17", "-fPIC", "-shared", "-pthread", "-fno-math-errno", "-w")
 NATIVE = ("-march=native", "-mcpu=native", "")
 """Options of compilers for the processor that they run on; not all of them know both."""

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from qkvary.nn.cache_quantized import ClaimedCodes
 from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
@@ -25,6 +26,7 @@ SOURCES = tuple(
     for name in (
         "step.cpp",
         "attention.cpp",
+        "codes.h",
         "matrix.h",
         "products.h",
         "tiles.h",
@@ -35,6 +37,8 @@ SOURCES = tuple(
     )
 )
 STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+CODES = {8: 3, 4: 4}
+"""The same of codes in a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
 """Powers of two are what the kernel computes."""
 WIDEST_VECTOR = 16
@@ -57,6 +61,12 @@ class Stored(ctypes.Structure):
         ("scale_head_stride", _int64),
         ("scale_token_stride", _int64),
         ("scale_groups", _int64),
+        ("group", _int64),
+        ("block", _int64),
+        ("newest", _pointer),
+        ("newest_batch_stride", _int64),
+        ("newest_head_stride", _int64),
+        ("newest_token_stride", _int64),
     )
 
 
@@ -88,6 +98,8 @@ class Call(ctypes.Structure):
         ("narrow", _int64),
         ("bias", _pointer),
         ("rounded", _int64),
+        ("coded", _int64),
+        ("plain", _int64),
         ("scale", ctypes.c_double),
     )
 
@@ -208,6 +220,8 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         query.dtype == torch.bfloat16,
         0 if bias is None else bias.data_ptr(),
         query.dtype == torch.bfloat16,
+        tokens,
+        0,
         problem.scale * LOG2_E,
     ), kept
 
@@ -243,6 +257,23 @@ def point(stored: Stored, entries: Tensor) -> None:
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
+def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
+    """Let a call read codes, and the tokens behind them as they are."""
+    codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
+    stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
+    stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()
+    stored.scales, stored.scale_groups = scales.data_ptr(), scales.shape[3]
+    batch, head, token, _ = scales.stride()
+    stored.scale_batch_stride, stored.scale_head_stride = batch, head
+    stored.scale_token_stride = token
+    stored.group, stored.block = claimed.group, claimed.block
+    batch, head, token, _ = newest.stride()
+    stored.newest_batch_stride, stored.newest_head_stride = batch, head
+    stored.newest_token_stride = token
+    # Those that become codes lie before the first that stays.
+    stored.newest = newest.data_ptr() + claimed.closing * token * newest.element_size()
+
+
 def _store(stored: Tensor, scales: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
     """Return the fields of a stored tensor; a copy that has to be made is kept."""
     strides = stored.stride()
@@ -252,12 +283,14 @@ def _store(stored: Tensor, scales: Tensor | None, kept: list[Tensor]) -> tuple[i
         strides = stored.stride()
     plain = (stored.data_ptr(), *strides[:3], stored.shape[3])
     if scales is None:
-        return *plain, 0, 0, 0, 0, 0
+        return *plain, *[0] * 11
     scales = scales.to(torch.float32)
     if scales.stride(-1) != 1:
         scales = scales.contiguous()
     kept.append(scales)
-    return *plain, scales.data_ptr(), *scales.stride()[:3], scales.shape[-1]
+    groups = scales.shape[-1]
+    shared = (groups, stored.shape[3] // groups, 1)
+    return *plain, scales.data_ptr(), *scales.stride()[:3], *shared, 0, 0, 0, 0
 
 
 def _format_of(structure: type[ctypes.Structure]) -> str:

@@ -5,7 +5,6 @@ the cache's own buffers, so that steps here and calls of the network can follow 
 """
 
 import ctypes
-from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +15,7 @@ from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.blocks import Block
 from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import Call, Stored
@@ -33,6 +33,8 @@ SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
 LAYER_NORM, RMS_NORM = 1, 2
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
+UNKNOWN_TOKEN, NO_SCALE = 2, 3
+"""Failures, as ``step.cpp`` counts them; others are of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
@@ -91,6 +93,7 @@ class _Layer(ctypes.Structure):
         ("turns_by_index", _int64),
         ("shared_norm", _Norm),
         ("rope", Stored),
+        ("closing", _int64),
         ("attention", Call),
     )
 
@@ -154,7 +157,9 @@ def _supports_layer(cache: LayerCache) -> bool:
     """Plain scores over entries that are written once and read as they are, or turned keys."""
     config, options = cache.config, cache.options
     variant = config.variant
-    if options.storage != "preallocated" or cache.max_tokens is None:
+    plain = not options.rotate and variant.decoupled is None
+    has_codes = options.bits in native.CODES and plain
+    if not (options.storage == "preallocated" or has_codes) or cache.max_tokens is None:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
@@ -241,8 +246,8 @@ class NativeStep:
         Raises:
             IndexError: for a token that the network does not know.
             MemoryError: if there is no room for partial results.
-            ValueError: if the cache, the mask and the tokens do not fit each other, or the network
-                has no position for them.
+            ValueError: if the cache, the mask and the tokens do not fit each other, the network
+                has no position for them, or codes cannot hold what it computes.
         """
         index = self.cache.length
         check_length(self.model.config, cached=index, new=1)
@@ -261,23 +266,33 @@ class NativeStep:
         for layer, cache in zip(self._layers, self.cache.layers, strict=True):
             self._claim(layer, cache, tokens.shape[0], valid)
         failure = self._library.qkvary_step(ctypes.byref(step))
-        if failure:
-            self.cache.crop(index)
-            if failure == 1:
-                raise MemoryError("no room for the partial results of a step")
+        if failure == UNKNOWN_TOKEN:
             most = step.embedding.width - 1
             raise IndexError(f"expected tokens from 0 to {most}, got {tokens.tolist()}")
+        if failure == NO_SCALE:
+            raise ValueError(describe_infinite(CACHED))
+        if failure:
+            raise MemoryError("no room for the partial results of a step")
+        for cache in self.cache.layers:
+            cache.commit(1)
         return logits.to(self._dtype)
 
     def _claim(self, layer: _Layer, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
         """Point to where a layer's entries are now: reordered rows are elsewhere."""
-        call, buffers = layer.attention, cache.claim(1, rows)
-        if KEY_ROPE in buffers:
-            native.point(layer.rope, buffers[KEY_ROPE])
-        key, value = _roles(cache, buffers)
-        native.point(call.key, key)
-        native.point(call.value, value)
-        call.batch, call.tokens, call.start = key.shape[0], cache.length, cache.length - 1
+        claimed, call = cache.claim(1, rows), layer.attention
+        rope = claimed.get(KEY_ROPE)
+        if isinstance(rope, Tensor):
+            native.point(layer.rope, rope)
+        parts = zip((call.key, call.value), _part_names(cache), strict=True)
+        for stored, name in parts:
+            part = claimed[name]
+            if isinstance(part, Tensor):
+                native.point(stored, part)
+            else:
+                layer.closing = part.closing
+                call.coded = cache.length + 1 - part.newest.shape[2] + part.closing
+                native.point_codes(stored, part)
+        call.batch, call.tokens, call.start = rows, cache.length + 1, cache.length
         call.valid = None if valid is None else valid.data_ptr()
         call.valid_stride = 0 if valid is None else valid.stride(0)
 
@@ -317,11 +332,13 @@ class NativeStep:
 
     def _attention(self, cache: LayerCache) -> Call:
         config = cache.config
-        groups = config.num_kv_heads
+        groups, bits = config.num_kv_heads, cache.options.bits
+        plain = native.STORAGE[self._dtype]
         parts = _part_names(cache)
         call = Call(
             shared=parts[0] == parts[1],
-            storage=native.STORAGE[self._dtype],
+            storage=plain if bits is None else native.CODES[bits],
+            plain=plain,
             groups=groups,
             rows=config.heads(config.variant.sharing.query) // groups,
             queries=1,
@@ -417,8 +434,3 @@ def _part_names(cache: LayerCache) -> tuple[str, str]:
     if cache.options.layout == "rotated" and sharing.key == sharing.value:
         return "key", "key"
     return "key", "value"
-
-
-def _roles(cache: LayerCache, buffers: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-    key, value = _part_names(cache)
-    return buffers[key], buffers[value]

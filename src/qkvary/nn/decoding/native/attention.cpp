@@ -39,7 +39,8 @@ struct Call {
   int64_t narrow;  // Whether query and output are bfloat16; they are floats otherwise.
   const float *bias;  // [batch, groups, rows, tokens], added to scaled scores; null for none.
   int64_t rounded;    // Whether the query's numbers are those of bfloat16.
-  double scale;       // Of scores that are powers of two.
+  int64_t coded, plain;  // Tokens that are codes, where any are, and the type of those behind them.
+  double scale;          // Of scores that are powers of two.
 };
 
 }  // extern "C"
@@ -73,7 +74,7 @@ struct Sizes {
   int64_t whole;  // Vectors of a row, where rows are few and stay as they are; 0 elsewhere.
 
   explicit Sizes(const Call &call) {
-    tile = tile_of(std::max(call.key.dim, call.value.dim) * size_of(call.storage));
+    tile = tile_of(row_bytes(call.storage, std::max(call.key.dim, call.value.dim)));
     span = LEAST_SPAN;
     while (span < MOST_SPAN && call.groups * call.tokens >= 2 * LEAST_TASKS * span) span *= 2;
     half_width = round_up(call.half);
@@ -194,6 +195,7 @@ void turn_query(float *to, const float *from, const Call &call, const Sizes &siz
 struct Tile {
   const char *keys, *values;
   int64_t key_stride, value_stride, first, count;
+  const float *key_scales, *value_scales;  // Of codes.
   bool cut;  // Whether some token is hidden from some row.
   Ahead with_scores, with_softmax, with_mixture;  // What is fetched meanwhile.
 };
@@ -231,7 +233,8 @@ struct Task {
                    stored.far * stored.stride);
     };
     return {keys.row(first), values.row(first), keys.stride, values.stride, first, count,
-            is_cut(first, count), ahead(keys, 0, scores), ahead(keys, scores, soft * part),
+            keys.scales + first, values.scales + first, is_cut(first, count),
+            ahead(keys, 0, scores), ahead(keys, scores, soft * part),
             call.shared ? ahead(keys, scores + soft * part, scores) : ahead(values, 0, sizes.tile)};
   }
 
@@ -335,6 +338,7 @@ struct Task {
     else
       score<R, G, P>(scores, query, tile.keys, tile.key_stride, sizes.key_width, tokens,
                      tile.with_scores);
+    if constexpr (IS_CODE<S>) scale_tokens<R>(scores, tile.key_scales, tokens);
     // Queries of two channels to a word do not hold the scale.
     float *weights = scratch.weights, scale = std::is_same_v<P, Numbers> ? 1.0f : call.scale;
     if ((tile.cut || call.bias) && scale != 1.0f) {
@@ -346,6 +350,7 @@ struct Task {
       if (tile.cut) hide<R>(scores, first_row + g * R, tile, tokens);
       if (running[g].update<R>(weights, scores, scale, tokens, change, tile.with_softmax, G - g))
         for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);
+      if constexpr (IS_CODE<S>) scale_tokens<R>(weights, tile.value_scales, tokens);
       mix_all<R, S>(outputs, width, weights, tile.values, tile.value_stride, tokens,
                     tile.with_mixture, G - g);
     }
@@ -485,20 +490,26 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
   const Sizes &sizes = task.sizes;
   // Two tensors share the first cache.
   if (!call.shared) reach.near /= 2;
-  const Tokens keys(call.key, sizeof(S), task.batch, task.group, reach);
-  const Tokens values(call.value, sizeof(S), task.batch, task.group, reach);
+  const auto stored = [&](const Stored &tensor) {
+    return Tokens(tensor, call.storage, call.coded, call.plain, task.batch, task.group, reach);
+  };
+  const Tokens keys = stored(call.key), values = stored(call.value);
   Running *running = reinterpret_cast<Running *>(task.scratch.running);
   for (int64_t b = 0; b < sizes.row_blocks; ++b) running[b] = Running();
   std::fill(to.outputs, to.most, 0.0f);
-  constexpr bool WIDENED = std::is_same_v<S, int8_t> || std::is_same_v<S, Bfloat16>;
+  constexpr bool WIDENED = std::is_same_v<S, Bfloat16>;
   const bool direct = !WIDENED && task.reads_rows();
+  const auto is_plain = [&](int64_t from, int64_t count) {
+    if (!IS_CODE<S>) return true;
+    return keys.has_token_scales(from, count) && values.has_token_scales(from, count);
+  };
   int64_t read = 0;
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
     if (task.is_empty(from, count)) continue;
     read += count;
     if constexpr (!WIDENED)
-      if (direct && count % W == 0) {
+      if (direct && count % W == 0 && is_plain(from, count)) {
         Tile tile = task.place(keys, values, from, count);
         task.visit<S>(sizes.rows_of(call, 0), false, tile, 0, queries, running, to.outputs);
         continue;
@@ -625,6 +636,7 @@ struct Plan {
     if (call.storage == BFLOAT16 && !sizes.paired) work<Bfloat16>(scratch);
     if (call.storage == FLOAT16) work<Float16>(scratch);
     if (call.storage == INT8) work<int8_t>(scratch);
+    if (call.storage == INT4) work<Int4>(scratch);
   }
 
   void finish() const {
@@ -649,8 +661,9 @@ struct Plan {
   using Clock = std::chrono::steady_clock;
 
   int64_t bytes() const {
-    const int64_t dims = call.key.dim + (call.shared ? 0 : call.value.dim);
-    return call.batch * call.groups * call.tokens * dims * size_of(call.storage);
+    const int64_t key = row_bytes(call.storage, call.key.dim);
+    const int64_t value = call.shared ? 0 : row_bytes(call.storage, call.value.dim);
+    return call.batch * call.groups * call.tokens * (key + value);
   }
 
   const bool tries_;  // Both reaches.

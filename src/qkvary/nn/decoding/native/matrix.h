@@ -1,7 +1,7 @@
 // Products of a matrix with a few rows of numbers, at the pace at which memory gives the weights.
 //
 // Weights are read in the order in which they lie, one row of them after the other: several rows at
-// once would be several places in memory. Sums over the lanes wait until there are as many as lanes.
+// once would be several places in memory. Sums over the lanes wait until there is one for each lane.
 
 #pragma once
 
@@ -130,7 +130,8 @@ void read_row(const Matrix &m, int64_t row, float *to) {
   const int64_t groups = (m.inner + CODES - 1) / CODES;
   for (int64_t c = 0; c < m.inner; ++c) {
     const int64_t at = row * m.inner + c;
-    to[c] = m.scales ? static_cast<const int8_t *>(m.weight)[at] * m.scales[row * groups + c / CODES]
+    const float scale = m.scales ? m.scales[row * groups + c / CODES] : 0;
+    to[c] = m.scales ? static_cast<const int8_t *>(m.weight)[at] * scale
                      : to_float(static_cast<const S *>(m.weight)[at]);
   }
 }
@@ -140,8 +141,8 @@ void read_row(const Matrix &m, int64_t row, float *to) {
 typedef int16_t Shorts __attribute__((vector_size(W * 4)));
 typedef int16_t HalfShorts __attribute__((vector_size(W * 2)));
 
-// Numbers of x as integers of 16 bits, with a scale for each `CODES`: of a type of half precision they
-// lose next to nothing, and processors take two at once. Zeros fill the last group of a row.
+// Numbers of x as integers of 16 bits, with a scale for each `CODES`: numbers of half precision lose
+// next to nothing by it, and processors take two at once. Zeros fill the last group of a row.
 struct Short {
   using Type = Short;
   float scale;

@@ -155,6 +155,14 @@ template <int R, int N, class S, class P>
   fetched = ahead;
 }
 
+// Scores or weights of R rows times a factor of each token.
+template <int R>
+void scale_tokens(float *scores, const float *factors, int64_t tokens) {
+  constexpr int C = W / R;
+  for (int64_t t = 0; t < tokens; t += C, scores += W)
+    store(scores, load(scores) * repeat<C>(factors + t));
+}
+
 // Adds weighted values to the outputs of Q rows; `weights` are laid out as scores are.
 template <int R, int Q, int N, class S>
 [[gnu::noinline]] void mix(float *outputs, int64_t output_stride, const float *weights,
@@ -205,8 +213,9 @@ void mix_all(float *outputs, int64_t width, const float *weights, const char *va
     int64_t c = 0;
     const auto add = [&](auto vectors, int64_t own) {
       constexpr int M = decltype(vectors)::value;
-      mix<R, Q, M, S>(outputs + c, width, weights, values + c * sizeof(S), stride, tokens, ahead,
-                      own);
+      const S *from = skip(reinterpret_cast<const S *>(values), c);
+      mix<R, Q, M, S>(outputs + c, width, weights, reinterpret_cast<const char *>(from), stride,
+                      tokens, ahead, own);
       c += M * W;
     };
     while (c + N * W <= width) add(std::integral_constant<int, N>{}, share);

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "attention.cpp"
+#include "codes.h"
 #include "matrix.h"
 
 extern "C" {
@@ -41,6 +42,7 @@ struct Layer {
   int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
   Norm shared_norm;               // Of what key and value share, over all heads.
   Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
+  int64_t closing;                // Of the newest tokens, those that become codes now.
   Call attention;                 // Over what is stored; its query and output are the step's own.
 };
 
@@ -60,6 +62,8 @@ struct Step {
 }  // extern "C"
 
 namespace {
+
+enum Failure : int64_t { FULL = 1, UNKNOWN_TOKEN = 2, NO_SCALE = 3 };
 
 // A thread among those of a step.
 struct Seat {
@@ -242,7 +246,7 @@ class Walk {
     if (seat.thread == 0) pace_.finish();
   }
 
-  bool failed() const { return failed_; }
+  int64_t failure() const { return failure_; }
 
  private:
   const Step &step_;
@@ -252,7 +256,7 @@ class Walk {
   Meeting meeting_;
   std::optional<Plan> plan_;
   Call call_;
-  std::atomic<bool> failed_{false};
+  std::atomic<int64_t> failure_{0};
 
   void meet(const Seat &seat) { meeting_.wait(seat.threads); }
 
@@ -357,16 +361,16 @@ class Walk {
       compare_ropes(layer, seat);
       meet(seat);
     }
-    if (!failed_) {
+    if (!failure_) {
       try {
         Scratch scratch(plan_->sizes);
         plan_->work(scratch);
       } catch (const std::exception &) {
-        failed_ = true;
+        failure_ = FULL;
       }
     }
     meet(seat);
-    if (seat.thread == 0 && !failed_) finish(layer);
+    if (seat.thread == 0 && !failure_) finish(layer);
   }
 
   // Stores what is new and makes the queries.
@@ -407,7 +411,7 @@ class Walk {
     try {
       plan_.emplace(call_);
     } catch (const std::exception &) {
-      failed_ = true;
+      failure_ = FULL;
     }
   }
 
@@ -449,16 +453,34 @@ class Walk {
 
   void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads,
             const Norm &norm, bool turned) {
+    const Call &call = layer.attention;
+    const bool coded = call.storage >= INT8;
     for (int64_t row = 0; row < rows_; ++row) {
       std::copy(from + row * heads * to.dim, from + (row + 1) * heads * to.dim, to_.stored);
       if (norm.kind) normalise<S>(norm, to_.stored, to_.stored, heads * to.dim);
       if (turned) turn_heads(layer, to_.stored, heads, to.dim, step_.position[row], 1.0f);
+      // Padding has no part in a scale that it shares with tokens.
+      const bool real = !call.valid || call.valid[row * call.valid_stride + step_.index];
+      if (coded && to.block > 1 && !real) std::fill_n(to_.stored, heads * to.dim, 0.0f);
       for (int64_t h = 0; h < heads; ++h) {
-        S *place = static_cast<S *>(const_cast<void *>(to.data)) + row * to.batch_stride +
-                   h * to.head_stride + step_.index * to.token_stride;
-        for (int64_t c = 0; c < to.dim; ++c) put(place + c, to_.stored[h * to.dim + c]);
+        S *place = place_of(layer, to, row, h);
+        for (int64_t c = 0; c < to.dim; ++c) {
+          put(place + c, to_.stored[h * to.dim + c]);
+          if (coded && !(std::fabs(to_float(place[c])) < MOST_NUMBER)) failure_ = NO_SCALE;
+        }
+        if (layer.closing) encode<S>(to, call.storage, call.coded, layer.closing, row, h);
       }
     }
+  }
+
+  // Where the new token of a head belongs.
+  S *place_of(const Layer &layer, const Stored &to, int64_t row, int64_t head) const {
+    const Call &call = layer.attention;
+    if (call.storage < INT8)
+      return static_cast<S *>(const_cast<void *>(to.data)) + row * to.batch_stride +
+             head * to.head_stride + step_.index * to.token_stride;
+    return static_cast<S *>(const_cast<void *>(to.newest)) + row * to.newest_batch_stride +
+           head * to.newest_head_stride + (step_.index - call.coded) * to.newest_token_stride;
   }
 
   void finish(const Layer &layer) {
@@ -475,7 +497,7 @@ template <class S>
 int64_t walk(const Step &step, Buffers &buffers) {
   Walk<S> all(step, buffers);
   team().run(step.threads, [&](int64_t thread, int64_t threads) { all.run({thread, threads}); });
-  return all.failed();
+  return all.failure();
 }
 
 }  // namespace
@@ -488,14 +510,14 @@ int64_t qkvary_layer_size() { return sizeof(Layer); }
 int64_t qkvary_step(const Step *step) {
   static thread_local Buffers buffers;
   for (int64_t row = 0; row < step->rows; ++row)
-    if (step->tokens[row] < 0 || step->tokens[row] >= step->embedding.width) return 2;
+    if (step->tokens[row] < 0 || step->tokens[row] >= step->embedding.width) return UNKNOWN_TOKEN;
   try {
     buffers.fit(*step);
     if (step->storage == FLOAT32) return walk<float>(*step, buffers);
     if (step->storage == BFLOAT16) return walk<Bfloat16>(*step, buffers);
     return walk<Float16>(*step, buffers);
   } catch (const std::exception &) {
-    return 1;
+    return FULL;
   }
 }
 

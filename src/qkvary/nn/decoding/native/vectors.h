@@ -47,6 +47,23 @@ struct Float16 {
   uint16_t bits;
 };
 
+// Codes of 4 bits, two in a byte, the first in the lower half; each is 8 more than its number.
+struct Int4 {
+  uint8_t bits;
+};
+
+template <class S>
+constexpr bool IS_CODE = std::is_same_v<S, int8_t> || std::is_same_v<S, Int4>;
+
+// Where channel c is among those stored from here on; an even one of codes of 4 bits.
+template <class S>
+inline const S *skip(const S *from, int64_t c) {
+  return from + (std::is_same_v<S, Int4> ? c / 2 : c);
+}
+
+inline int code_at(const int8_t *from, int64_t c) { return from[c]; }
+inline int code_at(const Int4 *from, int64_t c) { return (from[c / 2].bits >> c % 2 * 4 & 15) - 8; }
+
 inline float to_float(float x) { return x; }
 
 inline float to_float(Bfloat16 x) {
@@ -166,6 +183,20 @@ inline Vec load(const int8_t *p) {
 #endif
 }
 
+inline Vec load(const Int4 *p) {
+#if defined(QKVARY_AVX512)
+  // A byte in each two words; of both the lowest 4 bits count, which choose from a table.
+  const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i *>(p)));
+  const __m512i words = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
+  const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
+  return (Vec)_mm512_permutexvar_ps(words, numbers);
+#else
+  Vec v;
+  for (int i = 0; i < W; ++i) v[i] = code_at(p, i);
+  return v;
+#endif
+}
+
 // N vectors of neighbouring channels.
 template <int N, class S>
 inline void load_row(Vec *to, const S *from) {
@@ -178,7 +209,7 @@ inline void load_row(Vec *to, const S *from) {
       to[n + 1] = (Vec)(words & 0xffff0000u);
     }
   } else {
-    for (int n = 0; n < N; ++n) to[n] = load(from + n * W);
+    for (int n = 0; n < N; ++n) to[n] = load(skip(from, n * W));
   }
 }
 
