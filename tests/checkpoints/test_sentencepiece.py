@@ -1,13 +1,14 @@
-"""Pieces, scores and the flag for spaces of SentencePiece models; invalid files are rejected."""
+"""The flag for spaces in a SentencePiece model is found; invalid files are rejected."""
 
 import struct
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
-from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:
@@ -45,54 +46,55 @@ def test_invalid_messages_are_rejected(data: bytes) -> None:
         joins_spaces(data, "m")
 
 
+def pack_model(pieces: Sequence[bytes], scores: Sequence[float], *more: bytes) -> bytes:
+    """A model file of BPE; a later field of a message overrides an earlier one."""
+    names = [b"<unk>", b"<s>", b"</s>", *pieces[3:]]
+    packed = [
+        field(1, 2, name.replace(b" ", "▁".encode())) + field(2, 5, struct.pack("<f", score))
+        for name, score in zip(names, scores, strict=True)
+    ]
+    parts = [field(1, 2, one) for one in packed]
+    return b"".join([*parts, field(2, 2, field(3, 0, b"\2")), *more])
+
+
+def model(*more: bytes) -> bytes:
+    """A model of the 256 bytes and three letters."""
+    names = [b"", b"", b"", *(b"<0x%02X>" % byte for byte in range(256)), b" ", b"a", b" a"]
+    return pack_model(names, [-float(score) for score in range(len(names))], *more)
+
+
+def test_the_pieces_of_a_model_are_its_tokens() -> None:
+    tokenizer = read_pieces(model(field(3, 2, field(4, 0, b"\0"))), "m")
+    assert tokenizer.encode("a  a\n") == [1, 261, 259, 261, 3 + 10]
+    assert read_pieces(model(), "m").encode("a  a") == [1, 261, 261]
+    assert tokenizer.scores[261] == -261.0
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (model(field(2, 2, field(3, 0, b"\1"))), "a model that is not BPE"),
+        (model(field(3, 2, field(2, 2, b"map"))), "a map of characters"),
+        (model(field(3, 2, field(3, 0, b"\0"))), "no space before a text"),
+        (model(field(1, 2, field(1, 2, b"x") + field(3, 0, b"\4"))), "user-defined pieces"),
+        (PIECE + model(), "other first pieces than <unk>, <s>, </s>"),
+    ],
+)
+def test_other_models_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(UsageError, match=f"m has {message}"):
+        read_pieces(data, "m")
+
+
+@given(data=st.binary(max_size=60))
+def test_any_bytes_are_pieces_or_refused(data: bytes) -> None:
+    with pytest.raises((DamagedError, UsageError)) as caught:
+        read_pieces(data, "m")
+    assert len(str(caught.value).splitlines()) == 1
+
+
 @given(data=st.binary(max_size=60))
 def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
     try:
         assert joins_spaces(data, "m") in {True, False}
     except DamagedError as error:
         assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right
-
-
-def long_field(number: int, body: bytes) -> bytes:
-    return bytes((number << 3 | 2, len(body) & 127 | 128, len(body) >> 7)) + body
-
-
-def piece(text: str, score: float) -> bytes:
-    return long_field(1, long_field(1, text.encode()) + field(2, 5, struct.pack("<f", score)))
-
-
-BYTES = b"".join(piece(f"<0x{byte:02X}>", 0.0) for byte in range(256))
-CONTROL = b"".join(piece(name, 0.0) for name in ("<unk>", "<s>", "</s>"))
-LETTERS = piece("\u2581a", -1.0) + piece("\u2581", -2.0) + piece("a", -3.0)
-KIND = field(2, 2, field(3, 0, b"\2"))
-
-
-def test_pieces_and_scores_are_read() -> None:
-    found = read_pieces(CONTROL + BYTES + LETTERS + KIND, "m")
-    assert found.pieces[-3:] == (b" a", b" ", b"a")
-    assert found.scores[-3:] == (-1.0, -2.0, -3.0)
-    assert found.encode("a  a") == [1, 259, 259]
-    assert found.joins_spaces
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        (CONTROL + BYTES + LETTERS, UsageError, "expected a SentencePiece model of the kind BPE"),
-        (CONTROL + LETTERS + KIND, DamagedError, "expected a token for each of 256 bytes, got 0"),
-        (CONTROL + piece("a", float("nan")) + BYTES + KIND, DamagedError, "finite scores"),
-        (field(1, 2, field(1, 2, b"\xff")), DamagedError, "m is not a SentencePiece model"),
-        (field(1, 2, field(1, 0, b"\1")), DamagedError, "m is not a SentencePiece model"),
-        (field(1, 2, field(2, 0, b"\1")), DamagedError, "m is not a SentencePiece model"),
-    ],
-)
-def test_other_models_are_refused(data: bytes, error: type[QkvaryError], message: str) -> None:
-    with pytest.raises(error) as caught:
-        read_pieces(data, "m")
-    assert message in str(caught.value)
-
-
-@given(data=st.binary(max_size=60))
-def test_any_bytes_are_a_tokenizer_or_refused(data: bytes) -> None:
-    with pytest.raises((DamagedError, UsageError)):
-        read_pieces(data, "m")

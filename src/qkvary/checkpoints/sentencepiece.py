@@ -1,20 +1,22 @@
-"""SentencePiece model files of the kind BPE: pieces, scores, and whether spaces are collapsed.
+"""SentencePiece model files: the pieces of a BPE, and what happens to spaces.
 
-The file is a protocol buffer, a sequence of numbered fields, of which only these are read.
+The file is a protocol buffer, a sequence of numbered fields. Only the fields that decide the tokens
+of a text are read; what is not BPE of whole pieces with bytes as the fallback is refused.
 """
 
 import struct
 from collections.abc import Iterator
-from typing import cast
 
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 
-_PIECE, _TRAINER = 1, 2
-_TEXT, _SCORE = 1, 2
+_PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
+_TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE = 3, 2
-_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
-_NORMALIZER, _REMOVE_EXTRA_SPACES = 3, 4
+_CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
+_USER_DEFINED = 4
+_CONTROLS = (b"<unk>", b"<s>", b"</s>")
+_SPACE = "▁".encode()
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
@@ -49,32 +51,55 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         where: Its name in messages.
 
     Raises:
-        DamagedError: if the bytes are not such a model, or pieces are missing.
-        UsageError: if it is a model of another kind than BPE.
+        UsageError: if the model cuts or changes texts in another way than ours.
+        DamagedError: if the bytes are not a model.
     """
     joins = joins_spaces(data, where)
-    pieces: list[bytes] = []
-    scores: list[float] = []
-    # The default, which is not stored, is unigram.
-    kind = 1
+    fields = list(_fields(data))
     try:
-        for number, value in _fields(data):
-            if number == _TRAINER and isinstance(value, bytes):
-                kind = dict(_fields(value)).get(_MODEL_TYPE, kind)
-            if number == _PIECE and isinstance(value, bytes):
-                fields = dict(_fields(value))
-                text = cast("bytes", fields.get(_TEXT, b"")).decode("utf-8")
-                pieces.append(text.replace(_SPACE, " ").encode())
-                score = fields.get(_SCORE, bytes(4))
-                scores.append(struct.unpack("<f", cast("bytes", score))[0])
-    except (IndexError, ValueError, AttributeError, TypeError, struct.error):
+        pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]
+        trainer, normalizer = (
+            {
+                name: value
+                for message in _messages(fields, number)
+                for name, value in _fields(message)
+            }
+            for number in (_TRAINER, _NORMALIZER)
+        )
+    except (IndexError, KeyError, ValueError, struct.error):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
-    if kind != _BPE:
-        raise UsageError(f"expected a SentencePiece model of the kind BPE in {where}, got another")
+    obstacles = {
+        "a model that is not BPE": trainer.get(_MODEL_TYPE) != _BPE,
+        "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
+        "no space before a text": normalizer.get(_ADD_PREFIX, 1) == 0,
+        "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
+        "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
+        != _CONTROLS,
+    }
+    found = next((name for name, is_there in obstacles.items() if is_there), None)
+    if found is not None:
+        raise UsageError(f"{where} has {found}, which this program does not tokenize with")
     try:
-        return PieceTokenizer(pieces, scores, joins_spaces=joins)
+        return PieceTokenizer(
+            [text.replace(_SPACE, b" ") for text, _, _ in pieces],
+            [score for _, score, _ in pieces],
+            joins_spaces=joins,
+        )
     except ValueError as error:
         raise DamagedError(f"{where} is not a tokenizer: {error}") from None
+
+
+def _messages(fields: list[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
+    return (value for name, value in fields if name == number and isinstance(value, bytes))
+
+
+def _read_piece(message: bytes) -> tuple[bytes, float, int]:
+    """Return the text, the score and the type of a piece."""
+    found = dict(_fields(message))
+    text, score, kind = found[_TEXT], found.get(_SCORE, b"\0" * 4), found.get(_TYPE, 1)
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
+        raise ValueError("expected a text, a score and a type, got other fields")  # noqa: TRY004
+    return text, struct.unpack("<f", score)[0], kind
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
