@@ -60,6 +60,8 @@ def test_damaged_files_are_refused(
                 train_images=3,
                 test_images=3,
                 width=512,
+                images=None,
+                labels=slice(None),
                 origin="",
             ),
         )

@@ -41,7 +41,7 @@ STUDY = Study(
                 vocabulary=65,
                 max_tokens=7,
             ),
-            training=synthetic_training(steps=2, batch_size=3, evaluate_every=2),
+            training=synthetic_training(steps=40, batch_size=8, evaluate_every=40),
             keep_networks=True,
         ),
     ),

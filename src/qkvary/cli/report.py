@@ -25,6 +25,7 @@ from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.training import training_report
+from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import page_name
@@ -59,6 +60,8 @@ def command(
 ) -> None:
     """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
     store = Store(out)
+    if to is not None:
+        check_folder(to)
     training = choose_training(store, study, part)
     chosen = choose_study(study, part) if training is None else training.study
     results, name = gather_results(chosen, store, part.typed(study, chosen)), chosen.name
