@@ -67,7 +67,9 @@ def test_results_are_published_while_runs_remain(
 
     assert run_study(study, store, options(1), publish=publish).exit_code == 0
     assert done == sorted(set(done))
-    assert 1 <= done[0] < done[-1] < 8
+    # The last run may have been written when the one before it is announced.
+    assert 1 <= done[0] < done[-1]
+    assert done[0] < 8
 
 
 def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:
