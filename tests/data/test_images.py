@@ -147,6 +147,8 @@ def test_a_grey_file_that_is_wrong_is_refused(
         ("", lambda data: b"\x0a" + data[1:], "expected labels below 10 in .*, got 10"),
         ("", lambda _: b"", "records of 3,073 bytes in .*, got 0 bytes"),
         (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
+        (".gz", lambda data: 2 * gzip.compress(data), "got more data behind it"),
+        (".xz", lambda data: 2 * lzma.compress(data), "got more data behind it"),
         (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
         (".xz", lambda data: lzma.compress(data)[:-9], "data_batch_1.bin.xz is incomplete"),
         (".xz", lambda data: data, "expected xz data in .*, got other data"),

@@ -148,6 +148,22 @@ def test_other_tables_are_refused_with_their_name(tmp_path: Path, damage: str) -
     assert not (tmp_path / "to").exists()
 
 
+def test_tables_without_a_column_are_refused(tmp_path: Path) -> None:
+    path = write_tables(tmp_path, [curve("QKV", (0.5,))])
+    path.write_text("setting,quantity,step\nmnist,test accuracy,1\n", "utf-8")
+    to = ["--to", str(tmp_path / "page"), "--out", str(tmp_path / "runs")]
+    assert main(["figures", "key-value-figure-4", "--tables", str(tmp_path), *to]) == 3
+
+
+def test_tables_in_no_folder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    to = ["--to", str(tmp_path / "page"), "--out", str(tmp_path / "runs")]
+    assert main(["figures", "--tables", str(tmp_path / "none"), *to]) == 2
+    assert "expected a folder of reports for --tables" in capsys.readouterr().err
+    assert not (tmp_path / "page").exists()
+
+
 def test_words_in_place_of_numbers_are_refused(tmp_path: Path) -> None:
     path = write_tables(tmp_path, [curve("QKV", (0.5,))])
     path.write_text(path.read_text("utf-8").replace("0.5", "half"), "utf-8")

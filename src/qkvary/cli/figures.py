@@ -14,6 +14,7 @@ from qkvary.reports.paper_figures import PAPER_FIGURES, find_figure
 from qkvary.reports.paper_records import StudyRecords, read_records
 from qkvary.reports.paper_report import paper_report
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
+from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 
 
@@ -61,6 +62,8 @@ def command(
     Numbers that a paper prints of the same experiment stand beside ours. What has no runs is named
     with the command that makes them.
     """
+    if tables is not None and not tables.is_dir():
+        raise UsageError(f"expected a folder of reports for --tables, got {tables}")
     chosen = [find_figure(name) for name in figures] or list(PAPER_FIGURES.values())
     store, damage = Store(out), list[str]()
 

@@ -17,6 +17,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_json, printable
 from qkvary.reports.study_results import gather_results
+from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.run_archive import pack_runs
 from qkvary.studies.running.store import Store
@@ -36,11 +37,13 @@ def command(
 
     ``qkvary unpack`` adds them to another folder of runs. Trained networks are left out.
     """
+    check_file(file)
     chosen, store = choose_study(study, part), Store(out)
     keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
     shown = [maps.run_key for maps in gather_results(chosen, store).attention]
+    make_directory(file.absolute().parent)
     packed = pack_runs(store, keys, file, shown=shown)
     size = file.stat().st_size
     if json_output:

@@ -42,12 +42,8 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
     is_gzip = where.endswith(".gz")
     try:
         # One byte more than is allowed shows that there is more.
-        if is_gzip:
-            gunzip = zlib.decompressobj(_GZIP)
-            plain, is_whole = gunzip.decompress(data, limit + 1), gunzip.eof
-        else:
-            unpack = lzma.LZMADecompressor()
-            plain, is_whole = unpack.decompress(data, limit + 1), unpack.eof
+        unpack = zlib.decompressobj(_GZIP) if is_gzip else lzma.LZMADecompressor()
+        plain, is_whole = unpack.decompress(data, limit + 1), unpack.eof
     except (zlib.error, lzma.LZMAError, EOFError) as error:
         kind = "gzip" if is_gzip else "xz"
         raise DamagedError(f"expected {kind} data in {where}, got other data: {error}") from None
@@ -55,6 +51,8 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
         raise DamagedError(f"expected at most {limit:,} bytes in {where}, got more")
     if not is_whole:
         raise DamagedError(f"{where} is incomplete: its compressed data ends early")
+    if unpack.unused_data:
+        raise DamagedError(f"expected one compressed file in {where}, got more data behind it")
     return plain
 
 

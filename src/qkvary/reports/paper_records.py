@@ -19,6 +19,10 @@ from qkvary.studies.study import Setting, Study
 
 LARGEST_TABLE = 2**26
 """Maximum bytes of a table of a report."""
+_CURVE_COLUMNS = {
+    *("setting", "variant", "quantity", "step", "seconds", "mean", "low", "high", "runs"),
+}
+_PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +158,7 @@ def _read_printed(folder: Path) -> tuple[Printed, ...]:
 
 def _read_rows(path: Path) -> list[dict[str, str]]:
     """Return the rows of a table of a report."""
-    wanted = {"setting", "quantity", "step"} if path.stem == "curves" else {"column", "ours"}
+    wanted = _CURVE_COLUMNS if path.stem == "curves" else _PRINTED_COLUMNS
     try:
         text = read_file(path, limit=LARGEST_TABLE).decode("utf-8")
         reader = csv.DictReader(io.StringIO(text), strict=True)

@@ -107,6 +107,23 @@ def test_every_flipped_byte_is_noticed(packed: Path, tmp_path: Path) -> None:
         assert [other.find_damage(key) for key in added] == [None] * len(added)
 
 
+def test_a_file_that_was_cut_says_what_was_added(packed: Path, tmp_path: Path) -> None:
+    lines = lines_of(packed)
+    rewrite(packed, [*lines[:2], lines[2][:-9]])
+    other = Store(tmp_path / "other")
+    with pytest.raises(DamagedError, match="added before it: 1 run, in"):
+        unpack_runs(packed, other)
+    assert other.keys() == tuple(KEYS[:1])
+
+
+@pytest.mark.parametrize("runs", [None, "2", -1, 2.0, True])
+def test_a_header_without_a_number_is_refused(packed: Path, tmp_path: Path, runs: object) -> None:
+    header = {"format": "runs", "version": 1} | ({} if runs is None else {"runs": runs})
+    rewrite(packed, [to_line(header), *lines_of(packed)[1:]])  # type: ignore[arg-type]
+    with pytest.raises(DamagedError, match="name its number of runs"):
+        unpack_runs(packed, Store(tmp_path / "other"))
+
+
 @pytest.mark.parametrize("left", [1, 2])
 def test_a_missing_run_is_noticed(packed: Path, tmp_path: Path, left: int) -> None:
     rewrite(packed, lines_of(packed)[:left])

@@ -21,6 +21,7 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import CONFIG_NAME, JOURNAL_NAME, RECORD_NAME, Store
+from qkvary.text.names import count
 
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
@@ -90,6 +91,20 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
         ResourceError: if the store cannot be written.
     """
     counts = [0, 0]
+    try:
+        expected = _unpack(path, store, counts)
+    except DamagedError as error:
+        before = count(sum(counts), "run")
+        raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
+    if sum(counts) != expected:
+        raise DamagedError(
+            f"{path} is cut: expected {expected} runs, got {sum(counts)}, which are in {store.path}"
+        )
+    return Unpacked(added=counts[1], present=counts[0])
+
+
+def _unpack(path: Path, store: Store, counts: list[int]) -> int:
+    """Add the runs, count those present and those added; return the number that the file names."""
     with lzma.open(BytesIO(read_file(path))) as file:
         lines = _lines(file, path)
         expected = _read_header(next(lines, {}), path)
@@ -97,11 +112,7 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
             if number > expected:
                 raise DamagedError(f"{path} holds more runs than the {expected} that it names")
             counts[_add(fields, store, path)] += 1
-    if sum(counts) != expected:
-        raise DamagedError(
-            f"{path} is cut: expected {expected} runs, got {sum(counts)}, which were added"
-        )
-    return Unpacked(added=counts[1], present=counts[0])
+    return expected
 
 
 def _lines(file: lzma.LZMAFile, path: Path) -> Iterator[dict[str, Any]]:
@@ -113,9 +124,12 @@ def _lines(file: lzma.LZMAFile, path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_header(fields: Mapping[str, Any], path: Path) -> int:
+    number = fields.get("runs")
     if fields.get("format") != "runs" or fields.get("version") != VERSION:
         raise DamagedError(f"expected runs packed in version {VERSION}, got {path}")
-    return int(fields["runs"])
+    if type(number) is not int or number < 0:
+        raise DamagedError(f"expected {path} to name its number of runs, got {number!r}")
+    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
