@@ -17,11 +17,11 @@ from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import randomize
 
 
-def make(*, tied: bool = True, dtype: torch.dtype = torch.float32) -> LanguageModel:
+def make(
+    label: str = "Q-K[d/4]=V", *, tied: bool = True, dtype: torch.dtype = torch.float32
+) -> LanguageModel:
     """A network whose rows end within a group of weights that share a scale."""
-    attention = AttentionConfig(
-        d_model=68, num_heads=4, variant=parse_variant("Q-K[d/4]=V"), causal=True
-    )
+    attention = AttentionConfig(d_model=68, num_heads=4, variant=parse_variant(label), causal=True)
     config = LanguageModelConfig(
         attention=attention,
         block=BlockConfig(d_ff=131, activation="swiglu"),
@@ -80,6 +80,25 @@ def test_what_is_kept_takes_a_little_more_than_a_quarter() -> None:
     assert sum(one.stored.nbytes for one in kept) == matrices
     scales = sum(one.scales.nbytes for one in kept if one.scales is not None)
     assert scales == sum(4 * one.stored.shape[0] * -(-one.stored.shape[1] // GROUP) for one in kept)
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        ("Q-K=V@decoupled-4@latent-9@kv-norm", {"kv_norm.weight"}),
+        ("Q[map]=K-V", {"query_map"}),
+    ],
+)
+def test_matrices_of_a_latent_become_codes_and_maps_of_the_query_stay(
+    label: str, kept: set[str]
+) -> None:
+    attention = quantize_weights(make(label)).stack.blocks[0].attention
+    plain = {name for name, one in attention.named_parameters() if one.dtype != torch.int8}
+    scales = {name for name in plain if name.endswith(".original1")}
+    biases = {name for name in plain if name.endswith("bias")}
+    assert plain - scales - biases == kept
+    coded = {name.partition(".parametrizations")[0] for name in scales}
+    assert {f"latent.{kind}" for kind in ("key", "value") if "latent" in label} <= coded
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-k"])

@@ -67,8 +67,10 @@ class Dequantized(nn.Module):
 def quantize_weights(model: LanguageModel) -> LanguageModel:
     """Keep codes of 8 bits in place of the matrices of a network, which then only decodes.
 
-    Norms, biases, position tables and an embedding that is not the head stay as they are: few of
-    their numbers are read for a token. Cast and move the network before.
+    Norms, biases, tables of positions, parameters of score terms other than a latent's matrices,
+    and an embedding that is not the head stay as they are: few of their numbers are read for a
+    token. So does a map of the query for each head (``query_map``), which is no single matrix.
+    Cast and move the network before.
 
     Args:
         model: The network, in evaluation mode.

@@ -84,6 +84,7 @@ def changed(place: int, code: str, value: int) -> bytes:
         (SMALL[:-10], "ends before w"),
         (SMALL.replace(b"\0w", b"\0\xff"), "a name of other characters than printable ones"),
         (pack_file({"general.alignment": 3}, {}), "the alignment 3, expected a power of two"),
+        (pack_file({"general.alignment": 32.0}, {}), "the alignment 32.0, expected a power of two"),
     ],
 )
 def test_damaged_headers_are_refused(data: bytes, message: str) -> None:

@@ -15,6 +15,7 @@ from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.gguf.files import TensorType
+from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -242,12 +243,41 @@ def test_relu_is_refused(tmp_path: Path) -> None:
         write(build(dataclasses.replace(config, block=block)), tmp_path)
 
 
-def test_weights_beyond_half_precision_are_refused(tmp_path: Path) -> None:
-    network = build(rotary_config("QKV", fraction=0.5))
+@pytest.mark.parametrize(
+    ("kind", "largest", "limit"), [("f16", 65_504, "65,504"), ("q8_0", 127 * 65_504, "8,319,008")]
+)
+def test_weights_beyond_the_end_of_a_type_are_refused(
+    kind: TensorType, largest: float, limit: str, tmp_path: Path
+) -> None:
+    config = rotary_config("QKV", fraction=0.5)
+    layer = dataclasses.replace(config.layers[0], d_model=32, head_dim=8)
+    network = build(dataclasses.replace(config, attention=layer))
     with torch.no_grad():
-        network.embedding[0, 0] = 1e5
-    with pytest.raises(UsageError, match=r"has weights above 65,504"):
-        write(network, tmp_path, "f16")
+        network.embedding[0, 0] = largest
+    file = llama_cpp.File(write(network, tmp_path, kind))
+    assert file.types["token_embd.weight"] == kind.upper()
+    assert file.tensors["token_embd.weight"][0, 0] == largest
+    with torch.no_grad():
+        network.embedding[0, 0] = 2 * largest
+    message = f"embed_tokens.weight has weights above {limit}, the end of {kind}$"
+    with pytest.raises(UsageError, match=message):
+        write(network, tmp_path, kind)
+
+
+@pytest.mark.parametrize(("kind", "count"), [("f32", 0), ("f16", 0), ("bf16", 1), ("q8_0", 2)])
+def test_the_reason_of_f16_is_that_of_each_tensor(kind: TensorType, count: int) -> None:
+    config = portable_config(PORTABLE[0])
+    layer = dataclasses.replace(config.layers[0], d_model=32, num_heads=4, head_dim=8)
+    config = dataclasses.replace(config, attention=layer)
+    notes = convert_network(build(config), kind).notes
+    reasons = [
+        (
+            "4 tensors with a matrix for each head (attn_k_b, attn_v_b) are stored in f16, "
+            f"which is more precise than {kind}"
+        ),
+        f"2 tensors are stored in f16: their rows are not whole blocks of {kind}",
+    ]
+    assert sorted(notes) == sorted(reasons[:count])
 
 
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:

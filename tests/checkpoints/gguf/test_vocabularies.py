@@ -11,11 +11,11 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from qkvary.checkpoints.gguf.files import pack_file, parse_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS
-from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
+from qkvary.checkpoints.gguf.vocabularies import TokenType, convert_tokenizer
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 from tests.conftest import examples
 from tests.data.merged import TEXT, merges_of
 from tests.reference import llama2c, llama_cpp
@@ -111,6 +111,57 @@ def test_a_vocabulary_becomes_the_tokenizer_again(name: str) -> None:
         assert found.encode(text) == tokens
         assert [found.piece(one) for one in tokens] == [ours.piece(one) for one in tokens]
     assert found.separator == ours.separator
+
+
+@pytest.mark.parametrize("joins_spaces", [True, False])
+def test_whether_spaces_are_joined_is_kept(joins_spaces: bool) -> None:
+    ours = PieceTokenizer(*PIECES, joins_spaces=joins_spaces)
+    found = read_tokenizer(convert_tokenizer(ours, ours.vocabulary).metadata, "a.gguf")
+    assert found is not None
+    assert found.encode(" two   spaces ") == ours.encode(" two   spaces ")
+    assert found.describe()["joins_spaces"] == joins_spaces
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kind", "message"),
+    [
+        ("add_space_prefix", False, UsageError, "add_space_prefix False, expected True"),
+        ("add_bos_token", False, UsageError, "add_bos_token False, expected True"),
+        ("add_eos_token", True, UsageError, "add_eos_token True, expected False"),
+        ("bos_token_id", 2, UsageError, "bos_token_id 2, expected 1"),
+        ("eos_token_id", 5, UsageError, "eos_token_id 5, expected 2"),
+        ("unknown_token_id", 3, UsageError, "unknown_token_id 3, expected 0"),
+        ("remove_extra_whitespaces", 3, DamagedError, "whitespaces 3, expected true or false"),
+    ],
+)
+def test_pieces_of_other_rules_are_refused(
+    key: str, value: object, kind: type[QkvaryError], message: str
+) -> None:
+    ours = PieceTokenizer(*PIECES)
+    metadata = convert_tokenizer(ours, ours.vocabulary).metadata
+    with pytest.raises(kind) as caught:
+        read_tokenizer({**metadata, f"tokenizer.ggml.{key}": value}, "a.gguf")
+    assert str(caught.value).startswith("a.gguf has tokenizer.ggml.")
+    assert str(caught.value).endswith(message)
+
+
+def test_pieces_are_read_with_the_values_that_llama_cpp_gives_where_there_are_none() -> None:
+    ours = PieceTokenizer(*PIECES)
+    metadata = convert_tokenizer(ours, ours.vocabulary).metadata
+    for key in ("add_space_prefix", "add_bos_token", "remove_extra_whitespaces", "eos_token_id"):
+        del metadata[f"tokenizer.ggml.{key}"]
+    found = read_tokenizer(metadata, "a.gguf")
+    assert found is not None
+    assert found.encode(TEXT) == ours.encode(TEXT)
+
+
+@pytest.mark.parametrize("kind", [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED])
+def test_pieces_that_are_not_merged_are_refused(kind: TokenType) -> None:
+    ours = PieceTokenizer(*PIECES)
+    metadata = convert_tokenizer(ours, ours.vocabulary).metadata
+    metadata["tokenizer.ggml.token_type"][260] = int(kind)
+    with pytest.raises(UsageError, match=f"has the piece 260 of type {int(kind)}, expected 1"):
+        read_tokenizer(metadata, "a.gguf")
 
 
 def test_a_network_without_a_tokenizer_reads_numbers() -> None:

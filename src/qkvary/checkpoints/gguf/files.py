@@ -290,7 +290,8 @@ def parse_file(data: bytes, where: str) -> GgufFile:
     if sum(entry.size for entry in entries) > len(data):
         raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
     alignment = metadata.get("general.alignment", ALIGNMENT)
-    if alignment not in (1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())):
+    powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
+    if not isinstance(alignment, int) or alignment not in powers:
         raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
     start = reader.place + -reader.place % alignment
     return GgufFile(metadata, {one.name: _read_tensor(one, data, start, where) for one in entries})

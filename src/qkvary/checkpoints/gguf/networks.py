@@ -6,6 +6,7 @@ whose other frequencies are divided to zero (``rope_freqs``), as files of other 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -37,7 +38,8 @@ GELU_NOTES = {
         "network's by up to 0.05 %"
     ),
 }
-LARGEST_HALF = 65_504
+LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
+"""The largest number of a type; the scales of q8_0 are f16."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
 """Matrices that every file stores in f32, as norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -134,9 +136,10 @@ def _convert(
         if row.theirs in weights and _is_used(config, row.gguf):
             for name, values in _split(config, row, weights[row.theirs].float()):
                 stored = _choose_type(name, values.shape, kind)
-                if stored == "f16" and float(values.abs().max()) > LARGEST_HALF:
+                limit = LARGEST.get(stored, math.inf)
+                if float(values.abs().max()) > limit:
                     raise UsageError(
-                        f"{row.theirs} has weights above {LARGEST_HALF:,}, the end of f16"
+                        f"{row.theirs} has weights above {limit:,}, the end of {stored}"
                     )
                 yield name, Tensor(values.contiguous().numpy(), stored)
 
@@ -176,7 +179,7 @@ def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> Torc
 def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorType:
     if len(shape) < 2 or name in FLOATS:
         return "f32"
-    # Zeros and ones, or products of small heads, where blocks of 32 would cost precision.
+    # Zeros and ones, or products of small heads, where fewer bits would cost precision.
     if len(shape) > 2 and kind != "f32":
         return "f16"
     return "f16" if shape[-1] % TYPES[kind].block else kind
@@ -244,9 +247,15 @@ def _find_notes(
 ) -> Iterator[str]:
     if to == "gpt2":
         yield GELU_NOTES[config.block.activation]
-    wider = sum(one.type not in ("f32", kind) for one in tensors.values())
-    if wider:
-        yield f"{wider} tensors are stored in f16: their rows are not whole blocks of {kind}"
+    wider = [one.values.ndim for one in tensors.values() if one.type not in ("f32", kind)]
+    flat = wider.count(2)
+    if flat:
+        yield f"{flat} tensors are stored in f16: their rows are not whole blocks of {kind}"
+    if len(wider) > flat:
+        yield (
+            f"{len(wider) - flat} tensors with a matrix for each head (attn_k_b, attn_v_b) are "
+            f"stored in f16, which is more precise than {kind}"
+        )
 
 
 _OBSTACLES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {

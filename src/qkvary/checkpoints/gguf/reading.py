@@ -6,12 +6,13 @@ with the reason.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor as TorchTensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
@@ -22,6 +23,16 @@ from qkvary.checkpoints.stock_names import GGUF_NAMES, StockArchitecture, list_t
 from qkvary.storage.errors import DamagedError, UsageError
 
 LARGEST_SIZE = 2**24
+_PLAIN: Mapping[str, tuple[object, ...]] = {
+    "rope.scaling.type": ("none",),
+    "rope.scaling.factor": (0, 1),
+    "rope.scaling.attn_factor": (1,),
+    "rope.scale_linear": (0, 1),
+    "attention.causal": (True,),
+    "attention.sliding_window": (0,),
+    "expert_count": (0,),
+}
+"""The values that leave the computation as it is, by key; a factor of 0 means none."""
 
 
 def read_network(file: GgufFile, where: str) -> ReadNetwork:
@@ -44,6 +55,7 @@ def read_network(file: GgufFile, where: str) -> ReadNetwork:
         )
     architecture = known[named]
     sizes = _Sizes(file, named, where)
+    sizes.require_plain()
     try:
         if architecture == "deepseek":
             return read_latent_network(_read_latent_sizes(sizes), _join_latent(sizes), where)
@@ -60,10 +72,6 @@ class _Sizes:
 
     def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
         self.file, self.architecture, self.where = file, architecture, where
-
-    def has(self, name: str) -> bool:
-        """Return whether the file has a value."""
-        return f"{self.architecture}.{name}" in self.file.metadata
 
     def get(self, name: str, default: int | None = None) -> int:
         """Return a size."""
@@ -85,6 +93,23 @@ class _Sizes:
         """Refuse a network with another value than the one that is computed here."""
         if found != expected:
             raise UsageError(f"{self.where} has {what} {found}, expected {expected}")
+
+    def require_plain(self) -> None:
+        """Refuse a network with a value that changes the computation."""
+        for key, found in self.file.metadata.items():
+            name = key.removeprefix(f"{self.architecture}.")
+            known = name in _PLAIN or name.startswith("rope.scaling.")
+            if name != key and known and found not in _PLAIN.get(name, ()):
+                raise UsageError(f"{self.where} has {name}, which this program does not compute")
+
+    def rotary_base(self) -> float:
+        """Return the base of the rotation's frequencies."""
+        found = self.number("rope.freq_base", 10_000.0)
+        if not (math.isfinite(found) and found > 0):
+            raise DamagedError(
+                f"{self.where} has rope.freq_base {found}, expected a finite number above 0"
+            )
+        return found
 
     def epsilon(self, name: str) -> float:
         """Return the epsilon of the norms as it was written, where 32 bits stand for it."""
@@ -116,9 +141,6 @@ class _Sizes:
 
 
 def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
-    for name in ("expert_count", "rope.scaling.type", "attention.sliding_window"):
-        if sizes.has(name) and sizes.file.metadata[f"llama.{name}"] not in (0, "none"):
-            raise UsageError(f"{sizes.where} has {name}, which this program does not compute")
     d_model, heads = sizes.get("embedding_length"), sizes.get("attention.head_count")
     head_dim = sizes.get("attention.key_length", d_model // heads)
     sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
@@ -156,7 +178,7 @@ def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
 
 
 def _read_rotation(sizes: _Sizes, head_dim: int) -> PositionConfig:
-    base = sizes.number("rope.freq_base", 10_000.0)
+    base = sizes.rotary_base()
     rotated: int | None = head_dim
     if "rope_freqs.weight" in sizes.file.tensors:
         divisors = sizes.file.tensors["rope_freqs.weight"].values.reshape(-1).tolist()
@@ -199,6 +221,9 @@ def _read_latent_sizes(sizes: _Sizes) -> LatentSizes:
     if rank != 0:
         raise UsageError(f"{sizes.where} has a q_lora_rank {rank!r:.40}, expected 0")
     sizes.require("dense layers", sizes.get("leading_dense_block_count", layers), layers)
+    # That of the latent's norm is fixed.
+    epsilon = sizes.epsilon("attention.layer_norm_rms_epsilon")
+    sizes.require("attention.layer_norm_rms_epsilon", epsilon, KV_NORM_EPS)
     rope = sizes.get("rope.dimension_count")
     return LatentSizes(
         d_model=sizes.get("embedding_length"),
@@ -209,8 +234,8 @@ def _read_latent_sizes(sizes: _Sizes) -> LatentSizes:
         rope=rope,
         width=sizes.get("attention.kv_lora_rank"),
         max_tokens=sizes.get("context_length"),
-        rotary_base=sizes.number("rope.freq_base", 10_000.0),
-        norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
+        rotary_base=sizes.rotary_base(),
+        norm_eps=epsilon,
     )
 
 

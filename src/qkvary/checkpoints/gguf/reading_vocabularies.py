@@ -17,6 +17,16 @@ from qkvary.storage.errors import DamagedError, UsageError
 
 _KEY = "tokenizer.ggml."
 _ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
+_PIECE_VALUES: Mapping[str, object] = {
+    "add_space_prefix": True,
+    "add_bos_token": True,
+    "add_eos_token": False,
+    "unknown_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+"""What our pieces are computed with; llama.cpp's values where a file has none."""
+_PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
 
@@ -183,12 +193,35 @@ def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
             f"{vocabulary.where} does not begin with the pieces "
             f"{', '.join(name.decode() for name in PIECE_NAMES)}"
         )
+    joins_spaces = _check_pieces(vocabulary)
     pieces = [
         b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
         for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
     ]
     scores = [float(score) for score in vocabulary.list("scores", int | float)]
-    return PieceTokenizer(pieces, scores[: len(pieces)])
+    return PieceTokenizer(pieces, scores[: len(pieces)], joins_spaces=joins_spaces)
+
+
+def _check_pieces(vocabulary: _Vocabulary) -> bool:
+    """Refuse what our pieces have no counterpart for; return whether runs of spaces are joined."""
+    where, metadata = vocabulary.where, vocabulary.metadata
+    for name, expected in _PIECE_VALUES.items():
+        found = metadata.get(_KEY + name, expected)
+        if found != expected:
+            raise UsageError(f"{where} has {_KEY}{name} {found!r:.40}, expected {expected}")
+    first = len(PIECE_NAMES)
+    # The others are made by no merge: llama.cpp finds them in a text before it merges.
+    for token, kind in enumerate(vocabulary.types[first:], start=first):
+        if kind not in _PIECE_TYPES:
+            types = ", ".join(f"{one} ({one.name})" for one in _PIECE_TYPES)
+            raise UsageError(f"{where} has the piece {token} of type {kind}, expected {types}")
+    joins_spaces = metadata.get(f"{_KEY}remove_extra_whitespaces", False)
+    if not isinstance(joins_spaces, bool):
+        raise DamagedError(
+            f"{where} has {_KEY}remove_extra_whitespaces {joins_spaces!r:.40}, expected true or "
+            "false"
+        )
+    return joins_spaces
 
 
 _READERS: Mapping[str, Callable[[_Vocabulary], Tokenizer]] = {

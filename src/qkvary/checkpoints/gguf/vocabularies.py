@@ -37,6 +37,7 @@ class TokenType(IntEnum):
     NORMAL = 1
     UNKNOWN = 2
     CONTROL = 3
+    USER_DEFINED = 4
     UNUSED = 5
     BYTE = 6
 
@@ -198,6 +199,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
         bos_token_id=tokenizer.beginning,
         unknown_token_id=0,
         add_space_prefix=True,
+        remove_extra_whitespaces=tokenizer.joins_spaces,
     )
 
 

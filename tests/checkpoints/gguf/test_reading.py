@@ -1,0 +1,95 @@
+"""GGUF files of networks that differ from ours in one value, which are refused in one sentence."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from qkvary.checkpoints.gguf.files import GgufFile, Tensor
+from qkvary.checkpoints.gguf.networks import convert_network
+from qkvary.checkpoints.gguf.reading import read_network
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
+
+NETWORKS = {
+    "llama": convert_network(
+        LanguageModel(d_model=8, num_heads=2, num_layers=1, vocabulary=13, max_tokens=11).eval(),
+        "f32",
+    ),
+    "deepseek2": convert_network(build_portable(PORTABLE[0]), "f32"),
+}
+BOTH = pytest.mark.parametrize("architecture", NETWORKS)
+
+
+def read(architecture: str, changes: dict[str, Any], more: dict[str, Tensor] | None = None) -> None:
+    """Read a file with other values and more tensors."""
+    written = NETWORKS[architecture]
+    changed = {f"{architecture}.{key}": one for key, one in changes.items()}
+    tensors = {**written.tensors, **(more or {})}
+    read_network(GgufFile({**written.metadata, **changed}, tensors), "a.gguf")
+
+
+def refusal(
+    architecture: str,
+    kind: type[QkvaryError],
+    changes: dict[str, Any],
+    more: dict[str, Tensor] | None = None,
+) -> str:
+    with pytest.raises(kind) as caught:
+        read(architecture, changes, more)
+    message = str(caught.value)
+    assert len(message.splitlines()) == 1
+    return message
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rope.scaling.type", "yarn"),
+        ("rope.scaling.type", "linear"),
+        ("rope.scaling.factor", 4.0),
+        ("rope.scaling.factor", [4.0]),
+        ("rope.scaling.attn_factor", 0.5),
+        ("rope.scaling.original_context_length", 4096),
+        ("rope.scale_linear", 2.0),
+        ("attention.causal", False),
+        ("attention.sliding_window", 4),
+        ("expert_count", 8),
+    ],
+)
+def test_what_changes_the_computation_is_refused(architecture: str, key: str, value: Any) -> None:
+    message = refusal(architecture, UsageError, {key: value})
+    assert message == f"a.gguf has {key}, which this program does not compute"
+
+
+@BOTH
+def test_values_that_change_nothing_are_read(architecture: str) -> None:
+    read(
+        architecture,
+        {
+            "rope.scaling.type": "none",
+            "rope.scaling.factor": 1.0,
+            "rope.scale_linear": 1.0,
+            "attention.causal": True,
+            "attention.sliding_window": 0,
+            "expert_count": 0,
+        },
+    )
+
+
+def test_a_latent_network_of_two_epsilons_is_refused() -> None:
+    key = "attention.layer_norm_rms_epsilon"
+    message = refusal("deepseek2", UsageError, {key: 1e-5})
+    assert message == f"a.gguf has {key} 1e-05, expected 1e-06"
+    read("deepseek2", {key: float(np.float32(1e-6))})
+
+
+@BOTH
+@pytest.mark.parametrize("base", [-5.0, 0.0, float("inf"), float("nan")])
+def test_a_base_of_no_rotation_is_damage(architecture: str, base: float) -> None:
+    divisors = {"rope_freqs.weight": Tensor(np.array([1.0, 1e30], dtype=np.float32), "f32")}
+    for more in (None, divisors) if architecture == "llama" else (None,):
+        message = refusal(architecture, DamagedError, {"rope.freq_base": base}, more)
+        assert message == f"a.gguf has rope.freq_base {base}, expected a finite number above 0"
