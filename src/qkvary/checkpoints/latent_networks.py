@@ -19,7 +19,8 @@ from qkvary.nn.role_maps import make_role_maps
 from qkvary.nn.terms import KeyValueNorm
 
 Weights = dict[str, Tensor]
-_TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
+TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
+"""What to do about a network that latent attention cannot express."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -28,9 +29,9 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
     for layer in config.layers:
         variant = layer.variant
         if variant.decoupled is None:
-            yield f"positions that are not decoupled; {_TRAIN}"
+            yield f"positions that are not decoupled; {TRAIN}"
         if not variant.kv_norm:
-            yield f"keys and values that are not one normalised tensor; {_TRAIN}"
+            yield f"keys and values that are not one normalised tensor; {TRAIN}"
         if layer.bias or layer.out_bias:
             yield "biases in attention; choices: bias and out_bias false"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:

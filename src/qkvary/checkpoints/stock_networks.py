@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.latent_networks import find_latent_obstacles, make_latent_weights
+from qkvary.checkpoints.latent_networks import TRAIN, find_latent_obstacles, make_latent_weights
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
@@ -90,7 +90,7 @@ def rotates(config: LanguageModelConfig) -> bool:
 
 def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterator[str]:
     known = _KNOWN_TERMS[to]
-    choices = "decoupled" if to == "deepseek" else "none, rotary"
+    choices = f"decoupled; {TRAIN}" if to == "deepseek" else "none, rotary"
     for layer in config.layers:
         for term in layer.variant.terms:
             if term.name not in known:

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     GPT2Config,
     LlamaConfig,
@@ -84,6 +86,45 @@ def test_logits_are_those_of_transformers(config: PreTrainedConfig, tmp_path: Pa
         assert distance(loaded.network(TOKENS), expected) < ROUNDING
 
 
+@pytest.mark.parametrize("make", [make_gpt2, make_llama])
+def test_a_head_that_is_not_tied_must_be_there(make: Any, tmp_path: Path) -> None:
+    save(tmp_path, make(tie_word_embeddings=True))
+    change(tmp_path, tie_word_embeddings=False)
+    with pytest.raises(DamagedError, match=r"lacks the tensor lm_head\.weight$"):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_parameters": "drop", "rope_theta": 5e5},
+        {"rope_parameters": ROTATION, "rope_theta": 7},
+        {"rope_parameters": {"rope_theta": 7}, "rope_scaling": ROTATION},
+        {"rope_parameters": ROTATION, "rope_scaling": {}},
+    ],
+    ids=["top", "nested", "two-sections", "empty"],
+)
+def test_the_rotary_base_is_the_one_of_transformers(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
+    save(tmp_path, make_llama())
+    change(tmp_path, **changes)
+    expected = AutoConfig.from_pretrained(tmp_path).rope_parameters["rope_theta"]
+    assert expected == 5e5
+    assert load_checkpoint(tmp_path).network.config.layers[0].position.rotary_base == expected
+
+
+def test_older_gpt2_files_are_read(tmp_path: Path) -> None:
+    """Names without a prefix, and a mask per layer."""
+    expected = save(tmp_path, make_gpt2())
+    path = tmp_path / "model.safetensors"
+    older = {name.removeprefix("transformer."): one for name, one in load_file(path).items()}
+    older["h.0.attn.bias"] = torch.ones(1, 1, 17, 17, dtype=torch.float64)
+    save_file(older, path)
+    with torch.no_grad():
+        assert distance(load_checkpoint(tmp_path).network(TOKENS), expected) < ROUNDING
+
+
 def test_shards_are_read(tmp_path: Path) -> None:
     expected = save(tmp_path, make_llama(), max_shard_size="10KB")
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
@@ -130,7 +171,7 @@ def change(folder: Path, **fields: Any) -> None:
         ("gpt2", {"activation_function": "silu"}, UsageError, "expected one of gelu_new, gelu_py"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, UsageError, "expected false for scale"),
         ("gpt2", {"n_embd": "drop"}, UsageError, "expected the field n_embd"),
-        ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor h.2.ln_1.weight"),
+        ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor transformer.h.2.ln_1.weight"),
         ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, more than tensors"),
         ("gpt2", {"n_positions": 18}, DamagedError, "weights, but its configuration requires"),
         ("llama", {"hidden_act": "gelu"}, UsageError, "expected silu for hidden_act"),

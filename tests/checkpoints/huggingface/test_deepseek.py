@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
@@ -78,26 +78,77 @@ def test_a_folder_loads_in_transformers_and_here(label: str, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("old", "new", "error", "message"),
     [
-        ('"q_lora_rank": null', '"q_lora_rank": 8', UsageError, "q_lora_rank 8, expected None"),
-        ('"first_k_dense_replace": 2', '"first_k_dense_replace": 1', UsageError, "with experts"),
-        ('"kv_lora_rank": 12', '"kv_lora_rank": "x"', DamagedError, "kv_lora_rank 'x', expected"),
+        ('"q_lora_rank": null', '"q_lora_rank": 8', UsageError, "expected null for q_lora_rank"),
+        (
+            '"first_k_dense_replace": 2',
+            '"first_k_dense_replace": 1',
+            UsageError,
+            "no layer has exp",
+        ),
+        ('"kv_lora_rank": 12', '"kv_lora_rank": "x"', UsageError, "kv_lora_rank of a deepseek_v3"),
         ('"kv_lora_rank": 12', '"kv_lora_rank": 13', DamagedError, "has kv_a_proj_with_mqa of"),
         ('"hidden_size": 24', '"hidden_size": 25', DamagedError, "has q_proj of [40, 24]"),
-        ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "scaled rotary positions"),
-        ('"num_hidden_layers": 2', '"num_hidden_layers": 999', DamagedError, "999 layers and few"),
+        ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "got rope_type yarn"),
+        (
+            '"rope_parameters": {',
+            '"rope_scaling": {"type": "yarn"}, "x": {',
+            UsageError,
+            "rope_type yarn",
+        ),
+        ('"q_lora_rank": null', '"rope_scaling": {"type": "yarn"}', UsageError, "rope_type yarn"),
+        ('"rope_parameters": {', '"rope_parameters": [1], "x": {', UsageError, "got [1]"),
+        ('"num_hidden_layers": 2', '"num_hidden_layers": 3', UsageError, "no layer has exp"),
     ],
 )
 def test_another_network_is_refused(
     old: str, new: str, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
-    export_folder(LoadedModel(network, None), tmp_path / "out", to="deepseek")
-    (tmp_path / "out" / "MANIFEST.json").unlink()
-    path = tmp_path / "out" / "config.json"
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
+    export_changed(tmp_path / "out", old, new)
     with pytest.raises(error) as caught:
         load_checkpoint(tmp_path / "out")
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        '"rope_parameters": {"rope_theta": 500000}, "x": {',
+        '"rope_theta": 500000, "x": {',
+        '"rope_theta": 500000, "rope_parameters": {"rope_type": "default"}, "x": {',
+        '"rope_theta": 7, "rope_scaling": {"rope_theta": 500000}, "rope_parameters": {',
+    ],
+    ids=["nested", "top", "top-and-nested", "two-sections"],
+)
+def test_the_rotary_base_is_the_one_of_transformers(new: str, tmp_path: Path) -> None:
+    export_changed(tmp_path / "out", '"rope_parameters": {', new)
+    expected = AutoConfig.from_pretrained(tmp_path / "out").rope_parameters["rope_theta"]
+    assert expected == 500_000
+    config = load_checkpoint(tmp_path / "out").network.config
+    assert config.layers[0].position.rotary_base == expected
+
+
+def test_a_head_that_is_not_tied_must_be_there(tmp_path: Path) -> None:
+    export_changed(tmp_path / "out", '"tie_word_embeddings": true', '"tie_word_embeddings": false')
+    with pytest.raises(DamagedError, match=r"lacks the tensor lm_head\.weight$"):
+        load_checkpoint(tmp_path / "out")
+
+
+def test_more_layers_than_tensors_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out" / "config.json"
+    export_changed(path.parent, '"first_k_dense_replace": 2', '"first_k_dense_replace": 999')
+    text = path.read_text()
+    path.write_text(text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 999'))
+    with pytest.raises(DamagedError, match=r"has 999 layers and fewer tensors$"):
+        load_checkpoint(path.parent)
+
+
+def export_changed(folder: Path, old: str, new: str) -> None:
+    """Export a network whose head is tied, and change its configuration."""
+    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
+    export_folder(LoadedModel(network, None), folder, to="deepseek")
+    (folder / "MANIFEST.json").unlink()
+    path = folder / "config.json"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))

@@ -356,6 +356,10 @@ def test_networks_that_llama_cannot_express_are_rejected(name: str) -> None:
     ("to", "reason"),
     [
         ("gpt2", "GPT-2 can express, got rotary positions; choices: learned, sinusoidal, none"),
+        (
+            "deepseek",
+            "DeepSeek V3 can express, got rotary positions; choices: decoupled; train the",
+        ),
         ("llama", "Llama can express, got keys with 20 of 40 channels rotated; choices: rotary_f"),
     ],
 )

@@ -4,9 +4,11 @@ What ``qkvary export --to deepseek`` writes is read as it was; a network of othe
 it has experts or a query of low rank.
 """
 
+import json
 from pathlib import Path
-from typing import Any, cast
 
+from qkvary.arch.families.fields import Fields
+from qkvary.checkpoints.formats.stock_folder import read_rotary_base
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     WEIGHTS,
@@ -20,9 +22,8 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 FORMAT = "a DeepSeek V3 without experts that transformers saved (model.safetensors, config.json)"
-LARGEST_SIZE = 2**24
 
-_MODEL_TYPE = b'"deepseek_v3"'
+_MODEL_TYPE, _HEAD = b'"deepseek_v3"', "lm_head.weight"
 _SIZES = {
     "d_model": "hidden_size",
     "d_ff": "intermediate_size",
@@ -60,11 +61,21 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = str(folder / CONFIG)
     try:
-        fields = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
+        content = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
     except ValueError as error:
         raise DamagedError(f"{where} cannot be used: {error}") from None
+    fields = Fields(content, "deepseek_v3")
+    try:
+        sizes, tied = _read_sizes(fields), fields.flag("tie_word_embeddings", default=False)
+    except ValueError as error:
+        raise UsageError(f"{where} cannot be used: {error}") from None
     weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
-    sizes = _read_sizes(fields, where, most_layers=len(weights))
+    if sizes.layers > len(weights):
+        raise DamagedError(f"{where} has {sizes.layers:,} layers and fewer tensors")
+    if tied:
+        weights.pop(_HEAD, None)
+    elif _HEAD not in weights:
+        raise DamagedError(f"{folder} lacks the tensor {_HEAD}")
     try:
         config, named = read_latent_network(sizes, weights, where)
     except UsageError:
@@ -79,28 +90,19 @@ def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
     return ()
 
 
-def _read_sizes(fields: dict[str, Any], where: str, *, most_layers: int) -> LatentSizes:
+def _read_sizes(fields: Fields) -> LatentSizes:
     for name, expected in _EXPECTED.items():
-        if fields.get(name, expected) != expected:
-            raise UsageError(f"{where} has {name} {fields[name]!r:.40}, expected {expected!r}")
-    sizes = {ours: _read_size(fields, name, where) for ours, name in _SIZES.items()}
-    if sizes["layers"] > most_layers:
-        raise DamagedError(f"{where} has {sizes['layers']:,} layers and fewer tensors")
-    if fields.get("first_k_dense_replace", 0) != sizes["layers"]:
-        raise UsageError(f"{where} has layers with experts, expected dense ones")
-    if fields.get("qk_nope_head_dim") != sizes["head_dim"]:
-        raise UsageError(f"{where} has keys and values of different widths, expected one")
-    rotary = cast("dict[str, Any]", fields.get("rope_parameters") or {})
-    if rotary.get("rope_type", "default") != "default":
-        raise UsageError(f"{where} has scaled rotary positions, expected the default ones")
-    base, epsilon = rotary.get("rope_theta", 10_000.0), fields.get("rms_norm_eps", 1e-6)
-    if not all(isinstance(one, int | float) for one in (base, epsilon)):
-        raise DamagedError(f"{where} has a rope_theta or rms_norm_eps that is no number")
-    return LatentSizes(**sizes, rotary_base=float(base), norm_eps=float(epsilon))
-
-
-def _read_size(fields: dict[str, Any], name: str, where: str) -> int:
-    size = fields.get(name)
-    if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
-        raise DamagedError(f"{where} has {name} {size!r:.40}, expected 1 to {LARGEST_SIZE:,}")
-    return size
+        if fields.content.get(name, expected) != expected:
+            raise fields.refuse(name, json.dumps(expected))
+    sizes = {ours: fields.size(name) for ours, name in _SIZES.items()}
+    if fields.count("first_k_dense_replace") != sizes["layers"]:
+        raise fields.refuse(
+            "first_k_dense_replace", f"{sizes['layers']}, so that no layer has experts,"
+        )
+    if fields.size("qk_nope_head_dim") != sizes["head_dim"]:
+        raise fields.refuse("qk_nope_head_dim", f"{sizes['head_dim']}, the v_head_dim,")
+    return LatentSizes(
+        **sizes,
+        rotary_base=read_rotary_base(fields),
+        norm_eps=fields.number("rms_norm_eps", default=1e-6),
+    )

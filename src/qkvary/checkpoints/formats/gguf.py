@@ -1,4 +1,4 @@
-"""GGUF, the file of llama.cpp: networks of its architectures llama and gpt2, and tokenizers."""
+"""GGUF, the file of llama.cpp: its architectures llama, gpt2 and deepseek2, and tokenizers."""
 
 from pathlib import Path
 

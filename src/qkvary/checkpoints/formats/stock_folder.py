@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
+import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
@@ -21,6 +22,7 @@ from qkvary.checkpoints.formats.transformers_folder import (
 )
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
+from qkvary.checkpoints.stock_names import Row, StockArchitecture, list_tensors
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer
@@ -37,6 +39,9 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu": "gelu",
     "relu": "relu",
 }
+_PREFIX = "transformer."
+_LEFT_OUT = (".attn.bias", ".attn.masked_bias", ".inv_freq")
+"""Endings of tensors in older files that are no weights: masks and rotary frequencies."""
 Weights = dict[str, Tensor]
 
 
@@ -63,7 +68,7 @@ def load(path: Path) -> LoadedModel:
     folder = path.parent if path.name == WEIGHTS else path
     where = folder / CONFIG
     content = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), str(where))
-    read_config, rename = _READERS[str(content["model_type"])]
+    architecture, read_config = _READERS[str(content["model_type"])]
     try:
         config = read_config(Fields(content, str(content["model_type"])))
     except ValueError as error:
@@ -72,7 +77,7 @@ def load(path: Path) -> LoadedModel:
     if config.num_layers > len(tensors):
         raise DamagedError(f"{where} has {config.num_layers} layers, more than tensors")
     try:
-        weights = rename(tensors, config)
+        weights = _rename(tensors, architecture, config)
     except KeyError as error:
         raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
     return build_model(config, weights, _read_tokenizer(folder), str(folder))
@@ -122,7 +127,7 @@ def _read_llama(fields: Fields) -> LanguageModelConfig:
         dim=fields.optional_size("head_dim"),
     )
     return LanguageModelConfig(
-        attention=_rotate(heads, bias, _read_base(fields)),
+        attention=_rotate(heads, bias, read_rotary_base(fields)),
         block=BlockConfig(
             d_ff=fields.size("intermediate_size"),
             activation="swiglu",
@@ -143,11 +148,23 @@ def _rotate(heads: Heads, bias: bool, base: float) -> AttentionConfig:
     return heads.attend(positions="rotary", rotation=rotation, bias=bias, out_bias=bias)
 
 
-def _read_base(fields: Fields) -> float:
-    nested = fields.section("rope_parameters", "rope_scaling") or Fields({}, fields.family)
+def read_rotary_base(fields: Fields) -> float:
+    """Return the base of rotary positions, from the place where transformers reads it.
+
+    Args:
+        fields: The configuration.
+
+    Raises:
+        ValueError: if they are scaled, or a value is no number.
+    """
+    nested = Fields({}, fields.family)
+    for name in ("rope_parameters", "rope_scaling"):
+        section = fields.section(name)
+        # The last one that is not empty counts.
+        nested = section if section is not None and section.content else nested
     kind = nested.text("rope_type", "type", default="default")
     if kind != "default":
-        raise ValueError(f"expected plain rotary positions, got rope_type {kind}")
+        raise ValueError(f"expected plain rotary positions, got rope_type {kind:.40}")
     return nested.number("rope_theta", default=fields.number("rope_theta", default=10_000.0))
 
 
@@ -180,77 +197,41 @@ def _list_shards(index: Path) -> list[str]:
     return found
 
 
-def _rename_gpt2(tensors: Weights, config: LanguageModelConfig) -> Weights:
-    # The mask of older files, and the copy of a tied head.
+def _rename(
+    tensors: Weights, architecture: StockArchitecture, config: LanguageModelConfig
+) -> Weights:
+    """Return the tensors by our names; unknown ones are left and refused later."""
     tensors = {
-        name.removeprefix("transformer."): tensor
+        _complete(name, architecture): tensor
         for name, tensor in tensors.items()
-        if not name.endswith((".attn.bias", ".attn.masked_bias"))
+        if not name.endswith(_LEFT_OUT)
     }
-    found = _take(
-        tensors,
-        config,
-        {
-            "wte.weight": "embedding",
-            "wpe.weight": "position_embedding",
-            "ln_f.weight": "stack.final_norm.weight",
-            "ln_f.bias": "stack.final_norm.bias",
-        },
-    )
-    names = {"ln_1": "attention_norm", "ln_2": "feed_forward_norm"}
-    turned = {
-        "attn.c_proj": "attention.o_proj",
-        "mlp.c_fc": "feed_forward.up",
-        "mlp.c_proj": "feed_forward.down",
-    }
-    for layer in range(config.num_layers):
-        at, to = f"h.{layer}", f"stack.blocks.{layer}"
-        for theirs, ours in {**names, **turned}.items():
-            weight = tensors.pop(f"{at}.{theirs}.weight")
-            found[f"{to}.{ours}.weight"] = _turn(weight) if theirs in turned else weight
-            found[f"{to}.{ours}.bias"] = tensors.pop(f"{at}.{theirs}.bias")
-        fused = _turn(tensors.pop(f"{at}.attn.c_attn.weight")).chunk(3)
-        biases = tensors.pop(f"{at}.attn.c_attn.bias").chunk(3)
-        for role, weight, bias in zip("qkv", fused, biases, strict=True):
-            found[f"{to}.attention.{role}_proj.weight"] = weight.contiguous()
-            found[f"{to}.attention.{role}_proj.bias"] = bias.contiguous()
+    found: Weights = {}
+    for row in list_tensors(architecture, config.num_layers):
+        tensor = tensors.pop(row.theirs, None)
+        if config.tied_head and row.ours == "head_weight":
+            # A copy of the embedding, which files may lack.
+            continue
+        if tensor is not None:
+            found |= _convert(row, tensor)
+        elif row.theirs.endswith(".weight"):
+            raise KeyError(row.theirs)
     return found | tensors
 
 
-def _rename_llama(tensors: Weights, config: LanguageModelConfig) -> Weights:
-    tensors = {name: tensor for name, tensor in tensors.items() if not name.endswith(".inv_freq")}
-    found = _take(
-        tensors,
-        config,
-        {"model.embed_tokens.weight": "embedding", "model.norm.weight": "stack.final_norm.weight"},
-    )
-    names = {
-        **{f"self_attn.{role}_proj": f"attention.{role}_proj" for role in "qkvo"},
-        **{f"mlp.{part}_proj": f"feed_forward.{part}" for part in ("gate", "up", "down")},
-        "input_layernorm": "attention_norm",
-        "post_attention_layernorm": "feed_forward_norm",
-    }
-    for layer in range(config.num_layers):
-        for theirs, ours in names.items():
-            for kind in ("weight", "bias"):
-                name = f"model.layers.{layer}.{theirs}.{kind}"
-                if name in tensors or kind == "weight":
-                    found[f"stack.blocks.{layer}.{ours}.{kind}"] = tensors.pop(name)
-    return found | tensors
+def _complete(name: str, architecture: StockArchitecture) -> str:
+    """Return the name in newer files; older ones of GPT-2 lack the prefix."""
+    is_older = architecture == "gpt2" and not name.startswith((_PREFIX, "lm_head."))
+    return _PREFIX + name if is_older else name
 
 
-def _take(tensors: Weights, config: LanguageModelConfig, names: Mapping[str, str]) -> Weights:
-    """Move tensors and the head to our names; unknown ones are left and refused later."""
-    found = {ours: tensors.pop(theirs) for theirs, ours in names.items()}
-    head = tensors.pop("lm_head.weight", None)
-    if not config.tied_head:
-        # Files of tied networks may lack it.
-        found["head_weight"] = found["embedding"] if head is None else head
-    return found
-
-
-def _turn(weight: Tensor) -> Tensor:
-    return weight.mT.contiguous()
+def _convert(row: Row, tensor: Tensor) -> Weights:
+    names = row.ours.split(",")
+    if row.change == "transposed" and tensor.dim() == 2:
+        tensor = tensor.T
+    # Parts of wrong shapes are refused with the others.
+    parts = torch.atleast_1d(tensor).tensor_split(len(names))
+    return {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer | None:
@@ -264,10 +245,7 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
     return None
 
 
-_READERS: Mapping[
-    str,
-    tuple[
-        Callable[[Fields], LanguageModelConfig],
-        Callable[[Weights, LanguageModelConfig], Weights],
-    ],
-] = {"gpt2": (_read_gpt2, _rename_gpt2), "llama": (_read_llama, _rename_llama)}
+_READERS: Mapping[str, tuple[StockArchitecture, Callable[[Fields], LanguageModelConfig]]] = {
+    "gpt2": ("gpt2", _read_gpt2),
+    "llama": ("llama", _read_llama),
+}

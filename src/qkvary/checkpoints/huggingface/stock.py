@@ -36,7 +36,7 @@ class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of GPT-2 or Llama."""
+    """The configuration of GPT-2, Llama or DeepSeek V3."""
     weights: Weights
     """The weights by the architecture's names, including a tied head."""
     notes: tuple[str, ...]
