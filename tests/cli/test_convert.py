@@ -59,7 +59,17 @@ def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[s
     [
         (["tiny", "--rewrite", "identity-query"], "expected a network without norms, got rmsnorm"),
         (["{net}", "--rewrite", "identity-quer"], "did you mean identity-query"),
-        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "expected a layer from 1 to 2"),
+        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "at least 1 for layer, got 0"),
+        (["{net}", "--rewrite", "identity-value", "--layer", "3"], "expected a layer from 1 to 2"),
+        (
+            ["{net}", "--rewrite", "gauge", "--layer", "9" * 23],
+            "expected at most 1099511627776 for",
+        ),
+        (
+            ["{net}", "--rewrite", "gauge", "--seed", "9" * 23],
+            "at most 9223372036854775807 for seed",
+        ),
+        (["{net}", "--rewrite", "gauge", "--seed", "-1"], "at least 0 for seed, got -1"),
         (["{net}", "--rewrite", "merge-query-key"], "expected one head of 20 channels in layer 1"),
         (["{net}-2", "--rewrite", "gauge"], "does not exist"),
     ],

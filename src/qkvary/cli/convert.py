@@ -59,8 +59,9 @@ def command(
     from qkvary.conversions.rewriting import run_rewrite
     from qkvary.reports.conversion import conversion_report
 
+    options = RewriteOptions(layer=layer, seed=seed)
     loaded = load_checkpoint(checkpoint).to("cpu", dtype)
-    made = run_rewrite(rewrite, loaded.network, RewriteOptions(layer=layer, seed=seed))
+    made = run_rewrite(rewrite, loaded.network, options)
     report = conversion_report(made, str(checkpoint))
     if not json_output:
         show(report, json_output=False)
