@@ -98,6 +98,28 @@ def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> N
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
 
 
+@pytest.mark.parametrize("spelled", ["net", "net/", "./net/../net", "link", "."])
+def test_the_checkpoint_itself_is_not_replaced(
+    spelled: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to(checkpoint, target_is_directory=True)
+    before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    out = f"{tmp_path}/{spelled}"
+    assert main(["convert", str(checkpoint), "--rewrite", "gauge", "--out", out]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected another folder to write than that of the checkpoint" in line
+    with pytest.raises(ValueError, match="its weights would be lost"):
+        qk.convert(checkpoint, "gauge", out=out)
+    assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
+
+
+def test_another_model_is_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    for name in ("gauge", "identity-query"):
+        assert main(["convert", str(checkpoint), "--rewrite", name, "--out", str(out)]) == 0
+    assert labels(load_model(out).network) == ["I-K=V"] * 2
+
+
 def test_damaged_checkpoints_are_refused(checkpoint: Path) -> None:
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
