@@ -58,8 +58,8 @@ def command(
 ) -> None:
     """Draw the papers' figures again, from the runs and tables that are there.
 
-    Numbers that a paper prints of the same experiment stand beside ours. What has no runs is named
-    with the command that makes them.
+    Numbers that a paper prints of the same experiment are listed with ours. What has no runs is
+    named with the command that makes them.
     """
     chosen = [find_figure(name) for name in figures] or list(PAPER_FIGURES.values())
     store, damage = Store(out), list[str]()
