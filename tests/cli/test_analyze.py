@@ -86,6 +86,8 @@ def test_a_damaged_checkpoint_is_refused(
         (["{0}/model", "--text", "{0}/text.txt", "--context", "1"], "expected context of at least"),
         (["{0}/model", "--text", "{0}/text.txt", "--format", "csv"], "expected --out with a fold"),
         (["{0}/model", "--text", "{0}/text.txt", "--out", "{0}/a.pdf"], "expected --out with a f"),
+        (["{0}/model", "--text", "{0}/text.txt", "--seed", "9" * 23], "expected at most 922337203"),
+        (["{0}/model", "--text", "{0}/text.txt", "--seed", "-1"], "at least 0 for seed, got -1"),
         (["{0}/model"], "--text"),
     ],
 )

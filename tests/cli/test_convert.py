@@ -59,7 +59,17 @@ def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[s
     [
         (["tiny", "--rewrite", "identity-query"], "expected a network without norms, got rmsnorm"),
         (["{net}", "--rewrite", "identity-quer"], "did you mean identity-query"),
-        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "expected a layer from 1 to 2"),
+        (["{net}", "--rewrite", "identity-value", "--layer", "0"], "at least 1 for layer, got 0"),
+        (["{net}", "--rewrite", "identity-value", "--layer", "3"], "expected a layer from 1 to 2"),
+        (
+            ["{net}", "--rewrite", "gauge", "--layer", "9" * 23],
+            "expected at most 1099511627776 for",
+        ),
+        (
+            ["{net}", "--rewrite", "gauge", "--seed", "9" * 23],
+            "at most 9223372036854775807 for seed",
+        ),
+        (["{net}", "--rewrite", "gauge", "--seed", "-1"], "at least 0 for seed, got -1"),
         (["{net}", "--rewrite", "merge-query-key"], "expected one head of 20 channels in layer 1"),
         (["{net}-2", "--rewrite", "gauge"], "does not exist"),
     ],
@@ -86,6 +96,28 @@ def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> N
     call = ["convert", str(checkpoint), "--rewrite", "gauge", "--out", str(tmp_path / "notes")]
     assert main(call) == 2
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
+
+
+@pytest.mark.parametrize("spelled", ["net", "net/", "./net/../net", "link", "."])
+def test_the_checkpoint_itself_is_not_replaced(
+    spelled: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "link").symlink_to(checkpoint, target_is_directory=True)
+    before = {path.name: path.read_bytes() for path in checkpoint.iterdir()}
+    out = f"{tmp_path}/{spelled}"
+    assert main(["convert", str(checkpoint), "--rewrite", "gauge", "--out", out]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected another folder to write than that of the checkpoint" in line
+    with pytest.raises(ValueError, match="its weights would be lost"):
+        qk.convert(checkpoint, "gauge", out=out)
+    assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
+
+
+def test_another_model_is_replaced(checkpoint: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    for name in ("gauge", "identity-query"):
+        assert main(["convert", str(checkpoint), "--rewrite", name, "--out", str(out)]) == 0
+    assert labels(load_model(out).network) == ["I-K=V"] * 2
 
 
 def test_damaged_checkpoints_are_refused(checkpoint: Path) -> None:

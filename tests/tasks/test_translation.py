@@ -202,7 +202,7 @@ def test_the_example_is_cross_attention_with_the_words_of_the_source(corpus: Pat
     assert example.tokens == ("<bos>", "A", "<unk>", "runs", ".", "<eos>")
     assert example.maps.shape == (1, 3, 7, 6)
     assert len(example.targets) == 7
-    encoder, decoder = example.beside
+    encoder, decoder = example.others
     assert (encoder.kind, encoder.tokens) == ("encoder", example.tokens)
     assert (encoder.maps.shape, decoder.maps.shape) == ((1, 3, 6, 6), (1, 3, 7, 7))
     assert (example.kind, decoder.kind) == ("cross attention", "decoder")

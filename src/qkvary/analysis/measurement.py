@@ -18,6 +18,7 @@ from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.storage.memory import require_memory
+from qkvary.text.ranges import check_seed
 
 DEFAULT_TOKENS = 10_240
 LONGEST_CONTEXT = 1024
@@ -52,6 +53,7 @@ class AnalysisSettings:
             count: int | None = getattr(self, name)
             if count is not None and count < FEWEST_TOKENS:
                 raise ValueError(f"expected {name} of at least {FEWEST_TOKENS}, got {count}")
+        check_seed(self.seed)
 
 
 def _ignore_progress(_done: int, _total: int) -> None:

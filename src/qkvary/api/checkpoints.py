@@ -23,9 +23,13 @@ def open_checkpoint(model: Checkpoint) -> tuple[LoadedModel, str]:
     """
     if isinstance(model, str | os.PathLike):
         return load(model), os.fspath(model)
-    if isinstance(model, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-        return LoadedModel(*model), "the given network"
-    raise ValueError(
-        "expected the name or path of a checkpoint, or a network with its tokenizer as qk.load "
-        f"returns them, got {type(model).__name__}"
-    )
+    pair: tuple[object, ...] = model if isinstance(model, tuple) else ()  # pyright: ignore[reportUnnecessaryIsInstance]
+    match pair:
+        case (LanguageModel() as network, None | Tokenizer() as tokenizer):
+            return LoadedModel(network, tokenizer), "the given network"
+        case _:
+            kinds = ", ".join(type(one).__name__ for one in pair)
+            raise ValueError(
+                "expected the name or path of a checkpoint, or a network with its tokenizer as "
+                f"qk.load returns them, got {f'({kinds})' if pair else type(model).__name__}"
+            )

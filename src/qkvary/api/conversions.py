@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.results import Result
+from qkvary.checkpoints.catalog import check_output
 from qkvary.checkpoints.models import save_model
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import Rewriting, run_rewrite
@@ -26,17 +29,22 @@ def convert(
         rewrite: Its name, such as ``identity-query``.
         layer: Only this layer, the first being 1; every layer by default.
         seed: Seed of random choices.
-        out: The folder to write; nothing is written by default.
+        out: The folder to write, another than that of the checkpoint; nothing is written by
+            default.
 
     Returns:
         A result whose ``value.network`` is the new network.
 
     Raises:
-        ValueError: for an unknown rewrite, or one whose conditions do not hold.
+        ValueError: for an unknown rewrite, one whose conditions do not hold, or ``out`` that would
+            replace the checkpoint.
         DamagedError: if the checkpoint is damaged.
     """
+    options = RewriteOptions(layer=layer, seed=seed)
+    if out is not None and isinstance(model, str | os.PathLike):
+        check_output(model, out)
     loaded, name = open_checkpoint(model)
-    made = run_rewrite(rewrite, loaded.network, RewriteOptions(layer=layer, seed=seed))
+    made = run_rewrite(rewrite, loaded.network, options)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer)
     return Result(made, conversion_report(made, name))

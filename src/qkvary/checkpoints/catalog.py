@@ -14,7 +14,7 @@ from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.paths import StrPath
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
 if TYPE_CHECKING:
@@ -135,6 +135,24 @@ def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
         return ()
     formats = (load_format(name) for name in format_names())
     return next((one.tokenizer_files(vocabulary) for one in formats if one.recognises(path)), ())
+
+
+def check_output(reference: StrPath, out: StrPath) -> None:
+    """Refuse an output that would replace the checkpoint from which it is made.
+
+    Args:
+        reference: The checkpoint, as for :func:`load_checkpoint`.
+        out: The folder to write.
+
+    Raises:
+        UsageError: if the folder is the checkpoint or holds it, or there is no such checkpoint.
+    """
+    path, target = find_checkpoint(reference).resolve(), read_path(out, "the path of a folder")
+    if target.exists() and any(target.samefile(one) for one in (path, *path.parents)):
+        raise UsageError(
+            f"expected another folder to write than that of the checkpoint, got {target}; its "
+            "weights would be lost"
+        )
 
 
 def load_checkpoint(reference: StrPath) -> LoadedModel:

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.text import Text
 
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import check_output, load_checkpoint
 from qkvary.cli._options import Checkpoint, Json, NetworkDtype
 from qkvary.cli._output import console, printable, show
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
@@ -52,6 +52,7 @@ def command(
     """
     load_rewrite(rewrite)
     if out is not None:
+        check_output(checkpoint, out)
         check_folder(out.absolute().parent)
 
     from qkvary.checkpoints.models import save_model
@@ -59,8 +60,9 @@ def command(
     from qkvary.conversions.rewriting import run_rewrite
     from qkvary.reports.conversion import conversion_report
 
+    options = RewriteOptions(layer=layer, seed=seed)
     loaded = load_checkpoint(checkpoint).to("cpu", dtype)
-    made = run_rewrite(rewrite, loaded.network, RewriteOptions(layer=layer, seed=seed))
+    made = run_rewrite(rewrite, loaded.network, options)
     report = conversion_report(made, str(checkpoint))
     if not json_output:
         show(report, json_output=False)

@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Draw the papers' figures again, from the runs and tables that are there.
 
-    Numbers that a paper prints of the same experiment stand beside ours. What has no runs is named
-    with the command that makes them.
+    Numbers that a paper prints of the same experiment are listed with ours. What has no runs is
+    named with the command that makes them.
     """
     if tables is not None and not tables.is_dir():
         raise UsageError(f"expected a folder of reports for --tables, got {tables}")

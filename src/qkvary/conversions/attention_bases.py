@@ -206,7 +206,7 @@ def _own_correction(layer: LayerDraft, source: Source) -> float | None:
 
 
 def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
-    """Give the scores a factor beside 1/sqrt(head_dim): by the configuration, or by weights.
+    """Multiply the scores by a factor and 1/sqrt(head_dim), by the configuration or by weights.
 
     Raises:
         UsageError: if the configuration has another one, and no projection is read by scores alone.

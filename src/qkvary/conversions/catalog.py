@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def load_rewrite(name: str) -> Rewrite:
     Raises:
         UsageError: for an unknown name.
     """
+    name = read_name(name, "the name of a rewrite")
     if name not in rewrite_names():
         raise UsageError(f"unknown rewrite {name!r}; {suggest(name, rewrite_names())}")
     return cast("Rewrite", import_module(f"qkvary.conversions.rewrites.{name.replace('-', '_')}"))

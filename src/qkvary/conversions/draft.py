@@ -16,9 +16,12 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
+from qkvary.text.ranges import check_seed, check_whole
 
 MOST_CONDITION = 1e6
 """The condition number up to which logits stay equal to 1e-9; worse ones are refused."""
+LARGEST_LAYER = 2**40
+"""The largest number of a layer; more is a typing error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,11 @@ class RewriteOptions:
     """The layer to change, the first being 1; ``None`` for every layer."""
     seed: int = 0
     """Seed of random choices."""
+
+    def __post_init__(self) -> None:
+        if self.layer is not None:
+            check_whole("layer", self.layer, low=1, high=LARGEST_LAYER)
+        check_seed(self.seed)
 
 
 @dataclass(slots=True)

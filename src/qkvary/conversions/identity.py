@@ -26,6 +26,13 @@ SKIPS = {
     "none": "no skips",
     "both": "both skips",
 }
+_BIAS = "a {} bias, if any, that is not rotated, not the query's and under the core softmax"
+BIASES: dict[Role, str] = {
+    "query": "no query bias",
+    "key": _BIAS.format("key"),
+    "value": _BIAS.format("value"),
+}
+"""The condition of each role's bias, see ``check_bias``."""
 
 
 def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewritten:
@@ -33,7 +40,8 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
 
     Raises:
         UsageError: if the network has norms, a matrix is not square or too badly conditioned, a
-            query has a bias, or both skips keep one basis through layers of different weights.
+            bias has a part that no other weight can express, or both skips keep one basis through
+            layers of different weights.
     """
     config = draft.config
     conditions = [check_norms(config)]
@@ -54,7 +62,8 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
         statement=statement,
         conditions=(
             *conditions,
-            f"square and invertible {role} matrices{' without biases' * (role == 'query')}",
+            f"square and invertible {role} matrices",
+            BIASES[role],
         ),
         conditioning=tuple(measured),
         notes=tuple(notes),

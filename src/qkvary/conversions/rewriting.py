@@ -1,5 +1,6 @@
 """Runs a rewrite: a new network, and how much its logits differ, before anything is written."""
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ class Difference(NamedTuple):
     largest: float
     """The largest difference of a logit."""
     relative: float
-    """The same over the root mean square of the original's logits."""
+    """The same over the root mean square of the original's logits; 0 if all logits of both are."""
     changed: float
     """The share of positions whose most probable next token is another."""
 
@@ -107,11 +108,12 @@ def measure_difference(
 ) -> Difference:
     """Return how much logits differ."""
     largest = float((found - expected).abs().max())
+    size = float(expected.square().mean().sqrt())
     changed = found.argmax(dim=-1) != expected.argmax(dim=-1)
     return Difference(
         dtype=str(dtype).removeprefix("torch."),
         largest=largest,
-        relative=largest / float(expected.square().mean().sqrt()),
+        relative=largest / size if size else (math.inf if largest else 0.0),
         changed=float(changed.double().mean()),
     )
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from qkvary.data.byte_pairs import BytePairTokenizer, text_bytes
 from qkvary.data.library_tokenizers import LibraryTokenizer
@@ -23,6 +23,7 @@ DOCUMENT_END = "<|endoftext|>"
 """The mark between the documents of a text."""
 
 
+@runtime_checkable
 class Tokenizer(Protocol):
     """The interface of every tokenizer."""
 

@@ -5,26 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.text.ranges import check_number, check_seed, check_whole
+
 Finish = Literal["length", "stop", "end"]
 """The reason why a text ends: the token limit, a stop string, or a stop token."""
-MAX_SEEDS = 2**63
 MAX_STOP_LENGTH = 1024
 MAX_STOPS = 64
-
-
-def _check_number(name: str, value: float, *, low: float, high: float) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if not good or not low <= value <= high or value == math.inf:
-        most = f" to {high:g}" if high < math.inf else " and finite"
-        raise ValueError(f"expected {name} from {low:g}{most}, got {value!r}")
-
-
-def _check_whole(name: str, value: int, *, low: int, high: int) -> None:
-    good = isinstance(value, int) and not isinstance(value, bool)  # pyright: ignore[reportUnnecessaryIsInstance]
-    if good and value > high:
-        raise ValueError(f"expected at most {high} for {name}, got {value}")
-    if not good or value < low:
-        raise ValueError(f"expected a whole number of at least {low} for {name}, got {value!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +33,15 @@ class Sampling:
     """
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, low=0.0, high=math.inf)
-        _check_number("repetition_penalty", self.repetition_penalty, low=0.0, high=math.inf)
+        check_number("temperature", self.temperature, low=0.0, high=math.inf)
+        check_number("repetition_penalty", self.repetition_penalty, low=0.0, high=math.inf)
         if self.repetition_penalty == 0:
             raise ValueError("expected a positive repetition_penalty, got 0")
         if self.top_k is not None:
-            _check_whole("top_k", self.top_k, low=1, high=2**62)
+            check_whole("top_k", self.top_k, low=1, high=2**62)
         for name, value in (("top_p", self.top_p), ("min_p", self.min_p)):
             if value is not None:
-                _check_number(name, value, low=0.0, high=1.0)
+                check_number(name, value, low=0.0, high=1.0)
         if self.top_p == 0:
             raise ValueError("expected top_p above 0, got 0; temperature 0 takes the most probable")
 
@@ -91,9 +77,9 @@ class Request:
         if not self.prompt:
             raise ValueError("expected a prompt of at least one token, got none")
         for token in (*self.prompt, *self.stop_tokens):
-            _check_whole("a token", token, low=0, high=2**40)
-        _check_whole("max_new_tokens", self.max_new_tokens, low=0, high=2**40)
-        _check_whole("seed", self.seed, low=0, high=MAX_SEEDS - 1)
+            check_whole("a token", token, low=0, high=2**40)
+        check_whole("max_new_tokens", self.max_new_tokens, low=0, high=2**40)
+        check_seed(self.seed)
         if len(self.stop) > MAX_STOPS:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
         for text in self.stop:
@@ -183,7 +169,7 @@ def group_requests(requests: Sequence[Request], *, max_tokens: int, batch_size: 
         max_tokens: The maximum sequence length of the network.
         batch_size: The maximum number of requests in a batch.
     """
-    _check_whole("batch_size", batch_size, low=1, high=2**40)
+    check_whole("batch_size", batch_size, low=1, high=2**40)
     groups: list[range] = []
     start = prompt = answer = 0
     for place, request in enumerate(requests):

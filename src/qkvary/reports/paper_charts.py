@@ -33,9 +33,9 @@ def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
     first = curves[0]
     if len(curves) == 1:
         return first
-    places = [{step: index for index, step in enumerate(curve.steps)} for curve in curves]
-    steps = [step for step in first.steps if all(step in place for place in places)]
-    picks = [[place[step] for place in places] for step in steps]
+    indices = [{step: index for index, step in enumerate(curve.steps)} for curve in curves]
+    steps = [step for step in first.steps if all(step in index for index in indices)]
+    picks = [[index[step] for index in indices] for step in steps]
 
     def each(column: str) -> list[list[float]]:
         columns = [getattr(curve, column) for curve in curves]
@@ -117,19 +117,19 @@ class _Line:
 
 
 def _line(curve: LearningCurve, baseline: str, across: svg.Scale, up: svg.Scale) -> _Line:
-    def places(values: Sequence[float]) -> list[svg.Point]:
+    def points(values: Sequence[float]) -> list[svg.Point]:
         return [
             (across(curve.steps[index]), up(values[index]))
             for index in thinned(len(values), POINTS)
             if math.isfinite(values[index])
         ]
 
-    middle = places(curve.mean)
+    middle = points(curve.mean)
     return _Line(
         family_of(curve.variant, baseline).key,
         middle,
-        places(curve.high),
-        places(curve.low),
+        points(curve.high),
+        points(curve.low),
         middle[-1][1] if middle else up.start,
     )
 

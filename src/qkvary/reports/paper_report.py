@@ -229,13 +229,13 @@ def _panel_charts(
             if not means:
                 continue
             several = f"mean of {count} settings" if count > 1 else ""
-            told = (records.study, several, f"{count_runs(means)} a variant")
+            details = (records.study, several, f"{count_runs(means)} a variant")
             yield (
                 quantity,
                 Chart(
                     draw=partial(paper_charts.curves_chart, means, figure.variants[0]),
                     caption=members[0] if panel.each_setting else panel.title,
-                    detail="; ".join(part for part in told if part),
+                    detail="; ".join(part for part in details if part),
                 ),
             )
 

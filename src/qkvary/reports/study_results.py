@@ -94,7 +94,7 @@ def _gather_attention(
                 targets=one.targets,
                 kind=one.kind,
             )
-            for one in (example, *example.beside)
+            for one in (example, *example.others)
         )
 
     found = _first_of_each(summary, store.attention, read, damage)

@@ -115,7 +115,7 @@ class AttentionExample:
     """For each row the column that holds its answer; None if no single column does."""
     kind: str = ""
     """The layers, where a network has several kinds, such as ``cross attention``."""
-    beside: "tuple[AttentionExample, ...]" = ()
+    others: "tuple[AttentionExample, ...]" = ()
     """The maps of the other kinds of layers on the same example."""
 
 

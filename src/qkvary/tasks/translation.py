@@ -215,7 +215,7 @@ class TranslationTask:
         """Return the maps of the first validation source and its reference.
 
         Cross attention has the words of the reference for rows and those of the source for columns;
-        beside it stands self-attention of the encoder and of the decoder.
+        the other maps are self-attention of the encoder and of the decoder.
         """
         if not isinstance(model, EncoderDecoder):
             raise TypeError(f"expected an EncoderDecoder, got {type(model).__name__}")
@@ -236,11 +236,11 @@ class TranslationTask:
             targets = (None,) * maps.shape[-2]
             return AttentionExample(kind=kind, maps=maps[0], tokens=tokens, targets=targets)
 
-        beside = (
+        others = (
             example("encoder", maps.encoder, read),
             example("decoder", maps.decoder, written),
         )
-        return replace(example("cross attention", maps.cross, read), beside=beside)
+        return replace(example("cross attention", maps.cross, read), others=others)
 
     def _encode(self, sentences: Sentences) -> _Pairs:
         config = self.config

@@ -244,6 +244,24 @@ def test_conditions_that_fail_are_named() -> None:
         convert(make_network("Q[map]=K-V"), "identity-query")
 
 
+@pytest.mark.parametrize("role", ["key", "value"])
+def test_the_condition_of_a_bias_is_that_of_its_role(role: str) -> None:
+    network = make_network("QKV", bias=True)
+    *_, condition = convert(network, f"identity-{role}").conditions
+    assert condition.startswith(f"a {role} bias, if any, that is not rotated, not the query's")
+    rotated = make_network("QKV@rotary" if role == "key" else "Q-K=V@rotary", bias=True)
+    with pytest.raises(UsageError, match=f"expected no bias that is rotated .*{role}"):
+        convert(rotated, f"identity-{role}")
+    joined = make_network("Q=K-V" if role == "key" else "Q=V", bias=True)
+    with pytest.raises(UsageError, match="expected no query bias"):
+        convert(joined, f"identity-{role}")
+    soft = make_network("QKV@soft", bias=True)
+    with pytest.raises(UsageError, match="expected the core softmax"):
+        convert(soft, f"identity-{role}")
+    *_, condition = convert(make_network("QKV"), "identity-query").conditions
+    assert condition == "no query bias"
+
+
 def test_parameters_cache_and_macs_are_those_of_the_new_label() -> None:
     network = make_network("Q-GQA-2", positions="learned")
     made = convert(network, "identity-query").network

@@ -31,10 +31,10 @@ def test_maps_of_several_kinds_of_layers_come_back() -> None:
         tokens = tuple(f"{kind}{column}" for column in range(columns))
         return AttentionMaps(kind=kind, maps=maps, tokens=tokens, targets=(1,) * rows)
 
-    beside = (make("own", 4, 4), make("more", 5, 5))
-    example = dataclasses.replace(make("cross", 4, 7), beside=beside)
+    others = (make("own", 4, 4), make("more", 5, 5))
+    example = dataclasses.replace(make("cross", 4, 7), others=others)
     found = from_bytes(to_bytes(example))
-    for one, other in zip((example, *beside), (found, *found.beside), strict=True):
+    for one, other in zip((example, *others), (found, *found.others), strict=True):
         np.testing.assert_array_equal(one.maps, other.maps)
         assert (one.kind, one.tokens, one.targets) == (other.kind, other.tokens, other.targets)
 

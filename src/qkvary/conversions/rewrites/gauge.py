@@ -32,6 +32,10 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         config=draft.config,
         weights=draft.weights,
         statement=f"{STATEMENT} (any skips and norms)",
-        conditions=("the core softmax",),
+        conditions=(
+            "the core softmax",
+            "keys and values that are projections",
+            "a key or value that no identity fixes",
+        ),
         conditioning=tuple(measured),
     )

@@ -29,6 +29,13 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         config=replace_layers(draft.config, layers),
         weights=draft.weights,
         statement=f"{STATEMENT} (any skips and norms)",
-        conditions=("one head as wide as the layer", "no rotary positions", "no query bias"),
+        conditions=(
+            "one head as wide as the layer",
+            "a linear query with a projection of its own",
+            "keys and values that are projections",
+            "no rotary positions",
+            "the core softmax",
+            "no query bias",
+        ),
         conditioning=tuple(measured),
     )

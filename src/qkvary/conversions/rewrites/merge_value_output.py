@@ -26,5 +26,9 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         config=replace_layers(draft.config, layers),
         weights=draft.weights,
         statement=f"{STATEMENT} (any skips and norms)",
-        conditions=("one head as wide as the layer", "a value of its own that is not rotated"),
+        conditions=(
+            "one head as wide as the layer",
+            "a value of its own that is not rotated",
+            "a value bias under the core softmax alone",
+        ),
     )

@@ -26,17 +26,17 @@ class AttentionMaps:
     """For each row the column that holds its answer; None if no single column does."""
     kind: str = ""
     """The layers, where a network has several kinds."""
-    beside: "tuple[AttentionMaps, ...]" = ()
+    others: "tuple[AttentionMaps, ...]" = ()
     """The maps of the other kinds of layers."""
 
 
 def to_bytes(example: AttentionMaps) -> bytes:
     """Return the bytes of ``attention.safetensors``."""
     parts = _parts(example, "")
-    for number, other in enumerate(example.beside):
+    for number, other in enumerate(example.others):
         parts |= _parts(other, f"{number}.")
     if example.kind:
-        kinds = json.dumps([example.kind, *(other.kind for other in example.beside)]).encode()
+        kinds = json.dumps([example.kind, *(other.kind for other in example.others)]).encode()
         parts["kinds"] = np.frombuffer(kinds, dtype=np.uint8)
     return save(parts)
 
@@ -59,11 +59,11 @@ def from_bytes(data: bytes) -> AttentionMaps:
     """
     try:
         found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))
-        first, *others = [""]
+        first, *kinds = [""]
         if "kinds" in found:
-            first, *others = cast("list[str]", json.loads(bytes(found["kinds"]["data"])))
-        beside = [_read(found, f"{number}.", kind) for number, kind in enumerate(others)]
-        return replace(_read(found, "", first), beside=tuple(beside))
+            first, *kinds = cast("list[str]", json.loads(bytes(found["kinds"]["data"])))
+        others = [_read(found, f"{number}.", kind) for number, kind in enumerate(kinds)]
+        return replace(_read(found, "", first), others=tuple(others))
     except (SafetensorError, KeyError, ValueError) as error:
         raise DamagedError(f"attention.safetensors holds no attention maps: {error}") from None
 

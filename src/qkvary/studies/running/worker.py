@@ -53,7 +53,7 @@ def _attention(example: AttentionExample) -> AttentionMaps:
         tokens=example.tokens,
         targets=example.targets,
         kind=example.kind,
-        beside=tuple(map(_attention, example.beside)),
+        others=tuple(map(_attention, example.others)),
     )
 
 
