@@ -67,28 +67,49 @@ def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
         ),
     )
     nothing = with_heads(mixed, forecast=0.3)
-    assert find_answers(nothing)[1].startswith("What tying costs in every layer cannot be forecast")
+    assert find_answers(nothing)[1].startswith(
+        "What tying costs in all 3 layers cannot be forecast"
+    )
     assert "than the 1.8 nats per token" in find_answers(nothing)[1]
     many = tuple(dataclasses.replace(layers[0], number=place) for place in range(2, 9))
     found = find_answers(dataclasses.replace(mixed, layers=(layers[1], *many)))
     assert found[2].startswith("What tying costs in 7 layers cannot")
 
 
+FITS = (0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0)
+TOO_MANY = (0.4**0.5, 0.3**0.5, 0.2**0.5, 0.1**0.5)
+
+
 @pytest.mark.parametrize(
-    ("spectrum", "directions", "fits"),
+    ("spectra", "found"),
     [
-        ((0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0), 2, "fit into one tensor: 99 %"),
-        ((0.4**0.5, 0.3**0.5, 0.2**0.5, 0.1**0.5), 4, "do not fit into one tensor: 99 %"),
+        ((FITS, FITS), "in 6 of 6 heads: 99 % of what scores and outputs read of both lies in 2 "),
+        ((TOO_MANY, TOO_MANY), "in 0 of 6 heads: 99 % of what scores and outputs read of both "),
+        # The mean, 3 of 2 directions, would say that no head fits.
+        (
+            (FITS, TOO_MANY),
+            "in 3 of 6 heads: 99 % of what scores and outputs read of both lies in ",
+        ),
     ],
 )
-def test_room_is_counted_in_directions(
-    spectrum: tuple[float, ...], directions: int, fits: str
-) -> None:
-    analysis = with_heads(make_analysis(), spectrum=spectrum)
-    assert count_directions(analysis.layers[0]) == directions
-    sentence = find_answers(analysis)[-1]
-    assert sentence.startswith(f"The key and the value of a head {fits}")
-    assert sentence.endswith(f"lies in about {directions} directions, and one tensor has 2.")
+def test_room_is_counted_by_head(spectra: tuple[tuple[float, ...], ...], found: str) -> None:
+    analysis = make_analysis()
+    layers = tuple(
+        dataclasses.replace(
+            layer,
+            key_values=tuple(
+                dataclasses.replace(head, spectrum=spectrum)
+                for head, spectrum in zip(layer.key_values, spectra, strict=True)
+            ),
+        )
+        for layer in analysis.layers
+    )
+    directions = [count_directions(head) for head in layers[0].key_values]
+    assert directions == [2 if spectrum is FITS else 4 for spectrum in spectra]
+    sentence = find_answers(dataclasses.replace(analysis, layers=layers))[-1]
+    assert sentence.startswith(f"The key and the value of a head fit into one tensor {found}")
+    named = str(directions[0]) if len(set(directions)) == 1 else "2 to 4"
+    assert sentence.endswith(f"lies in {named} directions, and one tensor has 2.")
 
 
 def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
@@ -102,8 +123,25 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
         assert layer.explained == pytest.approx(1)
     mixed = make_analysis("QKV").layers[:1] + analysis.layers[1:]
     answers = find_answers(dataclasses.replace(analysis, layers=mixed))
-    assert "(mean of its layer)" in answers[0]
+    assert "(mean of the 1 layer with separate keys and values)" in answers[0]
+    assert answers[-2].startswith("The key and the value of a head fit into one tensor in ")
+    assert " of 4 heads:" in answers[-2]
     assert answers[-1] == "In 2 more layers key and value are one tensor already."
+
+
+def test_layers_with_one_tensor_are_not_counted_among_all() -> None:
+    separate = with_heads(make_analysis("QKV"), score_change=0.4, forecast=0.01).layers[:2]
+    shared = make_analysis("Q-K=V")
+    mixed = dataclasses.replace(shared, layers=(*separate, shared.layers[2]))
+    answers = find_answers(mixed)
+    assert "(mean of the 2 layers with separate keys and values)." in answers[0]
+    assert "in the 2 layers with separate keys and values together by 0.080." in answers[1]
+    for answer in find_answers(with_heads(mixed, score_change=3.0)):
+        assert "all 3 layers" not in answer
+        assert "every layer" not in answer
+    assert find_answers(with_heads(mixed, score_change=3.0))[1].startswith(
+        "What tying costs in the 2 layers with separate keys and values cannot be forecast"
+    )
 
 
 def test_caveats_follow_from_positions_and_tokens() -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from qkvary.analysis import measurement
-from qkvary.analysis.measurement import AnalysisSettings, analyze_network, analyze_windows
+from qkvary.analysis.measurement import analyze_network, analyze_windows
+from qkvary.analysis.settings import AnalysisSettings
 from qkvary.analysis.texts import read_windows
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
@@ -71,10 +72,39 @@ def test_text_is_read_up_to_the_limit_with_progress(settings: AnalysisSettings) 
     assert found.loss == pytest.approx(sum(losses) / 147)
 
 
+def read_state(network: LanguageModel) -> tuple[object, ...]:
+    return (
+        [module.training for module in network.modules()],
+        [(one.requires_grad, one.dtype, one.tolist()) for one in network.parameters()],
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_network_is_as_before(
+    dtype: torch.dtype, fails: bool, settings: AnalysisSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = make_network().to(dtype).train()
+    next(iter(network.stack.blocks)).eval()
+    network.embedding.requires_grad = True
+    before = read_state(network)
+    if fails:
+
+        def fail(*_arguments: object, **_options: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(measurement, "read_window", fail)
+        with pytest.raises(KeyboardInterrupt):
+            analyze_network(load(network), settings)
+    else:
+        assert analyze_network(load(network), settings).loss > 0
+    assert read_state(network) == before
+
+
 def test_half_precision_is_analyzed_in_float32(settings: AnalysisSettings) -> None:
-    network = make_network().to(torch.bfloat16)
-    assert analyze_network(load(network), settings).loss > 0
-    assert network.embedding.dtype == torch.float32
+    half = make_network().to(torch.bfloat16)
+    found = analyze_network(load(half), settings)
+    assert found == analyze_network(load(half.float()), settings)
 
 
 @pytest.mark.parametrize(

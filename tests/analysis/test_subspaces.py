@@ -16,6 +16,13 @@ from tests.reference import analysis as reference
 TOKENS = 23
 
 
+def joint_spectrum(head: HeadMoments) -> Tensor:
+    return subspaces.joint_spectrum(
+        head.keys @ subspaces.square_root(head.queries),
+        head.values @ subspaces.square_root(head.outputs),
+    )
+
+
 class Features(NamedTuple):
     """Keys, values and queries of all tokens, the output, and the moments made of them."""
 
@@ -76,9 +83,12 @@ def test_joint_spectrum_equals_the_reference(chosen: tuple[int, int, int]) -> No
     expected = reference.joint_spectrum(
         found.covariance, *found.weights, second, found.output @ found.output.T
     )
-    spectrum = subspaces.joint_spectrum(found.moments)
-    assert spectrum.numpy() == pytest.approx(expected[: len(spectrum)], abs=1e-8)
+    spectrum = joint_spectrum(found.moments)
     size = chosen[1]
+    missing = np.zeros(max(0, 2 * size - len(expected)))
+    assert spectrum.numpy() == pytest.approx(
+        np.concatenate((expected, missing))[: 2 * size], abs=1e-8
+    )
     assert subspaces.lost_share(spectrum, size) == pytest.approx(
         sum(value**2 for value in expected[size:]), abs=1e-8
     )
@@ -92,7 +102,7 @@ def test_one_tensor_is_wholly_alike() -> None:
     ) == pytest.approx(1)
     assert subspaces.explained_share(tied) == pytest.approx(1)
     assert subspaces.kernel_alignment(tied.keys, tied.values) == pytest.approx(1)
-    assert subspaces.lost_share(subspaces.joint_spectrum(tied), 3) == pytest.approx(0, abs=1e-12)
+    assert subspaces.lost_share(joint_spectrum(tied), 3) == pytest.approx(0, abs=1e-12)
 
 
 def test_zero_weights_have_nothing_in_common() -> None:
@@ -103,7 +113,7 @@ def test_zero_weights_have_nothing_in_common() -> None:
     assert subspaces.kernel_alignment(zero, moments.values) == 0
     assert subspaces.explained_share(moments._replace(values=zero)) == 0
     assert subspaces.explained_share(moments._replace(keys=zero)) == 0
-    spectrum = subspaces.joint_spectrum(moments._replace(keys=zero, values=zero))
+    spectrum = joint_spectrum(moments._replace(keys=zero, values=zero))
     assert subspaces.lost_share(spectrum, 3) == 0
 
 
@@ -119,30 +129,57 @@ def _draw(draws: torch.Generator) -> tuple[Tensor, Tensor]:
     return one, other
 
 
+FACTOR = torch.diag(torch.tensor([9.0, 3.0, 1.0, 1.0, 0.5], dtype=torch.float64))
+
+
 def test_chance_is_the_mean_of_random_weights_on_the_same_tokens() -> None:
-    factor = torch.diag(torch.tensor([9.0, 3.0, 1.0, 1.0, 0.5], dtype=torch.float64))
-    chance = subspaces.sample_chance(factor, 2, torch.Generator().manual_seed(5))
-    draws, found = torch.Generator().manual_seed(5), []
-    for _ in range(subspaces.SAMPLES):
-        drawn = torch.randn(5, 4, generator=draws, dtype=torch.float64).numpy()
-        keys, values = factor.numpy() @ drawn[:, :2], factor.numpy() @ drawn[:, 2:]
-        cosines = reference.principal_cosines(keys, values)
-        squares = [(keys.T @ values), keys.T @ keys, values.T @ values]
-        norms = [float(np.linalg.norm(square)) for square in squares]
+    weights = subspaces.draw_weights(5, 2, torch.Generator().manual_seed(5))
+    chance = subspaces.sample_chance(*(FACTOR @ weight for weight in weights))
+    found = []
+    for one, other in zip(*(weight.numpy() for weight in weights), strict=True):
+        keys, values = FACTOR.numpy() @ one, FACTOR.numpy() @ other
         basis = np.linalg.qr(keys)[0]
         explained = (np.linalg.norm(basis.T @ values) / np.linalg.norm(values)) ** 2
-        unit = np.eye(2)
-        spectrum = reference.joint_spectrum(
-            factor.numpy() ** 2, drawn[:, :2], drawn[:, 2:], unit, unit
-        )
-        found.append(
-            (
-                (cosines**2).mean(),
-                norms[0] ** 2 / (norms[1] * norms[2]),
-                explained,
-                (spectrum[2:] ** 2).sum(),
-            )
-        )
+        found.append(((reference.principal_cosines(keys, values) ** 2).mean(), explained))
+    assert len(found) == subspaces.SAMPLES
     assert tuple(chance) == pytest.approx(np.mean(found, axis=0))
     # Tokens that use few directions make any two weights look alike.
     assert chance.overlap > 2 / 5
+
+
+def test_read_chance_is_of_random_directions_with_the_own_singular_values() -> None:
+    weights = subspaces.draw_weights(5, 2, torch.Generator().manual_seed(5))
+    turned = [torch.linalg.qr(weight).Q for weight in weights]
+    scales = torch.tensor([[3.0, 0.5], [1.0, 0.2]], dtype=torch.float64)
+    chance = subspaces.sample_read_chance(
+        FACTOR @ turned[0], FACTOR @ turned[1], (scales[0], scales[1])
+    )
+    found = []
+    for keys, values in zip(*(one.numpy() for one in turned), strict=True):
+        moments = [np.diag(scale.numpy() ** 2) for scale in scales]
+        spectrum = reference.joint_spectrum(FACTOR.numpy() ** 2, keys, values, *moments)
+        seen, read = (
+            FACTOR.numpy() @ one @ np.diag(scale.numpy())
+            for one, scale in zip((keys, values), scales, strict=True)
+        )
+        norms = [np.linalg.norm(one) ** 2 for one in (seen.T @ read, seen.T @ seen, read.T @ read)]
+        found.append((norms[0] / np.sqrt(norms[1] * norms[2]), (spectrum[2:] ** 2).sum()))
+    assert tuple(chance) == pytest.approx(np.mean(found, axis=0))
+
+
+def test_random_weights_with_readers_of_few_directions_lose_what_chance_loses() -> None:
+    draws, channels = torch.Generator().manual_seed(1), 6
+    preferred = torch.diag(torch.logspace(0, -1, channels, dtype=torch.float64))
+    factor = torch.diag(torch.linspace(2, 0.5, 20, dtype=torch.float64))
+    found, expected = [], []
+    for _ in range(8):
+        weights = subspaces.draw_weights(20, channels, draws)
+        turned = [torch.linalg.qr(one).Q for one in subspaces.draw_weights(20, channels, draws)]
+        for key, value in zip(*(weight @ preferred for weight in weights), strict=True):
+            spectrum = subspaces.joint_spectrum(factor @ key, factor @ value)
+            found.append(subspaces.lost_share(spectrum, channels))
+            scales = torch.linalg.svdvals(key), torch.linalg.svdvals(value)
+            expected.append(
+                subspaces.sample_read_chance(factor @ turned[0], factor @ turned[1], scales).lost
+            )
+    assert np.mean(expected) == pytest.approx(np.mean(found), rel=0.05)

@@ -13,6 +13,7 @@ MODULES = (
     "qkvary",
     "qkvary.analysis.findings",
     "qkvary.analysis.results",
+    "qkvary.analysis.settings",
     "qkvary.api.costs",
     "qkvary.api.plans",
     "qkvary.api.variants",

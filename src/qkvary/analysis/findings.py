@@ -6,7 +6,7 @@ Never imports torch.
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
+from qkvary.analysis.results import KeyValueReading, LayerAnalysis, NetworkAnalysis
 from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
@@ -19,7 +19,7 @@ LARGE_FORECAST = 0.5
 ENERGY = 0.99
 MOST_NAMED = 6
 """The layers that are named one by one."""
-TOKENS_PER_CHANNEL = 10
+TOKENS_PER_INPUT_CHANNEL = 10
 """The tokens for each channel of the input below which its covariance is called uncertain."""
 
 
@@ -28,11 +28,16 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
     separate = [layer for layer in analysis.layers if not layer.is_shared]
     shared = len(analysis.layers) - len(separate)
     if not separate:
+        where = _all_layers(shared, shared)
         return (
-            f"Key and value are one tensor in {_all_layers(shared)}: nothing is left to tie.",
+            f"Key and value are one tensor in {where}: nothing is left to tie.",
             _say_asymmetry(analysis),
         )
-    found = [_say_likeness(separate), *_say_cost(separate, analysis), _say_room(separate)]
+    found = [
+        _say_likeness(separate, analysis),
+        *_say_cost(separate, analysis),
+        _say_room(separate),
+    ]
     if shared:
         found.append(f"In {count(shared, 'more layer')} key and value are one tensor already.")
     return tuple(found)
@@ -53,7 +58,7 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
             "Keys are rotated: one tensor for both then needs a map to the key before the "
             "rotation, which the query cannot absorb."
         )
-    if analysis.tokens < TOKENS_PER_CHANNEL * analysis.d_model:
+    if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
             f"The covariance of {analysis.d_model:,} channels is of {analysis.tokens:,} tokens. "
             "The figures of random weights have the same error; read more with --tokens."
@@ -70,14 +75,11 @@ def is_uncertain(layer: LayerAnalysis) -> bool:
     return layer.score_change > LARGE_SCORE_CHANGE or layer.forecast > LARGE_FORECAST
 
 
-def count_directions(layer: LayerAnalysis) -> float:
-    """Return how many directions hold 99 % of the energy of keys and values: a mean over heads."""
-    return fmean(
-        next(
-            (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
-            len(head.spectrum),
-        )
-        for head in layer.key_values
+def count_directions(head: KeyValueReading) -> int:
+    """Return how many directions hold 99 % of the energy of a key and a value."""
+    return next(
+        (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
+        len(head.spectrum),
     )
 
 
@@ -88,7 +90,7 @@ def _add_up(spectrum: Sequence[float]) -> Iterator[float]:
         yield total
 
 
-def _say_likeness(layers: Sequence[LayerAnalysis]) -> str:
+def _say_likeness(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> str:
     explained = fmean(layer.explained for layer in layers)
     chance = fmean(layer.explained_chance for layer in layers)
     difference = explained - chance
@@ -101,7 +103,7 @@ def _say_likeness(layers: Sequence[LayerAnalysis]) -> str:
     return (
         f"Keys and values are {verdict}: a linear map of the key gives {percent(explained, 0)} of "
         f"what the value adds to the output, random ones {percent(chance, 0)} (mean of "
-        f"{_all_layers(len(layers))})."
+        f"{_all_layers(len(layers), len(analysis.layers))})."
     )
 
 
@@ -109,7 +111,8 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
     trusted = [layer for layer in layers if not is_uncertain(layer)]
     lost = [layer for layer in layers if is_uncertain(layer)]
     is_whole = len(layers) > 1 and not lost
-    together = f"; in {_all_layers(len(layers))} together by {_say_sum(layers)}" * is_whole
+    where = _all_layers(len(layers), len(analysis.layers))
+    together = f"; in {where} together by {_say_sum(layers)}" * is_whole
     if trusted:
         yield (
             f"One tensor for key and value is forecast to raise the loss of {fixed(analysis.loss)} "
@@ -117,7 +120,7 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
             f"{together}."
         )
     if lost:
-        where = "every layer" if not trusted else _layers([layer.number for layer in lost])
+        where = _layers([layer.number for layer in lost]) if trusted else where
         most = max(layer.score_change for layer in lost)
         yield (
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
@@ -141,13 +144,20 @@ def _say_sum(layers: Sequence[LayerAnalysis]) -> str:
 
 
 def _say_room(layers: Sequence[LayerAnalysis]) -> str:
-    directions = fmean(map(count_directions, layers))
-    size = fmean(len(head.spectrum) / 2 for layer in layers for head in layer.key_values)
-    fits = "fit into one tensor" if directions <= size else "do not fit into one tensor"
+    heads = [head for layer in layers for head in layer.key_values]
+    directions = [count_directions(head) for head in heads]
+    sizes = [len(head.spectrum) // 2 for head in heads]
+    fitting = sum(used <= size for used, size in zip(directions, sizes, strict=True))
     return (
-        f"The key and the value of a head {fits}: {percent(ENERGY, 0)} of what scores and outputs "
-        f"read of both lies in about {directions:.0f} directions, and one tensor has {size:g}."
+        f"The key and the value of a head fit into one tensor in {fitting} of "
+        f"{count(len(heads), 'head')}: {percent(ENERGY, 0)} of what scores and outputs read of "
+        f"both lies in {_span(directions)} directions, and one tensor has {_span(sizes)}."
     )
+
+
+def _span(numbers: Sequence[int]) -> str:
+    least, most = min(numbers), max(numbers)
+    return str(least) if least == most else f"{least} to {most}"
 
 
 def _say_asymmetry(analysis: NetworkAnalysis) -> str:
@@ -168,7 +178,10 @@ def _nats(value: float) -> str:
     return "less than 0.0001" if 0 <= value < 1e-4 else real(value, 2)
 
 
-def _all_layers(number: int) -> str:
+def _all_layers(number: int, total: int) -> str:
+    """Name the layers with separate keys and values, or those of a network of one kind."""
+    if number < total:
+        return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"
 
 

@@ -60,7 +60,9 @@ class LayerStatistics:
         # Upper triangular, with F^T F the covariance.
         factor = torch.linalg.cholesky(moments.covariance()).mT.cpu()
         generator = torch.Generator().manual_seed(self.seed + self.number)
-        chance = subspaces.sample_chance(factor, size, generator)
+        weights = subspaces.draw_weights(len(factor), size, generator)
+        chance = subspaces.sample_chance(*(factor @ weight for weight in weights))
+        turned = tuple(factor @ torch.linalg.qr(weight).Q for weight in weights)
         output = self.attention.o_proj.weight.detach().cpu().double().mT.unflatten(0, (-1, size))
         outputs = (output @ output.mT).unflatten(0, (kv_heads, group)).sum(dim=1)
         queries = moments.query_moments().cpu().unflatten(0, (kv_heads, group))
@@ -78,6 +80,7 @@ class LayerStatistics:
                 curvature[head],
                 queries[head],
                 chance,
+                turned,
             )
             for head in range(kv_heads)
         )
@@ -90,15 +93,28 @@ def _compare(
     curvature: Tensor,
     queries: Tensor,
     chance: Chance,
+    turned: tuple[Tensor, ...],
 ) -> KeyValueReading:
-    """Return the figures of one KV head; ``queries`` are the moments of each of its query heads."""
+    """Return the figures of one KV head.
+
+    Args:
+        head: The KV head, counted from 0.
+        maps: The roles of the layer.
+        moments: What the tokens make of the head.
+        curvature: That of the loss by its keys and values.
+        queries: The moments of each of its query heads.
+        chance: The figures of random weights.
+        turned: F U of random orthonormal U, for keys and for values.
+    """
     keys, values, size = maps.key.weight[head].mT, maps.value.weight[head].mT, len(curvature) // 2
     ranks = [subspaces.orthonormal_basis(weight).shape[1] for weight in (keys, values)]
     weight_cosines = subspaces.principal_cosines(keys, values)
     token_cosines = subspaces.principal_cosines(moments.keys, moments.values)
-    seen = moments.keys @ subspaces.square_root(moments.queries)
-    read = moments.values @ subspaces.square_root(moments.outputs)
-    spectrum = subspaces.joint_spectrum(moments)
+    readers = [subspaces.square_root(one) for one in (moments.queries, moments.outputs)]
+    seen, read = moments.keys @ readers[0], moments.values @ readers[1]
+    spectrum = subspaces.joint_spectrum(seen, read)
+    scales = torch.linalg.svdvals(keys @ readers[0]), torch.linalg.svdvals(values @ readers[1])
+    read_chance = subspaces.sample_read_chance(turned[0], turned[1], scales)
     joint = torch.cat((moments.keys, moments.values), dim=1)
     tie = forecast_tie(joint.mT @ joint, curvature)
     changes = (queries * tie.key_error).sum(dim=(-2, -1))
@@ -111,13 +127,13 @@ def _compare(
         token_overlap=subspaces.mean_square(token_cosines),
         token_chance=chance.overlap,
         similarity=subspaces.kernel_alignment(seen, read),
-        similarity_chance=chance.similarity,
+        similarity_chance=read_chance.similarity,
         plain_similarity=subspaces.kernel_alignment(moments.keys, moments.values),
         explained=subspaces.explained_share(moments),
         explained_chance=chance.explained,
         spectrum=tuple(spectrum.tolist()),
         lost=subspaces.lost_share(spectrum, size),
-        lost_chance=chance.lost,
+        lost_chance=read_chance.lost,
         forecast=tie.forecast,
         score_change=float(changes.clamp(min=0).max().sqrt()),
     )

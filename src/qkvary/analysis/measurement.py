@@ -1,8 +1,8 @@
 """The analysis of a network on a text: one pass, in memory that does not grow with the text."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+import copy
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -12,48 +12,24 @@ from torch import Tensor
 from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import check_layers, read_window
 from qkvary.analysis.results import NetworkAnalysis
-from qkvary.analysis.texts import FEWEST_TOKENS, read_documents, read_windows
+from qkvary.analysis.settings import AnalysisSettings
+from qkvary.analysis.texts import read_documents, read_windows
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.storage.memory import require_memory
-from qkvary.text.ranges import check_seed
 
-DEFAULT_TOKENS = 10_240
 LONGEST_CONTEXT = 1024
 """The default of the context, where the network has more."""
 MAP_TOKENS = 48
 """The first tokens of the first window, whose attention is shown."""
-TOKENS_PER_CHANNEL = 4
+TOKENS_PER_HEAD_CHANNEL = 4
 """The fewest tokens for each channel of a head: with fewer, keys and values of random weights seem
 alike."""
 
 Progress = Callable[[int, int], None]
 """Called with the number of tokens read and the maximum."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisSettings:
-    """The text of an analysis, and how it is read."""
-
-    text: tuple[Path, ...]
-    """Files or folders of .txt and .jsonl."""
-    tokens: int = DEFAULT_TOKENS
-    """The maximum number of tokens to read."""
-    context: int | None = None
-    """The maximum tokens of a window; ``None`` for that of the network, at most 1,024."""
-    seed: int = 0
-    """Of random weights, drawn tokens and drawn keys."""
-
-    def __post_init__(self) -> None:
-        if not self.text:
-            raise ValueError("expected a text to read, got none")
-        for name in ("tokens", "context"):
-            count: int | None = getattr(self, name)
-            if count is not None and count < FEWEST_TOKENS:
-                raise ValueError(f"expected {name} of at least {FEWEST_TOKENS}, got {count}")
-        check_seed(self.seed)
 
 
 def _ignore_progress(_done: int, _total: int) -> None:
@@ -66,8 +42,9 @@ def analyze_network(
     """Analyze the attention layers of a language model.
 
     Args:
-        loaded: The network and its tokenizer. Its parameters are frozen, and those of half
-            precision become float32.
+        loaded: The network and its tokenizer. The network is as before after the analysis. One of
+            half precision is read as a copy in float32; any other is frozen and in evaluation mode
+            meanwhile.
         settings: The text.
         on_progress: Called after each window.
 
@@ -77,17 +54,19 @@ def analyze_network(
             query and key.
         ResourceError: if this machine has no memory for a window.
     """
-    network = _prepare(loaded.network)
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
-    context = _choose_context(network, settings)
-    documents = read_documents(settings.text)
-    windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
 
     def report(done: int) -> None:
         on_progress(done, settings.tokens)
 
-    return analyze_windows(network, windows, context=context, seed=settings.seed, on_window=report)
+    with _prepare(loaded.network) as network:
+        context = _choose_context(network, settings)
+        documents = read_documents(settings.text)
+        windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
+        return analyze_windows(
+            network, windows, context=context, seed=settings.seed, on_window=report
+        )
 
 
 def analyze_windows(
@@ -126,11 +105,11 @@ def analyze_windows(
         tokens, targets = tokens + len(window), targets + reading.targets
         loss += reading.loss
         on_window(tokens)
-    fewest = TOKENS_PER_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
+    fewest = TOKENS_PER_HEAD_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
         raise UsageError(
-            f"expected a text of at least {fewest:,} tokens, {TOKENS_PER_CHANNEL} for each channel "
-            f"of a head, got {tokens:,}"
+            f"expected a text of at least {fewest:,} tokens, {TOKENS_PER_HEAD_CHANNEL} for each "
+            f"channel of a head, got {tokens:,}"
         )
     return NetworkAnalysis(
         layers=tuple(layer.result() for layer in layers),
@@ -145,7 +124,9 @@ def analyze_windows(
     )
 
 
-def _prepare(network: LanguageModel) -> LanguageModel:
+@contextmanager
+def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
+    """Yield the network in evaluation mode and frozen, or its copy in float32; undo it after."""
     try:
         check_layers(network)
     except ValueError as error:
@@ -153,8 +134,17 @@ def _prepare(network: LanguageModel) -> LanguageModel:
     if device_of(network).type == "mps":
         raise UsageError("expected a device with float64, such as cpu or cuda, got mps")
     if network.embedding.dtype in (torch.float16, torch.bfloat16):
-        network.float()
-    return network.eval().requires_grad_(requires_grad=False)
+        yield copy.deepcopy(network).float().eval().requires_grad_(requires_grad=False)
+        return
+    modes = [(module, module.training) for module in network.modules()]
+    flags = [(parameter, parameter.requires_grad) for parameter in network.parameters()]
+    try:
+        yield network.eval().requires_grad_(requires_grad=False)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
 
 
 def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:

@@ -91,7 +91,7 @@ class KeyValueReading:
     similarity: float
     """CKA of keys as the queries see them and values as the output sees them."""
     similarity_chance: float
-    """That of two random weights and the same tokens, sampled."""
+    """That of random directions with the head's own singular values, as read, sampled."""
     plain_similarity: float
     """CKA of keys and values as they are, which changes with their basis."""
     explained: float
@@ -105,7 +105,7 @@ class KeyValueReading:
     """The share of its energy beyond the channels of one tensor: 0 if key and value are one, near
     1/2 if they have nothing in common."""
     lost_chance: float
-    """That of two random weights and the same tokens, sampled."""
+    """That of random directions with the head's own singular values, as read, sampled."""
     forecast: float
     """The rise of the loss, in nats per token, if one tensor serves key and value."""
     score_change: float

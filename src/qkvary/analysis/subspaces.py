@@ -5,6 +5,7 @@ output together without changing an output. Every figure here but plain CKA stay
 A constant added to all keys or values needs no cache, so that tokens are read around their mean.
 """
 
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -39,10 +40,15 @@ class Chance(NamedTuple):
 
     overlap: float
     """Of ``mean_square`` of the principal cosines."""
+    explained: float
+    """Of ``explained_share``, with M_o the unit matrix."""
+
+
+class ReadChance(NamedTuple):
+    """The values of random weights that are read as those of a head: means of samples."""
+
     similarity: float
     """Of ``kernel_alignment``."""
-    explained: float
-    """Of ``explained_share``."""
     lost: float
     """Of ``lost_share``."""
 
@@ -87,18 +93,29 @@ def explained_share(head: HeadMoments) -> float:
     return _norm(orthonormal_basis(head.keys).mT @ values) ** 2 / total if total else 0.0
 
 
-def joint_spectrum(head: HeadMoments) -> Float[Tensor, " values"]:
+def joint_spectrum(
+    seen: Float[Tensor, "*samples d_model head_dim"],
+    read: Float[Tensor, "*samples d_model head_dim"],
+) -> Float[Tensor, "*samples values"]:
     """Return the singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], both halves of equal energy.
 
     One tensor of r channels that serves as key and value gives the best approximation of rank r
     (Eckart and Young): what scores and outputs lose is the energy of the other singular values.
     Squares add up to 1.
+
+    Args:
+        seen: F W_K M_q^1/2, keys as the queries see them.
+        read: F W_V M_o^1/2, values as the output reads them.
     """
-    halves = (head.keys @ square_root(head.queries), head.values @ square_root(head.outputs))
-    scaled = [half / norm if (norm := _norm(half)) else half for half in halves]
-    values = torch.linalg.svdvals(torch.cat(scaled, dim=1))
-    total = float(values.square().sum()) ** 0.5
-    return values / total if total else values
+    least = torch.finfo(seen.dtype).tiny
+    halves = [
+        half / torch.linalg.matrix_norm(half, keepdim=True).clamp(min=least)
+        for half in (seen, read)
+    ]
+    values = torch.linalg.svdvals(torch.cat(halves, dim=-1))
+    values = values / torch.linalg.vector_norm(values, dim=-1, keepdim=True).clamp(min=least)
+    # Heads of more than d_model / 2 channels have fewer singular values than channels.
+    return torch.nn.functional.pad(values, (0, 2 * seen.shape[-1] - values.shape[-1]))
 
 
 def lost_share(spectrum: Float[Tensor, " values"], channels: int) -> float:
@@ -112,35 +129,55 @@ def square_root(matrix: Float[Tensor, "size size"]) -> Float[Tensor, "size size"
     return (vectors * values.clamp(min=0).sqrt()) @ vectors.mT
 
 
-def sample_chance(
-    factor: Float[Tensor, "d_model d_model"], channels: int, generator: torch.Generator
-) -> Chance:
-    """Return the figures of independent random weights on the same tokens.
+def draw_weights(
+    d_model: int, channels: int, generator: torch.Generator
+) -> tuple[Float[Tensor, "samples d_model channels"], Float[Tensor, "samples d_model channels"]]:
+    """Return pairs of weights with independent normal entries, in float64 on the CPU."""
+    shape = (SAMPLES, d_model, 2 * channels)
+    one, other = torch.randn(shape, generator=generator, dtype=torch.float64).chunk(2, dim=-1)
+    return one, other
 
-    The weights have independent normal entries; queries and outputs have the unit matrix as second
-    moment.
+
+def sample_chance(
+    keys: Float[Tensor, "samples d_model head_dim"],
+    values: Float[Tensor, "samples d_model head_dim"],
+) -> Chance:
+    """Return the figures of random weights on the same tokens.
 
     Args:
-        factor: F with F^T F the covariance of the layer input.
-        channels: Channels of a head.
-        generator: Draws the weights, on the CPU.
+        keys: F W_K of each random W_K.
+        values: F W_V of each random W_V.
     """
-    unit = torch.eye(channels, dtype=factor.dtype, device=factor.device)
-    found: list[Chance] = []
-    for _ in range(SAMPLES):
-        shape = (len(factor), 2 * channels)
-        drawn = torch.randn(shape, generator=generator, dtype=torch.float64)
-        keys, values = (factor @ drawn.to(factor)).chunk(2, dim=1)
-        head = HeadMoments(keys, values, unit, unit)
-        found.append(
-            Chance(
-                overlap=mean_square(principal_cosines(keys, values)),
-                similarity=kernel_alignment(keys, values),
-                explained=explained_share(head),
-                lost=lost_share(joint_spectrum(head), channels),
-            )
-        )
-    return Chance(*(sum(values) / len(values) for values in zip(*found, strict=True)))
+    unit = torch.eye(keys.shape[-1], dtype=keys.dtype)
+    heads = [HeadMoments(*pair, unit, unit) for pair in zip(keys, values, strict=True)]
+    return Chance(
+        overlap=fmean(mean_square(principal_cosines(head.keys, head.values)) for head in heads),
+        explained=fmean(map(explained_share, heads)),
+    )
+
+
+def sample_read_chance(
+    keys: Float[Tensor, "samples d_model directions"],
+    values: Float[Tensor, "samples d_model directions"],
+    scales: tuple[Float[Tensor, " directions"], Float[Tensor, " directions"]],
+) -> ReadChance:
+    """Return the figures of a head whose weights read random directions of the same input.
+
+    A random W_K beside the head's own M_q would depend on the basis of the head. So the random
+    matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
+    their place. The same holds for W_V M_o^1/2.
+
+    Args:
+        keys: F U of each matrix U of random orthonormal columns.
+        values: The same for values.
+        scales: The singular values of W_K M_q^1/2 and of W_V M_o^1/2.
+    """
+    seen, read = keys * scales[0], values * scales[1]
+    channels = seen.shape[-1]
+    return ReadChance(
+        similarity=fmean(map(kernel_alignment, seen, read)),
+        lost=fmean(lost_share(one, channels) for one in joint_spectrum(seen, read)),
+    )
 
 
 def _norm(matrix: Matrix) -> float:

@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from qkvary.analysis.settings import FEWEST_TOKENS
 from qkvary.data.documents import Document, FileDocuments
 from qkvary.data.sources import list_files
 from qkvary.data.tokenizers import Tokenizer
@@ -14,7 +15,6 @@ from qkvary.storage.errors import UsageError
 
 LETTERS_PER_TOKEN = 32
 """Letters that are encoded for each wanted token; a text whose tokens are longer is cut sooner."""
-FEWEST_TOKENS = 2
 
 
 def read_windows(

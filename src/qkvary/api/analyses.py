@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from qkvary.analysis.measurement import DEFAULT_TOKENS, AnalysisSettings, analyze_network
+from qkvary.analysis.measurement import analyze_network
 from qkvary.analysis.results import NetworkAnalysis
+from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count
 from qkvary.api.results import Result
@@ -23,8 +24,7 @@ def analyze(
 ) -> Result[NetworkAnalysis]:
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    Its parameters are frozen, and those of half precision become float32, if it is given as a
-    network.
+    A given network is as before after the analysis. Half precision is read as a copy in float32.
 
     Args:
         model: The name or path of a checkpoint, or what ``qk.load`` returned.

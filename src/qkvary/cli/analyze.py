@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import (
     Checkpoint,
@@ -57,7 +58,7 @@ def command(
     /,
     *,
     text: Texts,
-    tokens: Tokens = 10_240,
+    tokens: Tokens = DEFAULT_TOKENS,
     context: Context = None,
     seed: Seed = 0,
     tokenizer: CheckpointTokenizer = None,
@@ -73,7 +74,7 @@ def command(
     """
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
-    from qkvary.analysis.measurement import AnalysisSettings, analyze_network
+    from qkvary.analysis.measurement import analyze_network
     from qkvary.reports.analysis import analysis_report
     from qkvary.reports.files import check_target, write_report
 
