@@ -184,6 +184,7 @@ def test_transformers_that_is_missing_is_told_in_one_line(
         (["--batch", "0"], "expected --batch of at least 1, got 0"),
         (["--batch", "x"], "expected a whole number such as 1024, 32k or 1M, got 'x'"),
         (["--tokens", "256"], "expected contexts with room for a prompt before 256 new tokens"),
+        (["--seed", "9" * 23], "expected at most 9223372036854775807 for seed"),
         (["--rounds", "0"], "expected rounds of at least 1, got 0"),
         (["--variant", "Q=Q"], "Q=Q"),
         (["--d-model", "10", "--num-heads", "3"], "expected d_model divisible by num_heads"),

@@ -35,6 +35,7 @@ from qkvary.inference.benchmark.records import (
 )
 from qkvary.reports.decode import decode_report
 from qkvary.storage.errors import UsageError
+from qkvary.text.ranges import check_seed
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
@@ -213,8 +214,9 @@ def _make_question(
     """Return the question of the command line.
 
     Raises:
-        UsageError: for incompatible options or an unknown choice.
+        ValueError: for incompatible options, an unknown choice, or a seed out of its range.
     """
+    check_seed(network.seed)
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
     named = None if model is None or Path(model).exists() else canonical_name(model)
