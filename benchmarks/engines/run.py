@@ -30,7 +30,7 @@ from qkvary.nn.language_model import LanguageModel
 
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 TOLERANCE = 1e-5
-"""Of the largest logit, in 32 bits."""
+"""The largest accepted difference of logits in 32 bits, relative to the largest logit."""
 CHECKED, GREEDY = 40, 200
 HERE = Path(__file__).parent
 _BUFFER = re.compile(r"K \(f32\): +([0-9.]+) MiB, V \(f32\): +([0-9.]+) MiB")

@@ -1,4 +1,4 @@
-"""What the attention of a layer looks at, and how asymmetric it is, summed over windows."""
+"""Statistics of a layer's attention (entropy, distance, asymmetry), summed over windows."""
 
 import math
 

@@ -18,7 +18,7 @@ from qkvary.nn.role_maps import RoleMaps, make_role_maps
 
 
 class LayerStatistics:
-    """What is kept of one layer while a text is read."""
+    """The sums that are accumulated for one layer while a text is read."""
 
     def __init__(self, attention: Attention, number: int, seed: int) -> None:
         """Begin with nothing.

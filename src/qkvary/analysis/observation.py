@@ -1,4 +1,4 @@
-"""What every attention layer of a network reads and does on one window of text.
+"""Observes the inputs, scores and gradients of every attention layer on one window of text.
 
 One forward and one backward pass. Knows how to look at a layer; does not know what is made of it.
 """

@@ -42,7 +42,7 @@ class RankReading:
     columns: int
     """Columns."""
     found: EffectiveRank
-    """Of the weight."""
+    """The effective rank of the weight."""
     chance: EffectiveRank
     """The mean of random matrices with independent normal entries, sampled."""
 
@@ -54,11 +54,11 @@ class CosineReading:
     first: RoleName
     second: RoleName
     flattened: float | None
-    """Of the two matrices as vectors; None where one is zero."""
+    """The cosine of the two matrices as vectors; None where one is zero."""
     columns: float | None
     """The mean of the cosines of equal channels, each a vector of the layer's width."""
     heads: tuple[float | None, ...]
-    """Of each head's part as a vector, one value for each head of the weight with more heads."""
+    """The cosine of each head's part as a vector, for each head of the weight with more heads."""
     deviation: float
     """The standard deviation of the first two for independent random matrices; their mean is 0."""
     head_deviation: float

@@ -21,7 +21,7 @@ class AnalysisSettings:
     context: int | None = None
     """The maximum tokens of a window; ``None`` for that of the network, at most 1,024."""
     seed: int = 0
-    """Of random weights, drawn tokens and drawn keys."""
+    """The seed of random weights, drawn tokens and drawn keys."""
 
     def __post_init__(self) -> None:
         if not self.text:

@@ -1,4 +1,4 @@
-"""What keys and values have in common, whatever basis a head has.
+"""Measures of what keys and values share, independent of the basis of a head.
 
 Query and key of a head may change their basis together without changing a score, and value and
 output together without changing an output. Every figure here but plain CKA stays the same then.
@@ -39,18 +39,18 @@ class Chance(NamedTuple):
     """The values of two independent random weights on the same tokens: means of samples."""
 
     overlap: float
-    """Of ``mean_square`` of the principal cosines."""
+    """The mean of ``mean_square`` of the principal cosines."""
     explained: float
-    """Of ``explained_share``, with M_o the unit matrix."""
+    """The mean of ``explained_share``, with M_o the unit matrix."""
 
 
 class ReadChance(NamedTuple):
     """The values of random weights that are read as those of a head: means of samples."""
 
     similarity: float
-    """Of ``kernel_alignment``."""
+    """The mean of ``kernel_alignment``."""
     lost: float
-    """Of ``lost_share``."""
+    """The mean of ``lost_share``."""
 
 
 def principal_cosines(one: Matrix, other: Matrix) -> Float[Tensor, " angles"]:

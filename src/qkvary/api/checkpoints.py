@@ -1,4 +1,4 @@
-"""What a function takes as a model with weights: a checkpoint, or what ``qk.load`` returned."""
+"""Reads an argument that is a model with weights: a checkpoint, or the result of ``qk.load``."""
 
 from __future__ import annotations
 

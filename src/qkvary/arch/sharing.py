@@ -12,9 +12,9 @@ Source = Literal["q", "k", "v", "x", "q_rope", "k_rope"]
 ROLES: tuple[Role, ...] = get_args(Role)
 IDENTITY: Source = "x"
 QUERY_ROPE: Source = "q_rope"
-"""What decoupled rotary positions compare beside query and key: the queries' side."""
+"""The additional query channels of decoupled rotary positions."""
 KEY_ROPE: Source = "k_rope"
-"""The keys' side, one for all heads."""
+"""Their additional key channels, shared by all heads."""
 
 _LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 

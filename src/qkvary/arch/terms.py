@@ -74,7 +74,7 @@ class TermEntry:
     role: str | None = None
     """Query and key with it, as an equation, where it changes them."""
     key_value: str | None = None
-    """What key or value reads with it, as an equation of ``{source}`` and the role's letter."""
+    """The equation of key or value with it, from ``{source}`` and the role's letter."""
     is_symmetric: bool = True
     """Whether scores that are equal for (i, j) and (j, i) stay so."""
     before_scale: bool = False

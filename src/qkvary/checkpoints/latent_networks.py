@@ -20,7 +20,7 @@ from qkvary.nn.terms import KeyValueNorm
 
 Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
-"""What to do about a network that latent attention cannot express."""
+"""The advice for a network that latent attention cannot express."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:

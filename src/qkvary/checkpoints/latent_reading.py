@@ -46,7 +46,7 @@ class LatentSizes(NamedTuple):
 
 
 class _Form(NamedTuple):
-    """How heads make keys and values of the tensor."""
+    """The map from the shared tensor to the keys and values of heads."""
 
     kv_heads: int
     picks_blocks: bool

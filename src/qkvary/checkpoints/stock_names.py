@@ -36,7 +36,7 @@ class Row(NamedTuple):
     """Here, without sharing. With commas, the parts that it joins; empty where it is made of other
     tensors (``latent_networks``)."""
     change: Change = ""
-    """How the numbers differ."""
+    """The difference in layout or values."""
 
 
 def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:

@@ -1,1 +1,1 @@
-"""What can a network become? Rewrites of a network into another that computes the same."""
+"""Rewrites of a network into another that computes the same function."""

@@ -26,7 +26,7 @@ LARGEST_LAYER = 2**40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteOptions:
-    """What the user chose of a rewrite; each reads what has a meaning for it."""
+    """The options of a rewrite; each rewrite reads those that apply to it."""
 
     layer: int | None = None
     """The layer to change, the first being 1; ``None`` for every layer."""
@@ -91,7 +91,7 @@ class Rewritten:
     conditioning: tuple[Conditioning, ...] = ()
     """The matrices that were inverted."""
     notes: tuple[str, ...] = ()
-    """What else changed."""
+    """Other changes, one sentence each."""
 
 
 def make_draft(network: LanguageModel) -> Draft:

@@ -94,7 +94,7 @@ def _scaled(kind: NormKind, matrix: Tensor, scale: Tensor, epsilon: float) -> No
 
 
 class Transfer(NamedTuple):
-    """How near maps come to ``g(x + MLP(x))``, as relative L2 errors on new inputs."""
+    """Relative L2 errors of fitted maps against ``g(x + MLP(x))`` on new inputs."""
 
     linear: float
     """The best linear map."""

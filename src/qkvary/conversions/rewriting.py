@@ -21,7 +21,7 @@ _ROWS, _TOKENS = 2, 128
 
 
 class Difference(NamedTuple):
-    """How much the logits of two networks differ on the same tokens."""
+    """The difference between the logits of two networks on the same tokens."""
 
     dtype: str
     """The number format of both networks."""
@@ -35,7 +35,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewriting:
-    """What a rewrite made of a network."""
+    """The result of a rewrite."""
 
     name: str
     """The rewrite."""
@@ -56,7 +56,7 @@ class Rewriting:
     tokens: int
     """The tokens on which logits were compared."""
     notes: tuple[str, ...]
-    """What else changed."""
+    """Other changes, one sentence each."""
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:

@@ -183,7 +183,7 @@ class Attention(nn.Module):
 
     @property
     def key_value(self) -> RoleMaker:
-        """What makes key and value."""
+        """Computes key and value."""
         terms = self.terms
         norm = next((term for term in terms if isinstance(term, KeyValueNorm)), None)
         latent = next((term for term in terms if isinstance(term, Latent)), None)

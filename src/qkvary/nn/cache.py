@@ -21,7 +21,7 @@ from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 Claimed = Tensor | ClaimedCodes
-"""Where new entries are written: a buffer, or codes."""
+"""The destination of new entries: a buffer, or codes with scales."""
 
 
 DEFAULT_OPTIONS = CacheOptions()

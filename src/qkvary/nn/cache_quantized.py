@@ -25,10 +25,10 @@ from qkvary.nn.cache_codes import (
 
 
 class ClaimedCodes(NamedTuple):
-    """Where a caller that makes codes itself finds those stored and puts new ones."""
+    """Stored codes, with room for new ones that the caller quantises itself."""
 
     codes: Codes
-    """Of all tokens, with room for those that are to be quantised."""
+    """The codes of all tokens, with room for those that are to be quantised."""
     scales: Scales
     """The same."""
     newest: Entries
@@ -36,7 +36,7 @@ class ClaimedCodes(NamedTuple):
     closing: int
     """The first of the newest, to be quantised once the new ones are written."""
     bits: int
-    """Of a code."""
+    """The number of bits of a code."""
     group: int
     """Channels that share a scale."""
     block: int

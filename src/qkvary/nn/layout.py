@@ -68,7 +68,8 @@ class Layout:
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
         self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
-        """What hides keys from all queries alike; layouts of the same keys share it."""
+        """The additive mask of keys hidden from all queries, by dtype; shared by layouts of the
+        same keys."""
 
     @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:

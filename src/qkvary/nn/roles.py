@@ -21,7 +21,7 @@ Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class Roles(NamedTuple):
-    """What the softmax reads of stored tokens."""
+    """Key and value of the stored tokens, as the softmax reads them."""
 
     key: Float[Tensor, "batch kv_heads tokens head_dim"]
     """The key, rotated where the layer rotates it."""
@@ -40,9 +40,9 @@ class RoleMaker:
     projections: Mapping[Source, Projection]
     """Its learned projections."""
     norm: KeyValueNorm | None = None
-    """What normalises the tensor that key and value share."""
+    """The norm of the tensor that key and value share."""
     latent: Latent | None = None
-    """What expands it."""
+    """The up-projections of a latent."""
 
     def make_stored(self, x: Float[Tensor, "batch tokens d_model"]) -> Sources:
         """Return the sources that a cache keeps, as it keeps them."""

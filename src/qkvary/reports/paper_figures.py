@@ -30,7 +30,7 @@ class Records:
     where: Mapping[str, str]
     """Fields of the task that choose among its settings."""
     differs: str
-    """How the runs differ from the published ones, beyond their number; empty for not at all."""
+    """Differences between the runs and the published ones besides their number; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,7 +39,7 @@ class Printed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRecords:
-    """What is recorded of a study."""
+    """The records of a study."""
 
     study: Study
     curves: tuple[LearningCurve, ...] = ()

@@ -69,7 +69,7 @@ class GgufFile(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """How a type stores numbers."""
+    """The storage format of a tensor type."""
 
     number: int
     """Its number in files."""
@@ -251,7 +251,7 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 class _Entry(NamedTuple):
-    """What the header says about a tensor."""
+    """The description of a tensor in the header."""
 
     name: str
     shape: tuple[int, ...]

@@ -25,7 +25,7 @@ _PIECE_VALUES: Mapping[str, object] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""What our pieces are computed with; llama.cpp's values where a file has none."""
+"""The settings that our pieces support; llama.cpp's defaults where a file has none."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 

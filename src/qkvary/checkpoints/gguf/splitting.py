@@ -1,4 +1,4 @@
-"""How texts are cut before pairs are merged, by llama.cpp's names for it."""
+"""The pre-tokenizers that split texts before pairs are merged, by their names in llama.cpp."""
 
 import json
 from collections.abc import Mapping

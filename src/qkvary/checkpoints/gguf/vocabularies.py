@@ -32,7 +32,7 @@ PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")
 
 
 class TokenType(IntEnum):
-    """What a token is for llama.cpp."""
+    """The type of a token in llama.cpp."""
 
     NORMAL = 1
     UNKNOWN = 2
