@@ -11,6 +11,8 @@ from qkvary.nn.language_model import LanguageModel
 VARIANTS = {
     "QKV": None,
     "Q-K=V": "Q-K=V@decoupled-16@kv-norm",
+    "Q-GQA-4": "Q-GQA-4@decoupled-16@kv-norm",
+    "Q-GQA-2": "Q-GQA-2@decoupled-16@kv-norm",
     "Q-MQA": "Q-MQA@decoupled-16@kv-norm",
     "MLA": "Q-K=V@decoupled-16@latent-128@kv-norm",
 }
