@@ -47,7 +47,7 @@ def main() -> None:
         **machine(),
         transformers=package_version("transformers"),
         llama_cpp=LLAMA_CPP,
-        command=" ".join(sys.argv),
+        options={name: value for name, value in vars(options).items() if name != "env"},
         started=now(),
     )
     sizes = ("tiny",) if options.quick else options.sizes
