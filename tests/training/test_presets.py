@@ -57,7 +57,15 @@ PAPER_3 = {
     "gpt2-163m-untied": (163.01, 84.95),
     "gpt2-156m-identity-untied": (155.93, 77.88),
 }
-MODERN = {"lm-1m": 1, "lm-10m": 10, "lm-30m": 30, "lm-60m": 61, "lm-124m": 124, "lm-350m": 355, "lm-1b": 1010}
+MODERN = {
+    "lm-1m": 1,
+    "lm-10m": 10,
+    "lm-30m": 30,
+    "lm-60m": 61,
+    "lm-124m": 124,
+    "lm-350m": 355,
+    "lm-1b": 1010,
+}
 PORTABLE = [f"{name}-portable" for name in MODERN if name != "lm-1b"]
 
 
