@@ -9,6 +9,7 @@ from qkvary.costs.network import network_costs
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting, Study
 from qkvary.studies.why_studies import SIZES
+from qkvary.tasks.config import LanguageTaskConfig
 
 NAMES = ("why-skips", "why-weight-decay", "why-initialization", "why-query-map")
 
@@ -24,6 +25,7 @@ def test_sizes_are_those_of_the_protocol(name: str, protocol: str) -> None:
     study, size = load_study(name, protocol), SIZES[protocol]
     for setting in study.settings:
         network = network_of(setting)
+        assert isinstance(setting.task, LanguageTaskConfig)
         assert network.d_model == size.d_model
         assert network.num_layers == size.num_layers
         assert network.max_tokens == setting.task.sequence_length == size.context
