@@ -36,12 +36,12 @@ class Size:
 
 
 SIZES: Mapping[str, Size] = {
-    "small": Size(d_model=64, num_layers=4, num_heads=4, context=64, steps=240, learning_rate=4e-3),
+    "small": Size(d_model=64, num_layers=3, num_heads=4, context=64, steps=240, learning_rate=4e-3),
     "large": Size(
         d_model=256, num_layers=4, num_heads=16, context=128, steps=800, learning_rate=2e-3
     ),
 }
-"""The protocols of these studies; a run takes 12 seconds or some minutes of one thread."""
+"""The protocols of these studies; a run takes ten seconds or some minutes of one thread."""
 
 STD = 0.06
 """Initial deviation of weights, that of ``small_network``."""
