@@ -122,11 +122,11 @@ def across(variants: tuple[str, ...], setting: str, reference: str) -> list[Cros
     ]
 
 
-def describe_size(size: Size) -> str:
+def describe_size(size: Size, *, positions: str = "rotary positions on all channels") -> str:
     """Return network, text and training in one sentence."""
     return (
         f"English novels by the byte, rows of {size.context}; {size.num_layers} layers of "
-        f"{size.d_model} channels and {size.num_heads} heads, rotary positions on all channels, "
+        f"{size.d_model} channels and {size.num_heads} heads, {positions}, "
         f"{size.steps:,} steps of {POSITIONS_PER_STEP:,} bytes at the learning rate "
         f"{size.learning_rate:g}, AdamW that decays all parameters of all variants alike."
     )

@@ -11,7 +11,12 @@ from qkvary.studies.study import Setting, Study
 from qkvary.studies.why_studies import SIZES
 from qkvary.tasks.config import LanguageTaskConfig
 
-NAMES = ("why-skips", "why-weight-decay", "why-initialization", "why-query-map")
+NAMES = (
+    "why-skips",
+    "why-weight-decay",
+    "why-initialization",
+    "why-query-map",
+)
 
 
 def network_of(setting: Setting) -> LanguageModelConfig:
