@@ -428,20 +428,42 @@ class Study:
             for cell in cells
         )
 
+    def count_runs(self) -> int:
+        """Return the number of runs, without building the network of each.
+
+        A run that occurs in several settings counts once.
+        """
+        baseline = parse_label(self.baseline)
+        found: dict[Any, set[str]] = {}
+        for setting in self.settings:
+            network, trainings = setting.network.with_variant(baseline), self._trainings(setting)
+            for label in self.variants_of(setting):
+                if setting.equal_parameters:
+                    own = setting.network_of(parse_label(label), baseline)
+                    network = own.with_variant(baseline)
+                found.setdefault((setting.task, network, trainings), set()).add(label)
+        rates = len(self.learning_rates or (1,))
+        return sum(map(len, found.values())) * rates * len(self.seeds)
+
+    def _trainings(self, setting: Setting) -> tuple[TrainingConfig, ...]:
+        """Return the training of a setting with each learning rate."""
+        optimizer = setting.training.optimizer
+        return tuple(
+            replace(setting.training, optimizer=replace(optimizer, learning_rate=rate))
+            for rate in self.learning_rates or (optimizer.learning_rate,)
+        )
+
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
-        rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
+        trainings = self._trainings(setting)
         baseline = parse_label(self.baseline)
         for label in self.variants_of(setting):
-            variant = parse_label(label)
             try:
-                network = setting.network_of(variant, baseline)
+                network = setting.network_of(parse_label(label), baseline)
             except ValueError as error:
                 raise ValueError(
                     f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"
                 ) from error
-            for rate in rates:
-                optimizer = replace(setting.training.optimizer, learning_rate=rate)
-                training = replace(setting.training, optimizer=optimizer)
+            for training in trainings:
                 run = RunConfig(
                     task=setting.task,
                     network=network,
@@ -452,9 +474,9 @@ class Study:
                 )
                 yield Cell(
                     setting=setting.name,
-                    variant=format_label(variant),
+                    variant=label,
                     seed=seed,
-                    learning_rate=rate,
+                    learning_rate=training.optimizer.learning_rate,
                     run=run,
                     keep_network=setting.keep_networks,
                 )
