@@ -18,7 +18,7 @@ from qkvary.training.config import RunConfig
 STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 """The message when a training or a study is interrupted."""
 MessageKind = Literal[
-    "ready", "started", "progress", "ended", "elsewhere", "waiting", "note", "fatal"
+    "ready", "started", "progress", "ended", "elsewhere", "given_up", "waiting", "note", "fatal"
 ]
 
 
@@ -55,8 +55,9 @@ class WorkerMessage:
     """A message from a worker."""
 
     kind: MessageKind
-    """``elsewhere``: another runner has completed the run; ``waiting``: other processes hold all
-    remaining runs; ``fatal``: no run can continue, for example because the disk is full."""
+    """``elsewhere``: another runner has completed the run; ``given_up``: it crashed too many
+    processes, and the runner should record that; ``waiting``: other processes hold all remaining
+    runs; ``fatal``: no run can continue, for example because the disk is full."""
     cell: int = -1
     """Number of the run in the job."""
     text: str = ""

@@ -30,13 +30,14 @@ from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.signals import handle_endings, leave_terminal
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.running.work_loop import MAX_CRASHES
 from qkvary.studies.running.worker_process import WorkerProcess, describe_end
 from qkvary.studies.study import Cell, Study
 
 WORKER_MODULE = "qkvary.studies.running.worker"
-MAX_CRASHES = 3
-"""A run that crashes more workers than this counts as failed."""
+CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
+"""Attempts to claim a run after a crash, and seconds between them."""
 MAX_FAILED_STARTS = 3
 """After this many consecutive workers that crash before they are ready, the runner aborts."""
 
@@ -157,7 +158,6 @@ class _Runner:
         self.workers: list[WorkerProcess] = []
         self.selector = selectors.DefaultSelector()
         self.remaining: dict[int, Cell] = {}
-        self.crashes: Counter[int] = Counter()
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
         self.executed = self.failed_starts = self.started_workers = self.signal = 0
@@ -250,6 +250,10 @@ class _Runner:
         if self.signal:
             for worker in self.workers:
                 worker.kill()
+                claim = None if worker.cell is None else self.try_claim(worker.cell)
+                if claim is not None:
+                    # It was killed on purpose, which is no crash.
+                    claim.release()
             self.display.close()
             os._exit(128 + number)
         self.signal = number
@@ -343,25 +347,46 @@ class _Runner:
             self.start_worker()
 
     def record_crash(self, worker: WorkerProcess, number: int, end: str) -> None:
-        """Count a crash, and record the run as failed after too many."""
+        """Report a crash, and record the run as failed after too many."""
         cell = self.cells[number]
-        self.crashes[number] += 1
         crash = f"{cell.title}: worker {worker.number} (process {worker.pid}) crashed with {end}"
-        if self.crashes[number] <= MAX_CRASHES:
+        claim = self.try_claim(number)
+        if claim is None or claim.deaths <= MAX_CRASHES:
+            if claim is not None:
+                claim.release(keep_deaths=True)
             self.note(f"{crash}; another worker resumes the run")
             return
+        self.note(f"{crash}, the {claim.deaths}th time; the run counts as failed")
         tail = f"\n{worker.tail}" if worker.tail else ""
-        message = f"this run crashed {self.crashes[number]} workers, the last with {end}{tail}"
-        try:
-            claim = self.store.claim(cell.run_key, run_identity(cell.run))
-        except BusyError:
-            return
-        if claim is None:
-            return
-        record = make_record(cell, status="failed", started=now(), message=message)
-        claim.finish(record)
-        self.note(f"{crash}, the {self.crashes[number]}th time; the run counts as failed")
+        self.record_failure(number, claim, f"the last with {end}{tail}")
+
+    def try_claim(self, number: int) -> Claim | None:
+        """Claim a run whose owner died; None if it is done, or another process resumes it."""
+        cell = self.cells[number]
+        for _ in range(CLAIM_ATTEMPTS):
+            try:
+                return self.store.claim(cell.run_key, run_identity(cell.run))
+            except BusyError:
+                # A worker may only look at the run, or be about to give it up.
+                time.sleep(CLAIM_SECONDS)
+        return None
+
+    def record_failure(self, number: int, claim: Claim, reason: str) -> None:
+        """Record a run as failed that crashed too many processes."""
+        crashed = f"this run crashed {claim.deaths} workers"
+        message = ", ".join(filter(None, (crashed, reason)))
+        cell = self.cells[number]
+        claim.finish(make_record(cell, status="failed", started=now(), message=message))
         self.record_end(number, "failed", seconds=None)
+
+    def give_up(self, message: WorkerMessage) -> None:
+        """Record a run that a worker gave up, unless the end of ours tells more."""
+        if any(worker.cell == message.cell for worker in self.workers):
+            return
+        claim = self.try_claim(message.cell)
+        if claim is not None:
+            self.note(f"{self.cells[message.cell].title} crashed too often; it counts as failed")
+            self.record_failure(message.cell, claim, message.text)
 
     # ---- message
 
@@ -383,6 +408,8 @@ class _Runner:
             self.abort(message.code, message.text)
         elif message.kind == "elsewhere":
             self.handle_elsewhere(message.cell)
+        elif message.kind == "given_up":
+            self.give_up(message)
         else:
             worker.cell = None
             self.executed += 1

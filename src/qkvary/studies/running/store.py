@@ -11,7 +11,7 @@ store at once. Torch-free.
                                       network/             the trained network, if it is kept
                                       MANIFEST.json        sizes and digests of all files
                                       record.json          the result; written last
-                                      run.lock             the owner
+                                      run.lock             the owner, and owners that died
                                       checkpoints/         until the run is done
                                       damaged-1/           damaged files, if there were any
 """
@@ -35,6 +35,7 @@ from qkvary.storage.durable import (
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.paths import StrPath, read_path
@@ -187,7 +188,7 @@ class Store:
         """
         directory = self.directory(key)
         make_directory(directory)
-        lock = OwnerLock(directory / LOCK_NAME)
+        lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
         try:
             # After locking: another process may have finished the run just before.
             problem = self.find_damage(key)
@@ -224,6 +225,11 @@ def clean_up(directory: Path) -> None:
     clean_leftovers(directory)
     if (directory / CHECKPOINTS_NAME).exists():
         remove_dir(directory / CHECKPOINTS_NAME)
+
+
+def _newest_checkpoint(directory: Path) -> str:
+    steps = stored_steps(directory / CHECKPOINTS_NAME)
+    return f"step {steps[0]}" if steps else ""
 
 
 def _config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -284,6 +290,11 @@ class Claim:
         """The run's folder."""
         return self.store.directory(self.key)
 
+    @property
+    def deaths(self) -> int:
+        """Earlier owners that died since the run was last released or had a checkpoint."""
+        return self.lock.deaths
+
     def restart(self) -> Path:
         """Quarantine log and checkpoints of a run whose checkpoints are all damaged.
 
@@ -323,6 +334,10 @@ class Claim:
             clean_up(directory)
         self.release()
 
-    def release(self) -> None:
-        """Release the run; its log and checkpoints remain."""
-        self.lock.release()
+    def release(self, *, keep_deaths: bool = False) -> None:
+        """Release the run; its log and checkpoints remain.
+
+        Args:
+            keep_deaths: Whether the next owner should still know of the deaths.
+        """
+        self.lock.release(keep_deaths=keep_deaths)

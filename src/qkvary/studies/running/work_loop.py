@@ -27,6 +27,8 @@ from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 
+MAX_CRASHES = 3
+"""A run that crashes more processes than this without progress counts as failed."""
 POLL_SECONDS = 0.5
 """Seconds between checks of runs that other processes hold."""
 
@@ -130,11 +132,21 @@ class Worker:
         if state == "open":
             with suppress(BusyError):
                 claim = self._store.claim(key, run_identity(cell.run))
+                if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
+                    return self._give_up(number, claim)
                 if claim is not None:
                     return self._made(number, claim)
             if self._store.state(key) != "done":
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
+        return True
+
+    def _give_up(self, number: int, claim: Claim) -> bool:
+        """Leave the run to the runner, which may know why it crashed."""
+        owner = claim.lock.last_owner
+        text = "" if owner is None else f"the last was {owner}"
+        claim.release(keep_deaths=True)
+        self._send(WorkerMessage(kind="given_up", cell=number, text=text))
         return True
 
     def _made(self, number: int, claim: Claim) -> bool:
