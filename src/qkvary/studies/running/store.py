@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -35,7 +36,6 @@ from qkvary.storage.durable import (
 from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.journal import parse_journal
 from qkvary.storage.jsonvalues import encode
-from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.paths import StrPath, read_path
