@@ -12,6 +12,8 @@ from qkvary.storage.errors import QkvaryError
 from qkvary.storage.paths import StrPath
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.executors.catalog import load_executor
+from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
@@ -25,6 +27,8 @@ def run_study(
     out: StrPath = "runs",
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
+    executor: str = "local",
+    cluster: ClusterOptions | None = None,
     retry_failed: bool = False,
     quiet: bool = False,
 ) -> Result[Summary]:
@@ -37,6 +41,9 @@ def run_study(
         out: The folder of runs.
         seeds: Other seeds than the study's.
         workers: Worker processes; by default one for each processor.
+        executor: ``"local"`` for worker processes of this machine, ``"ray"`` for tasks of a running
+            Ray cluster, ``"slurm"`` for jobs of a queue.
+        cluster: Options of the executor.
         retry_failed: Run failed runs again.
         quiet: Print no progress.
 
@@ -50,7 +57,12 @@ def run_study(
         check_number_of_seeds(len(several))
         chosen = replace(chosen, seeds=tuple(several))
     store = Store(out)
-    options = RunnerOptions(workers=workers, retry_failed=retry_failed, quiet=quiet)
+    options = RunnerOptions(
+        workers=workers,
+        retry_failed=retry_failed,
+        quiet=quiet,
+        executor=load_executor(executor, cluster or ClusterOptions(), store.path),
+    )
     runs = run(chosen, store, options)
     if runs.message:
         raise QkvaryError(

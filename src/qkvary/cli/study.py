@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
+from qkvary.cli._cluster_options import DEFAULT_PLACEMENT, Placement
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_PART,
@@ -57,6 +58,7 @@ def command(
     *,
     part: Part = DEFAULT_PART,
     workers: Workers = None,
+    placement: Placement = DEFAULT_PLACEMENT,
     out: Out = DEFAULT_OUT,
     strict: Strict = False,
     retry_failed: RetryFailed = False,
@@ -68,10 +70,15 @@ def command(
     Finished runs are not run again; a stopped study resumes where it stopped.
     """
     chosen, store = choose_study(study, part), Store(out)
-    options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
     if dry_run:
         _print_plan(chosen, store, workers or os.cpu_count() or 1, json_output=json_output)
         return 0
+    options = RunnerOptions(
+        workers=workers,
+        strict=strict,
+        retry_failed=retry_failed,
+        executor=placement.load(out),
+    )
     screen = console(sys.stderr)
     folder = report_folder(chosen.name, out)
     page = folder / "report.html"

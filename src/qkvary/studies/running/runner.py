@@ -1,7 +1,7 @@
-"""Runs a study: starts workers, shows progress, replaces crashed workers. Torch-free.
+"""Runs a study: finds the runs that are left, and has them executed. Torch-free.
 
-The workers claim runs from the store by themselves, so a second runner on the same store, on this
-machine or another, shares the work.
+Workers, and tasks of a cluster, claim runs from the store by themselves, so a second runner on the
+same store, on this machine or another, shares the work.
 """
 
 import os
@@ -13,6 +13,8 @@ from rich.console import Console
 
 from qkvary.storage.errors import NewerFormatError
 from qkvary.studies.running.data_sets import prepare_sets
+from qkvary.studies.running.executors.contract import Executor
+from qkvary.studies.running.executors.supervision import ClusterTasks
 from qkvary.studies.running.ledger import Ledger, RunSummary
 from qkvary.studies.running.live import Display, LiveDisplay, PlainDisplay, ProgressView
 from qkvary.studies.running.local_workers import LocalWorkers
@@ -41,6 +43,8 @@ class RunnerOptions:
     """Whether to print nothing."""
     worker_module: str = WORKER_MODULE
     """The program of the workers."""
+    executor: Executor | None = None
+    """Submits the runs to a cluster; None for worker processes of this machine."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -91,7 +95,10 @@ def run_cells(
         cells=ledger.cells,
         checkpoint_seconds=chosen.checkpoint_seconds,
     )
-    workers = LocalWorkers(ledger, job, workers=chosen.workers, module=chosen.worker_module)
+    if chosen.executor is None:
+        workers = LocalWorkers(ledger, job, workers=chosen.workers, module=chosen.worker_module)
+    else:
+        workers = ClusterTasks(ledger, job, chosen.executor)
 
     def handle_signal(number: int, _frame: FrameType | None) -> None:
         if ledger.signal:
@@ -109,7 +116,7 @@ def run_cells(
         ledger.display.close()
 
 
-def _execute(ledger: Ledger, workers: LocalWorkers, *, retry_failed: bool) -> None:
+def _execute(ledger: Ledger, workers: LocalWorkers | ClusterTasks, *, retry_failed: bool) -> None:
     try:
         ledger.find_open_runs(retry_failed=retry_failed)
     except NewerFormatError as error:
