@@ -19,6 +19,7 @@ from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study, check_number_of_seeds
 from qkvary.text.names import count
+from qkvary.training.trackers import TrackerName
 
 
 def run_study(
@@ -29,6 +30,7 @@ def run_study(
     workers: int | None = None,
     executor: str = "local",
     cluster: ClusterOptions | None = None,
+    log: TrackerName | None = None,
     retry_failed: bool = False,
     quiet: bool = False,
 ) -> Result[Summary]:
@@ -44,6 +46,8 @@ def run_study(
         executor: ``"local"`` for worker processes of this machine, ``"ray"`` for tasks of a running
             Ray cluster, ``"slurm"`` for jobs of a queue.
         cluster: Options of the executor.
+        log: A tracker that gets a copy of the logs: ``"tensorboard"``, ``"trackio"`` or
+            ``"wandb"``.
         retry_failed: Run failed runs again.
         quiet: Print no progress.
 
@@ -61,6 +65,7 @@ def run_study(
         workers=workers,
         retry_failed=retry_failed,
         quiet=quiet,
+        tracker=log,
         executor=load_executor(executor, cluster or ClusterOptions(), store.path),
     )
     runs = run(chosen, store, options)

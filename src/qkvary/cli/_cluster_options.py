@@ -1,23 +1,17 @@
 """The options that choose and configure an executor."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.catalog import EXECUTORS, LOCAL, load_executor
+from qkvary.studies.running.executors.catalog import ExecutorName, load_executor
 from qkvary.studies.running.executors.contract import ClusterOptions
 
 if TYPE_CHECKING:
     from qkvary.studies.running.executors.contract import Executor
-
-
-def complete_executor(_context: object) -> Iterator[str]:
-    """Yield the names of executors, for the shell."""
-    yield from EXECUTORS
 
 
 @Parameter(name="*")
@@ -26,13 +20,12 @@ class Placement:
     """Where runs are executed."""
 
     executor: Annotated[
-        str,
+        ExecutorName,
         Parameter(
-            help="local: worker processes of this machine; ray: tasks of a running Ray cluster; "
-            "slurm: jobs of a queue.",
-            completer=complete_executor,
+            help="Worker processes of this machine, tasks of a running Ray cluster, or jobs of a "
+            "Slurm queue."
         ),
-    ] = LOCAL
+    ] = "local"
     address: Annotated[
         str | None,
         Parameter(help="ray: address of the cluster; RAY_ADDRESS or this machine if not given."),

@@ -15,6 +15,7 @@ from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_PART,
     Json,
+    Log,
     Out,
     Part,
     StudyName,
@@ -59,6 +60,7 @@ def command(
     part: Part = DEFAULT_PART,
     workers: Workers = None,
     placement: Placement = DEFAULT_PLACEMENT,
+    log: Log = None,
     out: Out = DEFAULT_OUT,
     strict: Strict = False,
     retry_failed: RetryFailed = False,
@@ -77,6 +79,7 @@ def command(
         workers=workers,
         strict=strict,
         retry_failed=retry_failed,
+        tracker=log,
         executor=placement.load(out),
     )
     screen = console(sys.stderr)

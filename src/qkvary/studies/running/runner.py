@@ -23,6 +23,7 @@ from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
+from qkvary.training.trackers import TrackerName, require_tracker
 
 WORKER_MODULE = "qkvary.studies.running.worker"
 
@@ -43,12 +44,15 @@ class RunnerOptions:
     """Whether to print nothing."""
     worker_module: str = WORKER_MODULE
     """The program of the workers."""
+    tracker: TrackerName | None = None
+    """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
     """Submits the runs to a cluster; None for worker processes of this machine."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
+        require_tracker(self.tracker)
 
 
 def run_study(
@@ -94,6 +98,8 @@ def run_cells(
         store=store.path.absolute(),
         cells=ledger.cells,
         checkpoint_seconds=chosen.checkpoint_seconds,
+        tracker=chosen.tracker,
+        project=name,
     )
     if chosen.executor is None:
         workers = LocalWorkers(ledger, job, workers=chosen.workers, module=chosen.worker_module)

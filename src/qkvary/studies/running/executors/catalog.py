@@ -2,15 +2,15 @@
 
 import importlib
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import ClusterOptions, Executor
 from qkvary.text.names import suggest
 
-LOCAL = "local"
-"""The name of the worker processes of this machine, which need no executor."""
-EXECUTORS = (LOCAL, "ray", "slurm")
+ExecutorName = Literal["local", "ray", "slurm"]
+"""``local`` stands for the worker processes of this machine, which need no executor."""
+EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 
 
 def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
@@ -26,7 +26,7 @@ def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor 
     """
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
-    if name == LOCAL:
+    if name == "local":
         return None
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")
     return module.open_executor(options, folder)

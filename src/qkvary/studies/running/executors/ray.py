@@ -67,11 +67,13 @@ class RayExecutor:
                 logging_level="ERROR",
                 runtime_env={"env_vars": environment},
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except ConnectionError as error:
             raise UsageError(
-                f"expected a running Ray cluster, got {address}: {error}; start one with `ray "
-                "start --head`, or give its --address"
+                f"no Ray cluster answers at {address!r}: start one with `ray start --head`, or "
+                "give its --address"
             ) from error
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
 
     def needs(self, cell: Cell) -> Resources:
         """Return what a run needs of a node."""
@@ -93,6 +95,8 @@ class RayExecutor:
     def collect(self, seconds: float) -> Sequence[Ending]:
         """Return the tasks that have ended."""
         waiting = list(self._tasks)
+        if not waiting:
+            return []
         ended, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
         return [self._end(one) for one in ended]
 
@@ -101,7 +105,8 @@ class RayExecutor:
         try:
             return Ending(task=task, messages=read_messages(self._ray.get(reference)))
         except self._ray.exceptions.RayError as error:
-            return Ending(task=task, error=str(error).strip().splitlines()[-1])
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            return Ending(task=task, error=said[-1])
 
     def cancel(self) -> None:
         """Interrupt the tasks that are executed, and drop the others."""

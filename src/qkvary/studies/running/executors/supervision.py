@@ -117,7 +117,7 @@ class ClusterTasks:
         self._executor.cancel()
         deadline = time.monotonic() + CHECKPOINT_SECONDS
         open_runs = set(ledger.remaining)
-        while open_runs and time.monotonic() < deadline:
+        while self._left and open_runs and time.monotonic() < deadline:
             for ending in self._executor.collect(POLL_SECONDS):
                 self._handle(ending)
             is_running = {n for n in open_runs if self._is_running(n)}
