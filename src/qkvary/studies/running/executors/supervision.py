@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from qkvary.storage.durable import atomic_write_file, make_directory, remove_file
 from qkvary.storage.errors import ResourceError
+from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.running.executors.contract import Ending, Executor, Resources, Task
 from qkvary.studies.running.ledger import Ledger
 from qkvary.studies.running.messages import STOPPING, Job
@@ -47,6 +48,9 @@ class ClusterTasks:
         """Execute all runs that are left, until a signal or an error ends it."""
         ledger = self._ledger
         make_directory(self._job.store)
+        file_system = find_file_system(self._job.store)
+        if file_system is not None and file_system.lock_problem:
+            ledger.note(file_system.lock_problem)
         atomic_write_file(self._marker, b"")
         try:
             self._submit(ledger.remaining)
