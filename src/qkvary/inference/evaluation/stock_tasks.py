@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from lm_eval.evaluator import simple_evaluate
+from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import measure_accuracy
-from qkvary.inference.evaluation.harness import NetworkLM, be_quiet, require_any_text
+from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import near_names
@@ -83,23 +83,26 @@ def evaluate_stock_tasks(
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
         try:
-            results: Any = simple_evaluate(
-                lm,
-                tasks=list(names),
-                num_fewshot=fewshot,
-                limit=limit,
-                # Its standard errors by resampling start a process per core.
-                bootstrap_iters=0,
-                log_samples=True,
-                task_manager=manager,
-            )
+            tasks = manager.load(list(names))
+            for task in tasks["tasks"].values():
+                _set_shots(task, fewshot)
+            # Its standard errors by resampling would start a process per core.
+            results = evaluate(lm, tasks, limit=limit, bootstrap_iters=0, log_samples=True)
         except (OSError, ValueError, ImportError, RuntimeError) as error:
             said = str(error).strip().splitlines() or [type(error).__name__]
             raise UsageError(
                 f"lm-eval cannot evaluate {', '.join(names)}: {said[0]}; data sets are downloaded "
                 "from the hub unless they are in its cache"
             ) from error
-    return {name: _read_score(results, name) for name in results["results"]}
+    found = cast("Mapping[str, Any]", results)
+    return {name: _read_score(found, name) for name in found["results"]}
+
+
+def _set_shots(task: Any, fewshot: int | None) -> None:
+    """Set the solved examples; a task that is made for none keeps none, as lm-eval does."""
+    if fewshot is not None and task.get_config("num_fewshot") != 0:
+        task.set_config(key="num_fewshot", value=fewshot)
+    task.set_fewshot_seed(seed=SHOT_SEED)
 
 
 def _read_score(results: Mapping[str, Any], name: str) -> StockScore:
