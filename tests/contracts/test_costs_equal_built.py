@@ -25,6 +25,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
+    BIDIRECTIONAL,
     DECISIVE,
     EVERY_LABEL,
     LABELS,
@@ -124,7 +125,7 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
-@variant_values("label", EVERY_LABEL)
+@variant_values("label", BIDIRECTIONAL)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])

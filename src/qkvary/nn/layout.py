@@ -53,6 +53,8 @@ class Layout:
         self.device = device
         self.attention_mask = attention_mask
         self.document_ids = document_ids
+        self.document_before: Tensor | None = None
+        """The document of the last token before the first key, where a call goes on."""
         for name, tensor in (
             ("attention_mask", attention_mask),
             ("positions", positions),
@@ -123,7 +125,7 @@ class Layout:
             return self
         if num_keys not in self._ends:
             mask, documents = self.attention_mask, self.document_ids
-            self._ends[num_keys] = Layout(
+            cut = Layout(
                 new_tokens=self.num_queries,
                 cached_tokens=num_keys - self.num_queries,
                 device=self.device,
@@ -131,7 +133,26 @@ class Layout:
                 positions=self.key_positions[:, first:],
                 document_ids=None if documents is None else documents[:, first:],
             )
+            cut.document_before = None if documents is None else documents[:, first - 1]
+            self._ends[num_keys] = cut
         return self._ends[num_keys]
+
+    def check_documents_in_a_row(self) -> None:
+        """Refuse documents whose tokens others interrupt: a state is of one document at a time.
+
+        Raises:
+            ValueError: for such a document.
+        """
+        ids = self.document_ids
+        if ids is None or torch.compiler.is_compiling():
+            return
+        kinds = ids.sort(dim=-1).values
+        changes = [(one[:, 1:] != one[:, :-1]).sum(dim=-1) for one in (ids, kinds)]
+        if not torch.equal(*changes):
+            raise ValueError(
+                "expected the tokens of each document in a row for a core that keeps a state, got "
+                "document_ids that come back to an earlier document"
+            )
 
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None
