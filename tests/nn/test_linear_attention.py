@@ -370,6 +370,16 @@ def test_documents_that_come_back_are_refused() -> None:
     assert cache.length == 5
 
 
+def test_nothing_in_nothing_out() -> None:
+    layer, x = make_layer("QKV@linear"), random_input(71)
+    cache = LayerCache(layer.config)
+    for part in (x[:0], x[:, :0]):
+        assert layer(part).shape == part.shape
+    with torch.no_grad():
+        parts = [layer(part, cache=cache) for part in (x[:, :0], x[:, :3], x[:, :0], x[:, 3:])]
+        assert distance(torch.cat(parts, dim=1), layer(x)) < GATE
+
+
 def test_dropout_takes_weights_of_pairs() -> None:
     layer = make_layer("QKV@linear", dropout=0.5).train()
     x = random_input(71)

@@ -273,7 +273,8 @@ class LinearCore:
                 "expected a layer in evaluation mode or without dropout with a state, which has no "
                 f"weights of pairs to drop out, got dropout {dropout}"
             )
-        if state is None and (dropout or self._has_map(scores)):
+        is_empty = scores.layout.num_queries == 0
+        if is_empty or (state is None and (dropout or self._has_map(scores))):
             weights = self.weights(scores)
             return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
         with torch.autocast(value.device.type, enabled=False):

@@ -65,7 +65,11 @@ class Layout:
                     f"expected {name} of [rows, {self.num_keys}] ({cached_tokens} cached and "
                     f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
-        self.key_positions = self._count_positions() if positions is None else positions
+        self._key_positions = positions
+        if positions is None and not cached_tokens:
+            # Of a text that goes on they are counted where something reads them: all of them take
+            # time that grows with the text. A compiled block must find them made.
+            self._key_positions = self._count_positions()
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
@@ -74,11 +78,25 @@ class Layout:
         same keys."""
 
     @property
+    def key_positions(self) -> Int[Tensor, "rows keys"]:
+        """Positions of all tokens so far."""
+        if self._key_positions is None:
+            self._key_positions = self._count_positions()
+        return self._key_positions
+
+    @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
         """Positions of the queries: the new tokens, unless others were given."""
         if self._query_positions is not None:
             return self._query_positions
-        return self.key_positions[:, self.num_keys - self.num_queries :]
+        return self._positions_from(self.num_keys - self.num_queries)
+
+    def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
+        """Return the positions of the keys from one on, without counting the others if possible."""
+        is_plain = self.attention_mask is None and self.document_ids is None
+        if self._key_positions is None and is_plain:
+            return torch.arange(first, self.num_keys, device=self.device)[None]
+        return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
         """Return how far behind the query each key is: i - j."""
@@ -130,7 +148,7 @@ class Layout:
                 cached_tokens=num_keys - self.num_queries,
                 device=self.device,
                 attention_mask=None if mask is None else mask[:, first:],
-                positions=self.key_positions[:, first:],
+                positions=self._positions_from(first),
                 document_ids=None if documents is None else documents[:, first:],
             )
             cut.document_before = None if documents is None else documents[:, first - 1]
