@@ -8,6 +8,7 @@ a measurement; a cache may request a kernel for decoding.
 
 import functools
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Literal
 
 import torch
@@ -277,7 +278,7 @@ class LinearCore:
         if is_empty or (state is None and (dropout or self._has_map(scores))):
             weights = self.weights(scores)
             return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
-        with torch.autocast(value.device.type, enabled=False):
+        with _without_autocast(value.device.type):
             found = self._sum(scores, value.to(_wide(value)), state)
             mixed = found.values
             if found.weights is not None:
@@ -363,6 +364,13 @@ CORES: Mapping[str, type[SoftmaxCore | SimaCore | LinearCore]] = {
     **dict.fromkeys(FEATURES, LinearCore),
 }
 """The class of each core."""
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Return a context without autocast, which costs a decoded token time where it is off."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -205,12 +205,14 @@ def _attend(
     query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
     query = query.contiguous()
     mixed, total = _attend_inside(query, key, value, sums, seen)
-    reads = before is not None or key.shape[2] > 1
-    after = None
-    if reads or keep:
+    states, after = None, None
+    if keep or key.shape[2] > 1:
         states, after = _scan(key, value, sums, before, seen)
-        if reads:
-            mixed, total = _add_states(mixed, total, query, states, sums, seen)
+    elif before is not None:
+        totals = None if before.keys is None else before.keys.unsqueeze(2)
+        states = State(before.values.unsqueeze(2), totals)
+    if states is not None and (before is not None or key.shape[2] > 1):
+        mixed, total = _add_states(mixed, total, query, states, sums, seen)
     mixed = mixed.transpose(2, 3).flatten(3, 4).flatten(1, 2)
     if total is not None:
         total = total.transpose(2, 3).flatten(3, 4).flatten(1, 2)
