@@ -37,7 +37,7 @@ def test_scores_are_linear_in_the_weights_of_an_identity_query(label: str, times
     with torch.no_grad():
         for name, weight in layer.named_parameters():
             if name.startswith(("q_proj", "k_proj")):
-                weight *= 2
+                weight.mul_(2)
     assert distance(scores_of(layer, x), times * before) < GATE
 
 

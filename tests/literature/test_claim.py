@@ -90,7 +90,10 @@ def test_what_a_judge_names_exists(name: str) -> None:
 def document(**entry: Any) -> dict[str, Any]:
     claim = {"number": 1, "place": "abstract", "claim": "So it is.", "kind": "measured", **entry}
     return {
-        **{"schema_version": 1, "document": "made-up", "title": "A title", "source": "A source"},
+        "schema_version": 1,
+        "document": "made-up",
+        "title": "A title",
+        "source": "A source",
         "claims": [claim],
     }
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from qkvary.cli._options import Json
-from qkvary.cli._output import show
+from qkvary.cli._output import console, print_json, show
 from qkvary.literature.claim import ClaimedDocument, document_names, load_document
 from qkvary.reports.claims import claims_report
 from qkvary.reports.report import ReportFormat
@@ -21,7 +21,7 @@ from qkvary.studies.results.claim_verdicts import (
     judge_claim,
 )
 from qkvary.studies.results.kept_figures import FindKept, find_packaged
-from qkvary.text.names import count, near_names, suggest
+from qkvary.text.names import count, near_names, printable, suggest
 
 VerdictChoice = Literal[
     "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
@@ -105,7 +105,8 @@ def command(
     documents = _documents(document)
     every = [judge_claim(claim, _find(studies)) for one in documents for claim in one.claims]
     if check is not None:
-        _check(check, every)
+        _check(check, every, json_output=json_output)
+        return
     chosen = _choose(every, claims, verdict, search)
     asked = bool(claims or document or verdict or search)
     report = claims_report(documents, chosen, asked=asked)
@@ -170,11 +171,17 @@ def _searched(one: JudgedClaim) -> str:
     return " ".join((*parts, *findings)).casefold()
 
 
-def _check(path: Path, judged: list[JudgedClaim]) -> None:
+def _check(path: Path, judged: list[JudgedClaim], *, json_output: bool) -> None:
     """Refuse a stored document with verdicts that do not follow."""
-    wrong = find_wrong(read_verdicts(path), judged)
+    stored = read_verdicts(path)
+    wrong = find_wrong(stored, judged)
     if wrong:
         raise DamagedError(
             f"expected the verdicts in {path} to follow from their figures; "
             f"{count(len(wrong), 'claim')} differ: {'; '.join(wrong)}"
         )
+    if json_output:
+        print_json({"claims": len(stored), "wrong": wrong})
+        return
+    said = f"{count(len(stored), 'claim')} in {path}: every verdict follows from its figures"
+    console().print(printable(said), markup=False, soft_wrap=True)

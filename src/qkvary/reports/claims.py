@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from qkvary.literature.claim import ClaimedDocument
@@ -34,6 +35,8 @@ CAVEATS = (
         "right, and not that a repetition would give it."
     ),
 )
+MAIN_PLACES = ("abstract", "finding")
+"""The beginnings of places that hold what a document says first."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -65,7 +68,7 @@ def claims_report(
         key="verdicts",
         title="Verdicts",
         blocks=(_counts(documents, judged),),
-        brief=True,
+        brief=not asked,
     )
     return Report(
         subject="claims of the documents",
@@ -104,9 +107,17 @@ def _answer(judged: Sequence[JudgedClaim]) -> Iterator[str]:
     if not judged:
         yield "No claim was found."
         return
+    yield f"{count(len(judged), 'claim')}: {_tally(judged)}."
+    main = [one for one in judged if one.claim.place.startswith(MAIN_PLACES)]
+    if main and len(main) < len(judged):
+        yield (
+            f"Of these, {count(len(main), 'claim')} of abstracts and main findings: {_tally(main)}."
+        )
+
+
+def _tally(judged: Sequence[JudgedClaim]) -> str:
     found = Counter(one.verdict for one in judged)
-    said = "; ".join(f"{verdict} {found[verdict]}" for verdict in CLAIM_VERDICTS if found[verdict])
-    yield f"{count(len(judged), 'claim')}: {said}."
+    return "; ".join(f"{verdict} {found[verdict]}" for verdict in CLAIM_VERDICTS if found[verdict])
 
 
 def _counts(documents: Sequence[ClaimedDocument], judged: Sequence[JudgedClaim]) -> Table:
@@ -158,30 +169,31 @@ def _claim_cell(one: JudgedClaim) -> Cell:
 
 
 def _verdict_cell(one: JudgedClaim) -> Cell:
-    text = f"{one.verdict}, {one.scale}" if one.scale else one.verdict
+    scale = f", {one.scale}" if one.scale else ""
+    condition = f": {one.condition}" if one.condition else ""
     return Cell(
-        raw=one.verdict, text=text, below=tuple(_evidence(one)), tone=_TONES.get(one.verdict, "")
+        raw=one.verdict,
+        text=f"{one.verdict}{scale}{condition}.",
+        below=tuple(_evidence(one)),
+        tone=_TONES.get(one.verdict, ""),
     )
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield the condition, each figure with its record and command, and what a test would take."""
-    if one.condition:
-        yield f"Condition: {one.condition}."
-    for finding in one.findings:
-        yield _sentence(finding)
+    """Yield figures with their record and command, the note, and what a test would take."""
+    for (record, check), findings in groupby(one.findings, key=lambda one: (one.record, one.check)):
+        group = list(findings)
+        page = f"{record}; " if group[0].study else ""
+        yield f"{'; '.join(map(_figure, group))}. {page}{check}"
     if one.claim.note:
         yield one.claim.note
     if one.claim.needs:
         yield f"It would take {one.claim.needs}."
 
 
-def _sentence(finding: Finding) -> str:
+def _figure(finding: Finding) -> str:
     said = finding.figure.removesuffix(".")
-    if finding.printed:
-        said = f"{finding.what}: {said}"
-    page = f"{finding.record}; " if finding.study else ""
-    return f"{said}. {page}{finding.check}"
+    return f"{finding.what}: {said}" if finding.printed else said
 
 
 def _flat(one: JudgedClaim) -> dict[str, str]:

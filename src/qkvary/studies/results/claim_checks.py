@@ -17,8 +17,9 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
         UsageError: if the file cannot be read.
         DamagedError: if it is not a document of claims.
     """
+    written = read_file(path, limit=MAX_SIDE_FILE_BYTES)
     try:
-        content = decode(read_file(path, limit=MAX_SIDE_FILE_BYTES))
+        content = decode(written)
         claims = cast("Any", content)["claims"]
         if all(
             isinstance(one["name"], str) and isinstance(one["findings"], list) for one in claims
