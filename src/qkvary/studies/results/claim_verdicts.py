@@ -34,6 +34,8 @@ ClaimVerdict = Literal[
 CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 OWN_FIGURES = "by the document's own figures, which were not measured again here"
 """The condition of a measured claim that only printed figures judge."""
+RECOMPUTE = "qkvary published"
+"""The command that recomputes a published table."""
 SCRIPTS = {"mlp-basis-transfer": "python studies/mlp-basis-transfer/measure.py"}
 """The commands of kept experiments that are no studies."""
 _SLACK = 1e-12
@@ -63,8 +65,11 @@ class Finding:
     """The page, table or test in which the figure stands."""
     check: str
     """The command that finds the figure again."""
-    printed: bool = False
-    """Whether it judges printed figures alone."""
+
+    @property
+    def printed(self) -> bool:
+        """Whether it judges printed figures alone."""
+        return self.check.startswith(RECOMPUTE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,8 +203,7 @@ def _by_figure(judge: ByFigure) -> Finding:
         value=value if isinstance(value, int | float) else None,
         condition=condition,
         record=table.source,
-        check=f"qkvary published {judge.table}",
-        printed=True,
+        check=f"{RECOMPUTE} {judge.table}",
     )
 
 
@@ -242,8 +246,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
         low=low,
         high=high,
         record=table.source,
-        check=f"qkvary published {judge.first.table}",
-        printed=True,
+        check=f"{RECOMPUTE} {judge.first.table}",
     )
 
 
