@@ -124,7 +124,7 @@ def test_findings_that_differ_are_a_condition(
 ) -> None:
     names = {"A": "first", "B": "second", "C": "third"}
     for letter, table in names.items():
-        said = f"Q-K=V against QKV (made-up: {table})"
+        said = f"Q-K=V (made-up: {table})"
         condition = condition.replace(f"for {letter}", f"for {said}")
     assert verdict_of([judge for judge, _ in judges]) == (verdict, condition)
 
@@ -213,6 +213,16 @@ def test_the_scale_is_part_of_a_verdict() -> None:
     bare = dataclasses.replace(HOLDS[1], parameters=None)
     assert judge_claim(claim([HOLDS[0]]), lambda _: bare).scale == "in made-up: 5 pairs"
     assert judge_claim(claim([EQUAL])).scale == ""
+
+
+def test_the_scale_is_that_of_the_reasons() -> None:
+    small = dataclasses.replace(FAILS[1], parameters=(7_000, 7_000))
+    kept = {FAILS[0].key: small, OPEN[0].key: OPEN[1]}
+    found = judge_claim(claim([FAILS[0], OPEN[0]]), lambda judge: kept.get(judge.key))
+    assert found.scale == "in networks of 7k parameters (made-up: 5 pairs)"
+    found = judge_claim(claim([WRONG, OPEN[0]]), lambda judge: kept.get(judge.key))
+    assert (found.verdict, found.scale) == ("does not hold", "by the document's own figures")
+    assert judge_claim(claim([WRONG], "arithmetic")).scale == ""
 
 
 def test_a_figure_stands_with_its_interval_and_what_would_have_been_seen() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qkvary.literature.claim import ByComparison, ByFigure, ByStudy, ByTest, Claim, ClaimedRange
-from qkvary.literature.figures import PublishedTable, load_published
+from qkvary.literature.figures import BASELINE, PublishedTable, load_published
 from qkvary.literature.recomputation import Recomputed, format_value, recompute
 from qkvary.literature.rounding import printed_interval
 from qkvary.studies.results.kept_figures import FindKept, KeptFigure, find_packaged
@@ -114,7 +114,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
         claim=claim,
         verdict=verdict,
         condition=condition,
-        scale=_scale(deciding),
+        scale=_scale(claim, verdict, deciding),
         findings=tuple(findings),
     )
 
@@ -265,7 +265,9 @@ def _by_test(judge: ByTest) -> Finding:
 
 def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     pair = f"{judge.variant} against {judge.reference}" if judge.reference else judge.variant
-    what = f"{pair} ({judge.study}: {judge.table})"
+    # Differences to the baseline are named by their variant alone.
+    short = judge.variant if judge.reference.partition("@")[0] == BASELINE else pair
+    what = f"{short} ({judge.study}: {judge.table})"
     record = f"studies/{judge.study}/README.md"
     check = SCRIPTS.get(judge.study, f"qkvary study {judge.study}")
     if kept is None:
@@ -314,12 +316,19 @@ def _runs(kept: KeptFigure) -> str:
     return count(kept.runs, "pair" if kept.paired else "run")
 
 
-def _scale(findings: Sequence[Finding]) -> str:
+def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
     """Write the sizes of the networks behind a verdict, and their studies."""
-    studies = "; ".join(dict.fromkeys(one.study for one in findings if one.study))
-    sizes = [size for one in findings for size in one.parameters or ()]
-    if not sizes:
-        return f"in {studies}" if studies else ""
-    small, large = (compact(size, 2).replace(" ", "") for size in (min(sizes), max(sizes)))
-    size = large if small == large else f"{small} to {large}"
-    return f"in networks of {size} parameters ({studies})"
+    # What is not distinguished beside a failure is no reason of the verdict.
+    alone = verdict in ("does not hold", "not distinguished")
+    reasons = [one for one in findings if one.verdict == verdict] if alone else findings
+    studies = "; ".join(dict.fromkeys(one.study for one in reasons if one.study))
+    sizes = [size for one in reasons for size in one.parameters or ()]
+    if sizes:
+        small, large = (compact(size, 2).replace(" ", "") for size in (min(sizes), max(sizes)))
+        size = large if small == large else f"{small} to {large}"
+        return f"in networks of {size} parameters ({studies})"
+    if studies:
+        return f"in {studies}"
+    printed = bool(reasons) and all(one.printed for one in reasons)
+    fails = verdict == "does not hold" and claim.kind != "arithmetic"
+    return "by the document's own figures" if printed and fails else ""
