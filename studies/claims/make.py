@@ -8,6 +8,7 @@ where one of them is not what follows.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -23,6 +24,13 @@ from qkvary.studies.results.kept_figures import NAME, KeptFigure, encode_kept
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ROOT / "src" / "qkvary" / "studies" / "results" / NAME
+RECORD = re.compile(r"studies/([a-z0-9-]+)/README\.md")
+"""The page of a study as a verdict names it."""
+LINKS = {
+    "report.md": r"[studies/\1](../\1/README.md)",
+    "report.html": r'<a href="../\1/README.md">studies/\1</a>',
+}
+"""The same as a link from this folder."""
 RUN_AGAIN = """
 ## Make it again
 
@@ -61,8 +69,11 @@ def page_files(studies: Path) -> Iterator[tuple[Path, bytes]]:
     report = claims_report(documents, judged, asked=True)
     names = {"report.md": "README.md", "report.json": "claims.json"}
     for name, data in make_files(report, ("html", "markdown", "csv", "json")).items():
-        more = RUN_AGAIN.encode() if name == "report.md" else b""
-        yield studies / "claims" / names.get(name, name), data + more
+        text = data.decode()
+        if name in LINKS:
+            text = RECORD.sub(LINKS[name], text)
+        more = RUN_AGAIN if name == "report.md" else ""
+        yield studies / "claims" / names.get(name, name), (text + more).encode()
 
 
 def main(words: list[str]) -> int:
