@@ -164,8 +164,8 @@ def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief:
 
 def _claim_cell(one: JudgedClaim) -> Cell:
     claim = one.claim
-    below = f"{claim.name}, {claim.place}, {claim.kind}"
-    return Cell(raw=claim.text, text=claim.text, below=(below,))
+    below = (f"{claim.name}, {claim.kind}", claim.place)
+    return Cell(raw=claim.text, text=claim.text, below=below, name=True)
 
 
 def _verdict_cell(one: JudgedClaim) -> Cell:
