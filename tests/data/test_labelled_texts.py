@@ -57,7 +57,7 @@ def test_a_name_changes_nothing_and_a_text_or_label_does(folder: Path) -> None:
 
     (folder / "spam" / "4.txt").rename(folder / "spam" / "other.txt")
     assert found() == before
-    assert check_labelled_texts(str(folder), before).fingerprint == before
+    assert check_labelled_texts(str(folder), None, before).fingerprint == before
     (folder / "spam").rename(folder / "junk")
     assert found() != before
     (folder / "junk").rename(folder / "spam")
@@ -65,7 +65,7 @@ def test_a_name_changes_nothing_and_a_text_or_label_does(folder: Path) -> None:
     (folder / "spam" / "3.txt").write_text("another text")
     assert found() != before
     with pytest.raises(DamagedError, match=f"with sha256 {before}, got .* other texts, or changed"):
-        check_labelled_texts(str(folder), before)
+        check_labelled_texts(str(folder), None, before)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +98,20 @@ def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_p
     (empty / "only").mkdir()
     with pytest.raises(UsageError, match="at least 2 labels.* got 1: only"):
         load_labelled_texts(str(empty))
+
+
+def test_some_labels_are_kept(folder: Path) -> None:
+    (folder / "eggs").mkdir()
+    for number in range(3):
+        (folder / "eggs" / f"{number}.txt").write_text(f"eggs {number}")
+    every = load_labelled_texts(str(folder))
+    some = load_labelled_texts(str(folder), ("spam", "eggs"))
+    assert (every.labels, some.labels) == (("eggs", "ham", "spam"), ("eggs", "spam"))
+    assert [names(some)["train"][index] for index in (0, 1)] == [
+        names(every)["train"][index] for index in (0, 2)
+    ]
+    with pytest.raises(UsageError, match="a label of the texts in .*, got 'egg'; did you mean egg"):
+        load_labelled_texts(str(folder), ("spam", "egg"))
 
 
 def test_novels_belong_to_the_authors_of_three(

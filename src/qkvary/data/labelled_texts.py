@@ -17,6 +17,7 @@ from qkvary.data.corpora import CORPORA, find_local
 from qkvary.data.documents import NULS
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
+from qkvary.text.names import suggest
 
 NOVELS = "english-novels"
 """The corpus whose files are named ``Author_Title_Year.txt``."""
@@ -52,18 +53,28 @@ class LabelledTexts:
 
 
 @functools.lru_cache(maxsize=2)
-def load_labelled_texts(data: str = NOVELS) -> LabelledTexts:
+def load_labelled_texts(
+    data: str = NOVELS, labels: tuple[str, ...] | None = None
+) -> LabelledTexts:
     """Return texts and their labels, read once per process.
 
     Args:
         data: A folder with a folder of ``.txt`` files for each label; or ``english-novels``, whose
             labels are the authors of at least three novels.
+        labels: The labels to keep; None for all.
 
     Raises:
-        UsageError: if there are too few labels or texts, or two texts are equal.
+        UsageError: if there are too few labels or texts, a label has no texts, or two texts are
+            equal.
         DamagedError: if a file is blank or no UTF-8 text.
     """
     files = _novels() if data == NOVELS else _list_folder(Path(data).expanduser())
+    for label in labels or ():
+        if label not in files:
+            raise UsageError(
+                f"expected a label of the texts in {data}, got {label!r}; {suggest(label, files)}"
+            )
+    files = {label: some for label, some in files.items() if labels is None or label in labels}
     if len(files) < 2:
         found = f"{len(files)}{''.join(f': {label}' for label in files)}"
         raise UsageError(
@@ -96,18 +107,21 @@ def load_labelled_texts(data: str = NOVELS) -> LabelledTexts:
     )
 
 
-def check_labelled_texts(data: str, sha256: str) -> LabelledTexts:
+def check_labelled_texts(
+    data: str, labels: tuple[str, ...] | None, sha256: str
+) -> LabelledTexts:
     """Return texts with labels whose fingerprint is the expected one.
 
     Args:
         data: As for :func:`load_labelled_texts`.
+        labels: Likewise.
         sha256: The expected fingerprint.
 
     Raises:
         UsageError: as :func:`load_labelled_texts`.
         DamagedError: likewise, and if the texts are others.
     """
-    texts = load_labelled_texts(data)
+    texts = load_labelled_texts(data, labels)
     if texts.fingerprint != sha256:
         raise DamagedError(
             f"expected the texts of {data} with sha256 {sha256}, got {texts.fingerprint}: other "

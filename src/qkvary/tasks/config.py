@@ -5,11 +5,7 @@ from typing import ClassVar, Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
 from qkvary.arch.choices import check_choices, check_word
-from qkvary.data.checksums import (
-    MULTI30K_SHA256,
-    NOVEL_AUTHORS_SHA256,
-    TINY_SHAKESPEARE_SHA256,
-)
+from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 from qkvary.tasks.config_parts import Accuracy, NextToken, check_sizes, digest
@@ -291,8 +287,10 @@ class TextTaskConfig(Accuracy):
     data: str = field(default="english-novels", metadata=NAMES_NOTHING)
     """A folder with a folder of ``.txt`` files for each label, or ``english-novels`` for novels and
     their authors; not part of a run's identity."""
-    data_sha256: str = NOVEL_AUTHORS_SHA256
-    """Fingerprint of the texts."""
+    labels: tuple[str, ...] | None = None
+    """The labels to tell apart; None for all."""
+    data_sha256: str
+    """Fingerprint of the texts with these labels."""
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100

@@ -40,7 +40,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
             DamagedError: if a file is damaged, or the texts are others.
         """
         super().__init__(config)
-        texts = check_labelled_texts(config.data, config.data_sha256)
+        texts = check_labelled_texts(config.data, config.labels, config.data_sha256)
         self.labels, self.texts = texts.labels, texts.splits
         self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
 

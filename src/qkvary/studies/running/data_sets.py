@@ -35,10 +35,8 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
     tasks = [cell.run.task for cell in cells]
     for data in {task.data for task in tasks if isinstance(task, TranslationTaskConfig)}:
         load_translations(data)
-    for data, sha256 in {
-        (task.data, task.data_sha256) for task in tasks if isinstance(task, TextTaskConfig)
-    }:
-        check_labelled_texts(data, sha256)
+    for texts in {task for task in tasks if isinstance(task, TextTaskConfig)}:
+        check_labelled_texts(texts.data, texts.labels, texts.data_sha256)
     named = {
         (task.data, task.data_sha256): None
         for task in tasks
