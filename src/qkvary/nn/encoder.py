@@ -110,8 +110,12 @@ class Encoder(nn.Module):
         init, initializer = self.config.init, Initializer(seed, "")
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
-        # The embedding is a linear layer on one-hot tokens, and drawn like one.
-        initializer.weight("embedding", self.embedding, init, init.weight_std(vocabulary, d_model))
+        if init.embedding_std is not None:
+            initializer.normal("embedding", self.embedding, init.embedding_std)
+        else:
+            # The embedding is a linear layer on one-hot tokens, and drawn like one.
+            std = init.weight_std(vocabulary, d_model)
+            initializer.weight("embedding", self.embedding, init, std)
         initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
         if self.position_embedding is not None:
             initializer.table("position_embedding", self.position_embedding, init)
