@@ -124,7 +124,7 @@ def test_training_draws_every_window_of_the_training_texts_equally(folder: Path)
             assert abs(drawn.count(window) - len(drawn) * share) <= 5 * spread
 
 
-def test_samples_are_windows_with_their_labels(folder: Path) -> None:
+def test_samples_are_windows_with_their_labels() -> None:
     task = load_tiny()
     assert isinstance(task, ShowsSamples)
     with torch.inference_mode():

@@ -1,17 +1,16 @@
 """Which of four authors wrote a few lines? A bidirectional encoder of bytes, trained in seconds."""
 
-from qkvary.arch.attention import AttentionConfig, Initialization
-from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.studies.recall import RECALL_VARIANTS
 from qkvary.studies.study import Setting, Study
+from qkvary.studies.texts import text_network
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 AUTHORS = ("Dickens", "Doyle", "Gaskell", "Haggard")
 """Four of 17 authors with three novels at hand, chosen because counts of byte pairs tell their
 novels apart."""
-CONTEXT, STEPS, D_MODEL = 128, 240, 32
+CONTEXT, STEPS = 128, 240
 
 _LIMITS = (
     (
@@ -44,18 +43,7 @@ STUDY = Study(
                 context=CONTEXT,
                 windows_per_label=250,
             ),
-            network=EncoderConfig(
-                attention=AttentionConfig(d_model=D_MODEL, num_heads=4),
-                block=BlockConfig(d_ff=2 * D_MODEL),
-                num_layers=2,
-                vocabulary=257,
-                max_tokens=CONTEXT,
-                classes=len(AUTHORS),
-                positions="learned",
-                pooling="mean",
-                # As large as positions, which would hide tokens otherwise.
-                init=Initialization(embedding_std=1.0),
-            ),
+            network=text_network(classes=len(AUTHORS), context=CONTEXT),
             training=TrainingConfig(
                 steps=STEPS,
                 batch_size=16,
