@@ -4,8 +4,8 @@ A tenth of paper 1's network of 300M parameters: two of its twenty layers and a 
 vocabulary, at its width, heads and inner width, so that layers and head keep their shares. One row
 of 1,024 of its 2,048 tokens, float32, one thread, where the paper has bfloat16 on eight devices. A
 step is the loss, its gradients, clipping and fused AdamW. Beside each ratio stands the published
-one: seconds per token from the printed tokens per second. Tiny ImageNet is in ``tiny_imagenet``, the
-synthetic tasks are in ``training_step``.
+one: seconds per token from the printed tokens per second. Tiny ImageNet is in ``tiny_imagenet``,
+the synthetic tasks are in ``training_step``.
 """
 
 import dataclasses

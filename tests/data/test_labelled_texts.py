@@ -84,7 +84,7 @@ def test_damaged_texts_are_refused(folder: Path, content: bytes, message: str) -
 
 
 def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="or a folder of texts with labels, got .*nowhere"):
+    with pytest.raises(UsageError, match=r"or a folder of texts with labels, got .*nowhere"):
         load_labelled_texts(str(tmp_path / "nowhere"))
     (folder / "spam" / "7.txt").write_text("ham 1")
     with pytest.raises(UsageError, match=r"texts that differ, got .*1\.txt and .*7\.txt: remove"):
@@ -93,10 +93,12 @@ def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_p
     with pytest.raises(UsageError, match=f"at least {FEWEST_TEXTS} .txt files .* got 2 of ham in"):
         load_labelled_texts(str(folder))
     empty = tmp_path / "spam"
-    with pytest.raises(UsageError, match="at least 2 labels, folders with .txt files, in .* got 0"):
+    with pytest.raises(
+        UsageError, match=r"at least 2 labels, folders with .txt files, in .* got 0"
+    ):
         load_labelled_texts(str(empty))
     (empty / "only").mkdir()
-    with pytest.raises(UsageError, match="at least 2 labels.* got 1: only"):
+    with pytest.raises(UsageError, match=r"at least 2 labels.* got 1: only"):
         load_labelled_texts(str(empty))
 
 
@@ -110,7 +112,9 @@ def test_some_labels_are_kept(folder: Path) -> None:
     assert [names(some)["train"][index] for index in (0, 1)] == [
         names(every)["train"][index] for index in (0, 2)
     ]
-    with pytest.raises(UsageError, match="a label of the texts in .*, got 'egg'; did you mean egg"):
+    with pytest.raises(
+        UsageError, match=r"a label of the texts in .*, got 'egg'; did you mean egg"
+    ):
         load_labelled_texts(str(folder), ("spam", "egg"))
 
 
@@ -131,7 +135,7 @@ def test_novels_belong_to_the_authors_of_three(
             (tmp_path / "english_novels" / split / f"{name}.txt").write_text(name)
     texts = load_labelled_texts()
     assert texts.labels == ("Eliot", "Hardy")
-    assert sorted(sum((some[0] for some in names(texts).values()), [])) == [
+    assert sorted(name for some in names(texts).values() for name in some[0]) == [
         "Eliot_Adam_1859.txt",
         "Eliot_Daniel_1876.txt",
         "Eliot_Felix_1866.txt",

@@ -24,7 +24,9 @@ def test_sequences_never_change() -> None:
 
 def plain_sequence(words: list[int]) -> tuple[list[int], list[int]]:
     """One sequence by the code of the paper, in plain loops on the same random words."""
-    length, pairs, vocabulary, power = (SIZES[k] for k in ("length", "pairs", "vocabulary", "power"))
+    length, pairs, vocabulary, power = (
+        SIZES[k] for k in ("length", "pairs", "vocabulary", "power")
+    )
     keys, values = list(range(1, vocabulary // 2)), list(range(vocabulary // 2, vocabulary))
     keys = [keys.pop(words.pop(0) % len(keys)) for _ in range(pairs)]
     values = [values.pop(words.pop(0) % len(values)) for _ in range(pairs)]

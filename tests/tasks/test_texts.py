@@ -144,5 +144,5 @@ def load_tiny() -> TextTask:
 
 def test_other_texts_are_refused(folder: Path) -> None:
     config = TextTaskConfig(data=str(folder), data_sha256="0" * 64, context=CONTEXT)
-    with pytest.raises(DamagedError, match="expected the texts of .* with sha256 0000"):
+    with pytest.raises(DamagedError, match=r"expected the texts of .* with sha256 0000"):
         TextTask(config)

@@ -40,22 +40,24 @@ class LabelledText(NamedTuple):
     """The checksum of its bytes."""
 
 
+Splits = Mapping[LabelledSplit, tuple[tuple[LabelledText, ...], ...]]
+"""The texts of each split, by label."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledTexts:
     """Texts with labels, in three splits."""
 
     labels: tuple[str, ...]
     """The labels, sorted."""
-    splits: Mapping[LabelledSplit, tuple[tuple[LabelledText, ...], ...]]
+    splits: Splits
     """The texts of each split, by label."""
     fingerprint: str
     """sha256 of labels, splits and contents."""
 
 
 @functools.lru_cache(maxsize=2)
-def load_labelled_texts(
-    data: str = NOVELS, labels: tuple[str, ...] | None = None
-) -> LabelledTexts:
+def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = None) -> LabelledTexts:
     """Return texts and their labels, read once per process.
 
     Args:
@@ -101,15 +103,13 @@ def load_labelled_texts(
             texts.append(text)
         for split, some in split_texts(texts).items():
             splits[split].append(some)
-    kept = {split: tuple(texts) for split, texts in splits.items()}
+    kept: Splits = {split: tuple(texts) for split, texts in splits.items()}
     return LabelledTexts(
         labels=tuple(files), splits=kept, fingerprint=_fingerprint(tuple(files), kept)
     )
 
 
-def check_labelled_texts(
-    data: str, labels: tuple[str, ...] | None, sha256: str
-) -> LabelledTexts:
+def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str) -> LabelledTexts:
     """Return texts with labels whose fingerprint is the expected one.
 
     Args:
@@ -164,9 +164,7 @@ def _novels() -> dict[str, list[Path]]:
 def _list_folder(folder: Path) -> dict[str, list[Path]]:
     if not folder.is_dir():
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got {folder}")
-    inner = sorted(
-        one for one in folder.iterdir() if one.is_dir() and not one.name.startswith(".")
-    )
+    inner = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
     return {one.name: sorted(one.glob("*.txt")) for one in inner}
 
 
@@ -187,9 +185,7 @@ def _read(path: Path) -> LabelledText:
     )
 
 
-def _fingerprint(
-    labels: tuple[str, ...], splits: Mapping[LabelledSplit, tuple[tuple[LabelledText, ...], ...]]
-) -> str:
+def _fingerprint(labels: tuple[str, ...], splits: Splits) -> str:
     lines = [
         f"{split} {label} {text.sha256}"
         for split, groups in splits.items()

@@ -71,9 +71,7 @@ class Encoder(nn.Module):
         layout = self._layout(tokens, attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
 
-    def head(
-        self, features: Float[Tensor, "*batch d_model"]
-    ) -> Float[Tensor, "*batch classes"]:
+    def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
         """Logits from hidden states."""
         hidden = F.relu(self.head_norm(self.head_in(features)))
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))

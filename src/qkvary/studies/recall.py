@@ -1,6 +1,6 @@
 """Networks and training of associative recall. Torch-free."""
 
-from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import RecallTaskConfig
@@ -21,7 +21,8 @@ def recall_network(
     num_heads: int,
     d_ff: int,
     dropout: float = 0.0,
-    init: Initialization | None = None,
+    tied_head: bool = False,
+    init: Initialization = TORCH_INIT,
 ) -> LanguageModelConfig:
     """Return a pre-norm language model of two layers with learned positions.
 
@@ -31,20 +32,20 @@ def recall_network(
         num_heads: Query heads.
         d_ff: Inner width of the feed-forward networks.
         dropout: Dropout after the embedding and on attention probabilities.
-        init: Initial weights; those of torch if not given.
+        tied_head: Whether the output head is the embedding.
+        init: Initialization of all weights.
     """
-    given = {} if init is None else {"init": init}
     return LanguageModelConfig(
         attention=AttentionConfig(
-            d_model=d_model, num_heads=num_heads, causal=True, dropout=dropout, **given
+            d_model=d_model, num_heads=num_heads, causal=True, dropout=dropout, init=init
         ),
         block=BlockConfig(d_ff=d_ff),
         num_layers=2,
         vocabulary=task.vocabulary,
         max_tokens=task.length,
-        tied_head=init is not None,
+        tied_head=tied_head,
         embedding_dropout=dropout,
-        **given,
+        init=init,
     )
 
 
@@ -156,6 +157,7 @@ def _published_setting(
             num_heads=num_heads,
             d_ff=2 * width,
             dropout=0.1,
+            tied_head=True,
             init=Initialization(scheme="normal", std=0.02),
         ),
         training=recall_training(

@@ -138,9 +138,7 @@ class RecallTaskConfig(Accuracy):
                 f"{self.vocabulary}"
             )
         if not 0.0 < self.power <= 1.0:
-            raise ValueError(
-                f"task recall: power must be above 0 and at most 1, got {self.power}"
-            )
+            raise ValueError(f"task recall: power must be above 0 and at most 1, got {self.power}")
 
     @property
     def sequence_length(self) -> int:

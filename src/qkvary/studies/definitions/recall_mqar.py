@@ -7,8 +7,8 @@ STUDY = Study(
     name="recall-mqar",
     question="Which sharing recalls, and how many bytes of cache does it take?",
     description=(
-        "Multi-query associative recall of Arora et al. 2023 (Zoology): a vocabulary of 8,192; 4, 8 "
-        "and 16 pairs in 64, 128 and 256 tokens; two layers of width 64 to 512; 64 epochs of "
+        "Multi-query associative recall of Arora et al. 2023 (Zoology): a vocabulary of 8,192; 4, "
+        "8 and 16 pairs in 64, 128 and 256 tokens; two layers of width 64 to 512; 64 epochs of "
         "100,000 sequences, or until 0.99 of the validation is right; the best of four learning "
         "rates for each variant. With one head, as published, and with four, of which sharing "
         "heads leaves two or one. Their blocks have no feed-forward network; ours have one of "
