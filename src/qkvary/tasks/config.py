@@ -200,6 +200,11 @@ class CharacterTaskConfig(NextToken):
             )
 
     @property
+    def has_test(self) -> bool:
+        """False: the last part of the text is scored as validation and as test."""
+        return False
+
+    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return digest("characters", self.text_sha256, self.train_fraction)
@@ -268,6 +273,11 @@ class NumberTaskConfig(NextToken):
     def __post_init__(self) -> None:
         check_choices(self)
         check_sizes(self, "context")
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the test windows are apart from those of validation."""
+        return self.protocol == "clean"
 
     @property
     def data_fingerprint(self) -> str:
@@ -370,6 +380,7 @@ class TranslationTaskConfig:
     """
 
     higher_is_better: ClassVar[bool] = True
+    has_test: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     """Fixed; it tells this task from the others in a record."""
     source: Literal["de", "en"]

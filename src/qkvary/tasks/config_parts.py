@@ -10,6 +10,7 @@ class Accuracy:
     __slots__ = ()
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    has_test: ClassVar[bool] = True
 
 
 class NextToken:
@@ -19,6 +20,11 @@ class NextToken:
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
     context: int
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a test split is apart from the validation split, as far as is known here."""
+        return True
 
     @property
     def sequence_length(self) -> int:

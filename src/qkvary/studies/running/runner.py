@@ -198,7 +198,9 @@ class _Runner:
         status = None if record is None else record.status
         again = self.options.retry_failed and status == "failed"
         # An earlier study did not keep the network.
-        again |= status == "done" and cell.keep_network and self.store.network(key) is None
+        again |= status == "done" and any(
+            self.store.network(key, step) is None for step in cell.kept_networks
+        )
         if problem is None and not again and self.store.is_clean(key):
             return record.status if record else None
         try:
