@@ -47,7 +47,7 @@ class RayExecutor:
         require("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Optional dependency.
-        import ray  # noqa: PLC0415
+        import ray  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         self._ray: Any = ray
         self._train_run, self._gpu_share = train_run, options.gpu_share

@@ -63,7 +63,7 @@ class SlurmExecutor:
             )
         self.runs_per_task = options.runs_per_job
         # Optional dependency.
-        import submitit  # noqa: PLC0415
+        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         self._submitit: Any = submitit
         self._options, self._train_run, self._cluster = options, train_run, cluster
