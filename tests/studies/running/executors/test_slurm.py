@@ -11,7 +11,8 @@ from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
-from tests.studies.running.executors.test_ray import STEP_SECONDS, after, check_equal
+from tests.studies.running.executors.loopback import STEP_SECONDS
+from tests.studies.running.executors.test_ray import after, check_equal
 from tests.studies.toy_study import ROOT, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
