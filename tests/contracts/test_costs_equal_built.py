@@ -276,6 +276,14 @@ def test_blocks_that_share_their_weights() -> None:
     assert cache.nbytes == costs.cache_bytes_per_sequence
 
 
+def test_an_encoder_that_pools() -> None:
+    config = make_encoder_config("Q-K=V", pooling="mean")
+    costs, network = network_costs(config, length=TOKENS.shape[1]), Encoder(config)
+    assert_parts_equal(network, costs.parameters)
+    assert count_macs(network) == costs.macs_per_sequence
+    assert network(TOKENS).shape == (len(TOKENS), config.classes)
+
+
 def test_an_encoder_that_reads_vectors() -> None:
     config = dataclasses.replace(make_encoder_config("Q-K=V"), reads_vectors=True)
     costs = network_costs(config, length=TOKENS.shape[1])
