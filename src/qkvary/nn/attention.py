@@ -367,7 +367,8 @@ class Attention(nn.Module):
             )
         if not self.core.has_memory:
             raise ValueError(
-                f"expected a core without norms over the tokens with a memory, got {variant.core}"
+                f"expected the core softmax or soft with a memory, whose tokens are read one by "
+                f"one, got {variant.core}"
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)
