@@ -125,6 +125,7 @@ def test_names_are_completed() -> None:
         (["--verdict", "true"], "does-not-hold"),
         (["--studies", "nowhere"], "expected a folder of reports for --studies, got nowhere"),
         (["--check", "nowhere.json"], "nowhere.json"),
+        (["--out", "claims.csv"], "a file that ends in .json, .html, .md, got claims.csv"),
         (["--check", "nowhere.json", "--document", "poster"], "expected --check without claims"),
     ],
 )

@@ -115,8 +115,9 @@ def command(
     report = claims_report(documents, chosen, asked=asked)
     files = ()
     if out is not None:
-        from qkvary.reports.files import write_report
+        from qkvary.reports.files import check_target, write_report
 
+        check_target(out)
         files = write_report(report, out, FORMATS)
     show(report, json_output=json_output, files=files)
 
