@@ -224,6 +224,8 @@ class LanguageTaskConfig(NextToken):
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str
     """Fingerprint of the data set."""
+    has_test: bool = field(default=True, metadata={**NAMES_NOTHING, **ADDED_LATER})
+    """Whether the set has a test split; without one the validation split is scored at the end."""
     context: int
     """Tokens per row."""
     protocol: Protocol = "packed"

@@ -22,11 +22,6 @@ class NextToken:
     context: int
 
     @property
-    def has_test(self) -> bool:
-        """Whether a test split is apart from the validation split, as far as is known here."""
-        return True
-
-    @property
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs."""
         return self.context
