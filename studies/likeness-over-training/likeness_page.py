@@ -18,7 +18,7 @@ from qkvary.reports.report import Chart, Group
 from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode
-from qkvary.studies.results.statistics import Estimate, paired_t
+from qkvary.studies.results.statistics import Estimate, paired_t, rank_correlation
 from qkvary.text import names, numbers
 
 PICTURE = "figures/likeness.svg"
@@ -132,29 +132,13 @@ def rise(one: Figures, name: str = "tied") -> float:
     return one[f"{name}_loss"] - one["loss"]
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return Spearman's correlation: that of the ranks, equal values sharing theirs."""
-    ours, theirs = (_ranks(values) for values in (first, second))
-    middle = (len(ours) - 1) / 2
-    product = sum((a - middle) * (b - middle) for a, b in zip(ours, theirs, strict=True))
-    squares = [sum((a - middle) ** 2 for a in ranks) for ranks in (ours, theirs)]
-    return product / (squares[0] * squares[1]) ** 0.5 if all(squares) else 0.0
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    return [
-        sum(other < value for other in values) + (sum(other == value for other in values) - 1) / 2
-        for value in values
-    ]
-
-
 def correlate(study: Likeness, steps: Sequence[int]) -> Estimate:
     """Return the mean over seeds of the rank correlation of forecast and rise."""
-    found: list[float] = []
+    found: list[float | None] = []
     for run in study.apart:
         points = [one for one in run["steps"] if one["step"] in steps]
         found.append(rank_correlation([one["forecast"] for one in points], list(map(rise, points))))
-    estimate = paired_t(found)
+    estimate = paired_t([one for one in found if one is not None])
     low, high = (None if end is None else min(1.0, max(-1.0, end)) for end in _ends(estimate))
     return replace(estimate, low=low, high=high)
 
