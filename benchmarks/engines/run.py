@@ -27,6 +27,7 @@ from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import machine, now, package_version
 
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 TOLERANCE = 1e-5
@@ -41,6 +42,14 @@ def main() -> None:
     """Run all cases."""
     options = read_options()
     python = build_llama_cpp(options.env)
+    show(
+        "environment",
+        **machine(),
+        transformers=package_version("transformers"),
+        llama_cpp=LLAMA_CPP,
+        options={name: value for name, value in vars(options).items() if name != "env"},
+        started=now(),
+    )
     sizes = ("tiny",) if options.quick else options.sizes
     contexts = (64,) if options.quick else options.contexts
     failures = 0
@@ -114,8 +123,9 @@ class Case:
         }
         texts = {tuple(one["tokens"]) for one in calls.values()}
         sound = len(texts) == 1 and all(distance <= TOLERANCE for distance in found.values())
-        self._print(
+        show(
             "logits and greedy tokens",
+            **self.name,
             logits_off_by={name: float(f"{distance:.2g}") for name, distance in found.items()},
             equal_greedy_tokens=GREEDY if len(texts) == 1 else 0,
             sound=sound,
@@ -135,11 +145,18 @@ class Case:
             return statistics.median(one[key] for one in found[name])
 
         speeds = {name: round(1 / median(name, "token_seconds"), 1) for name in found}
-        self._print(
+        ends = {
+            name: sorted(round(1 / one["token_seconds"], 1) for one in answers)
+            for name, answers in found.items()
+        }
+        show(
             "decoding",
+            **self.name,
             context=context,
             threads=threads,
+            rounds=rounds,
             tokens_per_cpu_second=speeds,
+            slowest_and_fastest={name: [rates[0], rates[-1]] for name, rates in ends.items()},
             prefill_tokens_per_cpu_second={
                 name: round(context / median(name, "prefill_seconds")) for name in found
             },
@@ -152,9 +169,6 @@ class Case:
 
     def _draw(self, length: int) -> list[int]:
         return self.draws.integers(3, self.network.config.vocabulary, length).tolist()
-
-    def _print(self, case: str, **found: object) -> None:
-        print(json.dumps({"benchmark": "engines", "case": case, **self.name, **found}), flush=True)
 
     def _answer(
         self, name: str, prompt: list[int], new: int, *, logits: bool = False, threads: int = 1
@@ -189,6 +203,11 @@ class Case:
             found["says"] = said[0]
             found["cache_bytes"] = (float(said[1]) + float(said[2])) * MIB
         return found
+
+
+def show(case: str, **found: object) -> None:
+    """Print one line of JSON."""
+    print(json.dumps({"benchmark": "engines", "case": case, **found}), flush=True)
 
 
 if __name__ == "__main__":

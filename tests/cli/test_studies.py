@@ -13,8 +13,9 @@ from qkvary.studies.catalog import load_study, study_names
 def test_equal_runs_have_one_key() -> None:
     for name in study_names():
         study = load_study(name)
-        cells = dataclasses.replace(study, seeds=study.seeds[:1]).cells()
-        assert len({cell.run for cell in cells}) == len({cell.run_key for cell in cells})
+        study = dataclasses.replace(study, seeds=study.seeds[:1])
+        runs = {cell.run: cell.run_key for cell in study.cells()}
+        assert len(runs) == len({*runs.values()}) == study.count_runs()
 
 
 def test_runs_of_two_settings_are_counted_once(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,6 +45,8 @@ def test_one_network_opens_with_its_curve_and_loss(
         assert sentence in text
         assert "the data support" not in text
         assert "ifferences to" not in text
+        assert "test loss" not in text
+    assert "final validation loss" in markdown
     assert "<h1><bdi>What does lm-tiny learn on mine?" in opening
     assert '<div class="picture">' in opening
     assert "Loss on held-out text" in opening

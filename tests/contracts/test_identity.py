@@ -51,6 +51,7 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
     "Setting.keep_steps": (),
+    "Setting.has_test": True,
     "Setting.note": "",
     "TrainingConfig.test_at": "last",
 }

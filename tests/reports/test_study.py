@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from qkvary.reports import study_tables
+from qkvary.reports import run_tables, study_tables
+from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.report import Bullets, Chart, Fold, Group, Prose, Report, Section, walk
 from qkvary.reports.study import records_digest, study_report
@@ -246,3 +247,24 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
     assert {"overview", "contrasts", "results", "frontier", "curves", "published", "runs"} <= set(
         found
     )
+
+
+def test_a_validation_split_is_not_called_test() -> None:
+    """The last tenth of the characters is scored as both; the sequences have a split for each."""
+    report = study_report(make_summary())
+    for text in (render_page(report), render_markdown(report)):
+        assert "final validation loss" in text
+        assert "test loss" not in text
+        assert "test accuracy" in text
+    assert "final validation accuracy" not in render_page(report)
+    runs = [column.title for column in tables(report)["runs"].columns]
+    assert "final validation loss" in runs
+    assert "test accuracy" in runs
+
+
+def test_a_column_of_runs_with_and_without_a_test_split_names_both() -> None:
+    row = make_summary().runs[0]
+    scored = dataclasses.replace(row, metrics=(("test_loss", 1.0),))
+    mixed = (scored, dataclasses.replace(scored, is_tested=False))
+    titles = [column.title for column in run_tables.run_table(mixed, "runs", "").columns]
+    assert "final validation loss or test loss" in titles

@@ -31,6 +31,11 @@ def test_cells_are_settings_by_variants_by_seeds() -> None:
     )
 
 
+def test_runs_are_counted_as_cells_with_several_learning_rates() -> None:
+    study = changed(learning_rates=(0.1, 0.2, 0.3))
+    assert study.count_runs() == len({cell.run for cell in study.cells()}) == 12
+
+
 def test_a_network_may_be_given_by_its_name() -> None:
     setting = dataclasses.replace(STUDY.settings[0], network="lm-10m")  # type: ignore[arg-type]
     assert setting.network == find_network("10M")

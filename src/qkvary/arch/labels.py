@@ -150,6 +150,7 @@ def parse_label(text: str) -> AnyVariant:
     return joined
 
 
+@lru_cache(maxsize=1024)
 def canonical_label(text: str) -> str:
     """Return the canonical spelling of a label.
 

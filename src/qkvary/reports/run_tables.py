@@ -11,6 +11,7 @@ from qkvary.studies.results.summary import (
     PublishedComparison,
     RunRow,
     Summary,
+    metric_title,
 )
 from qkvary.text import names, numbers, units
 
@@ -110,7 +111,10 @@ def like(value: float | None, model: float | None, more: int = 0, *, sign: bool 
 
 def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str] = ()) -> Table:
     """Return one row for each planned run."""
-    metrics = list(dict.fromkeys(name for run in runs for name, _ in run.metrics))
+    metrics: dict[str, set[str]] = {}
+    for run in runs:
+        for name, _ in run.metrics:
+            metrics.setdefault(name, set()).add(metric_title(name, is_tested=run.is_tested))
     rows = tuple(
         (
             named(run.setting),
@@ -132,7 +136,10 @@ def run_table(runs: Sequence[RunRow], key: str, title: str, notes: Sequence[str]
             *_RUN,
             Column(key="learning_rate", title="learning rate"),
             Column(key="state", title="state", numeric=False),
-            *(Column(key=name, title=names.clip(name.replace("_", " "), 40)) for name in metrics),
+            *(
+                Column(key=name, title=names.clip(" or ".join(sorted(titles)), 40))
+                for name, titles in metrics.items()
+            ),
             Column(key="steps_to_solve", title="steps", below="until solved"),
             Column(key="training_seconds", title="training"),
             Column(key="run_key", title="run", numeric=False),

@@ -72,7 +72,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         svg.text(
             area[0] - 44,
             13,
-            f"{metric_name(frontier.metric)} ({better_word(frontier.higher_is_better)})",
+            f"{metric_name(frontier)} ({better_word(frontier.higher_is_better)})",
             "axis-title",
         ),
         svg.text(area[2], height - 6, AXIS_TITLES[frontier.axis], "axis-title end"),
@@ -85,7 +85,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         f"{listed([short(label) for label in on_front]) or 'any'}. "
         "The table below has every figure."
     )
-    title = f"{frontier.table}: {metric_name(frontier.metric)} against {frontier.axis_title}"
+    title = f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}"
     return svg.Drawing(
         width=width, height=height, title=clip(title), description=description, parts=tuple(parts)
     )
@@ -184,7 +184,7 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
         if row.difference and row.difference.verdict in ("better", "worse")
     ]
     description = (
-        f"Difference in {metric_name(table.metric)} to {baseline} for {len(rows)} variants. "
+        f"Difference in {metric_name(table)} to {baseline} for {len(rows)} variants. "
         f"Supported by the data: "
         f"{listed([short(label) for label in supported]) or 'none'}."
     )

@@ -37,9 +37,9 @@ def main_tables(summary: Summary) -> list[ResultTable]:
     return [*tasks, *alone, *averages]
 
 
-def metric_name(metric: str) -> str:
-    """Return the name of a metric as it is printed."""
-    return names.clip(metric.replace("_", " "), 40)
+def metric_name(table: ResultTable | Frontier) -> str:
+    """Return the name of a table's metric as it is printed."""
+    return names.clip(table.metric_title, 40)
 
 
 def count_words(counts: Counts) -> str:
@@ -83,7 +83,7 @@ def matrix(summary: Summary) -> Table:
         Column(
             key=table.name,
             title=names.clip(table.name, 60),
-            below=f"{metric_name(table.metric)} {'↑' if table.higher_is_better else '↓'}",
+            below=f"{metric_name(table)} {'↑' if table.higher_is_better else '↓'}",
         )
         for table in tables
     ]
@@ -151,7 +151,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
         Column(
             key=table.name,
             title=names.clip(table.name, 60),
-            below=f"{metric_name(table.metric)} {'↑' if table.higher_is_better else '↓'}",
+            below=f"{metric_name(table)} {'↑' if table.higher_is_better else '↓'}",
         )
         for table in tables
     ]
@@ -222,7 +222,7 @@ def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
     note = f"{names.count(len(table.settings), 'setting')}; {pairing}, baseline {summary.baseline}."
     return Table(
         key=key,
-        title=f"{table.name}: {metric_name(table.metric)} ({way} is better)",
+        title=f"{table.name}: {metric_name(table)} ({way} is better)",
         columns=_RESULT_COLUMNS,
         rows=tuple(_result_row(row, decimals, summary.baseline) for row in table.rows),
         notes=(note, *table.notes),
@@ -281,11 +281,11 @@ def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> T
     left_out = [names.clip(name, 60) for name in frontier.left_out]
     return Table(
         key=key,
-        title=f"{frontier.table}: {metric_name(frontier.metric)} against {frontier.axis_title}",
+        title=f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
         columns=(
             Column(key="variant", title="variant", numeric=False),
             Column(key=frontier.axis, title=frontier.axis_title),
-            Column(key="quality", title=metric_name(frontier.metric)),
+            Column(key="quality", title=metric_name(frontier)),
             Column(key="standing", title="is it on the frontier?", numeric=False),
         ),
         rows=rows,

@@ -139,6 +139,7 @@ def training_study(
         network=first.network,
         training=_training(first.training, overrides),
         keep_networks=True,
+        has_test=data.has_test,
     )
     return Study(
         name=f"train {preset.name} on {data.name}",

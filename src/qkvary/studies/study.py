@@ -60,6 +60,9 @@ class Setting:
     """Limits of what the setting can show; reports list them before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
     """A sentence below every table with the setting's results, such as what chance scores."""
+    has_test: bool = field(default=True, metadata=ADDED_LATER)
+    """Whether the data have a test split; without one the validation split is scored at the end,
+    and reports say so. Tasks know where they have none."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -92,6 +95,11 @@ class Setting:
                 f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
                 "got none"
             )
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether the scores at the end are those of a test split, not of the validation split."""
+        return self.has_test and self.task.has_test
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
@@ -438,20 +446,42 @@ class Study:
             for cell in cells
         )
 
+    def count_runs(self) -> int:
+        """Return the number of runs, without building the network of each.
+
+        A run that occurs in several settings counts once.
+        """
+        baseline = parse_label(self.baseline)
+        found: dict[Any, set[str]] = {}
+        for setting in self.settings:
+            network, trainings = setting.network.with_variant(baseline), self._trainings(setting)
+            for label in self.variants_of(setting):
+                if setting.equal_parameters:
+                    own = setting.network_of(parse_label(label), baseline)
+                    network = own.with_variant(baseline)
+                found.setdefault((setting.task, network, trainings), set()).add(label)
+        rates = len(self.learning_rates or (1,))
+        return sum(map(len, found.values())) * rates * len(self.seeds)
+
+    def _trainings(self, setting: Setting) -> tuple[TrainingConfig, ...]:
+        """Return the training of a setting with each learning rate."""
+        optimizer = setting.training.optimizer
+        return tuple(
+            replace(setting.training, optimizer=replace(optimizer, learning_rate=rate))
+            for rate in self.learning_rates or (optimizer.learning_rate,)
+        )
+
     def _row(self, setting: Setting, seed: int) -> Iterator[Cell]:
-        rates = self.learning_rates or (setting.training.optimizer.learning_rate,)
+        trainings = self._trainings(setting)
         baseline = parse_label(self.baseline)
         for label in self.variants_of(setting):
-            variant = parse_label(label)
             try:
-                network = setting.network_of(variant, baseline)
+                network = setting.network_of(parse_label(label), baseline)
             except ValueError as error:
                 raise ValueError(
                     f"study {self.name!r}, setting {setting.name!r}, variant {label!r}: {error}"
                 ) from error
-            for rate in rates:
-                optimizer = replace(setting.training.optimizer, learning_rate=rate)
-                training = replace(setting.training, optimizer=optimizer)
+            for training in trainings:
                 run = RunConfig(
                     task=setting.task,
                     network=network,
@@ -462,9 +492,9 @@ class Study:
                 )
                 yield Cell(
                     setting=setting.name,
-                    variant=format_label(variant),
+                    variant=label,
                     seed=seed,
-                    learning_rate=rate,
+                    learning_rate=training.optimizer.learning_rate,
                     run=run,
                     keep_network=setting.keep_networks,
                     keep_steps=setting.keep_steps,

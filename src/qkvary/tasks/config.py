@@ -65,6 +65,7 @@ class _Accuracy:
     __slots__ = ()
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
+    has_test: ClassVar[bool] = True
 
 
 class _NextToken:
@@ -74,6 +75,11 @@ class _NextToken:
     metric: ClassVar[str] = "loss"
     higher_is_better: ClassVar[bool] = False
     context: int
+
+    @property
+    def has_test(self) -> bool:
+        """Whether a test split is apart from the validation split, as far as is known here."""
+        return True
 
     @property
     def sequence_length(self) -> int:
@@ -170,6 +176,11 @@ class CharacterTaskConfig(_NextToken):
             )
 
     @property
+    def has_test(self) -> bool:
+        """False: the last part of the text is scored as validation and as test."""
+        return False
+
+    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return _digest("characters", self.text_sha256, self.train_fraction)
@@ -240,6 +251,11 @@ class NumberTaskConfig(_NextToken):
         _check_sizes(self, "context")
 
     @property
+    def has_test(self) -> bool:
+        """Whether the test windows are apart from those of validation."""
+        return self.protocol == "clean"
+
+    @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the windows."""
         return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
@@ -304,6 +320,7 @@ class TranslationTaskConfig:
     """
 
     higher_is_better: ClassVar[bool] = True
+    has_test: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     """Fixed; it tells this task from the others in a record."""
     source: Literal["de", "en"]

@@ -42,8 +42,9 @@ def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ..
 def _single_variant(table: ResultTable, baseline: str) -> str:
     """State the result of the only variant, if a run of it has finished."""
     means = [row.mean for row in table.rows if row.variant == baseline and row.mean is not None]
-    metric = table.metric.replace("_", " ")
-    return f"{baseline} has a {metric} of {means[0]:.4f} ({table.name})." if means else ""
+    return (
+        f"{baseline} has a {table.metric_title} of {means[0]:.4f} ({table.name})." if means else ""
+    )
 
 
 def write_contrast(
@@ -87,7 +88,7 @@ def _in_table(row: ContrastRow) -> str:
         said += interval(gap.low, gap.high, decimals)
         if gap.pairs < gap.pairs_planned:
             said += f", from {gap.pairs} of {gap.pairs_planned} pairs"
-    return f"{row.table} ({row.metric.replace('_', ' ') or 'no result yet'}: {said})"
+    return f"{row.table} ({row.metric_title or 'no result yet'}: {said})"
 
 
 def _same_costs(pairs: Sequence[tuple[CostRow | None, CostRow | None]]) -> str:
@@ -163,7 +164,7 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
     return (
         "Each variant uses its own best learning rate in a setting, chosen by the mean of the "
         "task's own validation metric, whichever score a table shows; the figures are those of the "
-        f"test split.{tail}"
+        f"test split, where there is one.{tail}"
     )
 
 
@@ -188,7 +189,6 @@ def _overview(differences: Sequence[Difference], baseline: str) -> str:
 
 
 def _describe_table(table: ResultTable, baseline: str) -> str:
-    metric = table.metric.replace("_", " ")
     parts: list[str] = []
     for verdict, words in (("worse", "worse than"), ("better", "better than")):
         found = [
@@ -217,7 +217,7 @@ def _describe_table(table: ResultTable, baseline: str) -> str:
     ]
     if bare:
         parts.append(f"without an interval: {', '.join(bare)}")
-    return f"{table.name} ({metric or 'no result yet'}): {'; '.join(parts)}."
+    return f"{table.name} ({table.metric_title or 'no result yet'}): {'; '.join(parts)}."
 
 
 def _describe_steps(table: ResultTable, baseline: str) -> str:

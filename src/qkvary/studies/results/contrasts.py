@@ -105,6 +105,7 @@ def _contrast(
             table=table.name,
             kind=table.kind,
             metric=table.metric,
+            metric_title=table.metric_title,
             higher_is_better=table.higher_is_better,
             difference=difference,
             sentence=f"{variant} against {reference}: {difference.sentence}",

@@ -75,6 +75,7 @@ def _build_frontier(table: ResultTable, axis: CostAxis, pairwise: PairwiseDiffer
         axis=axis,
         axis_title=AXES[axis],
         metric=table.metric,
+        metric_title=table.metric_title,
         higher_is_better=table.higher_is_better,
         points=tuple(_point(one, candidates, sign, pairwise) for one in candidates),
         left_out=tuple(left_out),

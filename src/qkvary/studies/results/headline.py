@@ -122,7 +122,7 @@ def _count_decided(table: ResultTable) -> int:
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     """State which variants cost nothing that shows, and what the others cost."""
     groups = _group(table, baseline)
-    unit, higher = _unit(table.metric), table.higher_is_better
+    unit, higher = _unit(table), table.higher_is_better
     whole = abs(table.row(baseline).mean or math.inf)
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
@@ -153,7 +153,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
-    unit, found = _unit(table.metric), list[str]()
+    unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "gains")):
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
@@ -261,7 +261,7 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
             continue
         if gap.verdict == "better" and _cost_the_same(ours, theirs):
             has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
-            found.append(_recovery(contrast, gap, lost, _unit(table.metric), has_cache))
+            found.append(_recovery(contrast, gap, lost, _unit(table), has_cache))
     return found
 
 
@@ -272,7 +272,7 @@ def _direct(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) 
         f"{one.variant} is {gap.verdict} than {one.reference} by {_size(gap)}"
         for one, gap in largest
     ]
-    return [f"Compared directly: {listed(texts)}{_unit(table.metric)}."] if texts else []
+    return [f"Compared directly: {listed(texts)}{_unit(table)}."] if texts else []
 
 
 def _recovery(
@@ -311,8 +311,8 @@ def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
     )
 
 
-def _unit(metric: str) -> str:
-    """Return the unit of a metric, with a leading space."""
-    if metric.endswith("loss"):
+def _unit(table: ResultTable) -> str:
+    """Return the unit of a table's metric, with a leading space."""
+    if table.metric.endswith("loss"):
         return " nats"
-    return f" of {metric.replace('_', ' ')}"
+    return f" of {table.metric_title}"

@@ -60,6 +60,7 @@ def build_tables(
                 _row(inputs, spec, variant, differences, steps, level) for variant in spec.variants
             ),
             notes=spec.notes,
+            is_tested=spec.is_tested,
         )
         for spec in specs
     )

@@ -17,6 +17,18 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
 
+def metric_title(metric: str, *, is_tested: bool = True) -> str:
+    """Return the printed name of a metric: a validation split is not called test.
+
+    Args:
+        metric: Its name in records, such as ``test_loss``.
+        is_tested: Whether the data have a test split.
+    """
+    if not is_tested and metric.startswith("test_"):
+        metric = metric.replace("test_", "final_validation_", 1)
+    return metric.replace("_", " ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """Numbers of planned runs by state; the states add up to ``planned``."""
@@ -158,6 +170,13 @@ class ResultTable:
     """In the order of the study's variants, including the baseline."""
     notes: tuple[str, ...] = ()
     """The notes of the settings, each once."""
+    is_tested: bool = True
+    """Whether the data of a setting have a test split."""
+
+    @property
+    def metric_title(self) -> str:
+        """The printed name of the metric."""
+        return metric_title(self.metric, is_tested=self.is_tested)
 
     def row(self, variant: str) -> VariantRow:
         """Return the row of a variant; KeyError names the choices."""
@@ -184,6 +203,8 @@ class ContrastRow:
     contrasts in single settings."""
     sentence: str
     """The verdict with both names."""
+    metric_title: str
+    """``ResultTable.metric_title``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,6 +247,8 @@ class Frontier:
     points: tuple[FrontierPoint, ...]
     left_out: tuple[str, ...]
     """Variants without a finished run or without this cost."""
+    metric_title: str
+    """``ResultTable.metric_title``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,6 +351,8 @@ class RunRow:
     total_seconds: float | None
     selected: bool
     """Whether the tables use this run; False for learning rates that were not chosen."""
+    is_tested: bool = True
+    """Whether the data have a test split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,8 @@ class TableSpec:
     """Training steps; only used with a threshold."""
     notes: tuple[str, ...] = ()
     """The notes of its settings, each once."""
+    is_tested: bool = True
+    """Whether the data of a setting have a test split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,4 +251,5 @@ def _specify(
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
         notes=tuple(dict.fromkeys(setting.note for setting in members if setting.note)),
+        is_tested=any(setting.is_tested for setting in members),
     )
