@@ -23,7 +23,7 @@ from qkvary.text import names, numbers
 
 PICTURE = "figures/likeness.svg"
 SCHEMA = 1
-LEAST = 1e-4
+LEAST = 1e-6
 """The smallest rise that the picture shows, in nats."""
 Figures = Mapping[str, Any]
 
@@ -162,6 +162,12 @@ def _answers(study: Likeness) -> Iterator[str]:
         f"value's output than random weights do before the first step, and {_points(ended)} at the "
         f"end, where random weights explain {numbers.percent(chance.mean, 0)}."
     )
+    overlaps = [over_seeds(runs, step, excess(*EXCESSES["tokens"])) for step in (first, last)]
+    yield (
+        "- Over the tokens, keys and values have mean squared canonical correlations that are "
+        f"{_points(overlaps[0])} points above those of random weights before the first step, and "
+        f"{_points(overlaps[1])} at the end."
+    )
     cosine = over_seeds(runs, last, _cosine("key-value"))
     yield (
         "- The cosine of W_K and W_V, whatever its sign, is "
@@ -202,10 +208,10 @@ def _origin(begun: Estimate, ended: Estimate) -> str:
     if ended.low is None or begun.low is None:
         return "One seed says nothing about spread."
     if ended.low <= 0:
-        return "Training does not make keys and values more alike than chance."
+        return "At the end the key explains no more of the value than random weights would."
     if begun.low > 0:
-        return "Keys and values are more alike than chance from the start."
-    return "Training makes keys and values more alike than chance; they are not so at the start."
+        return "The key explains more of the value than random weights would, from the start."
+    return "Training lets the key explain more of the value than random weights would."
 
 
 def _pairs(study: Likeness) -> list[tuple[Figures, Figures]]:
