@@ -208,7 +208,7 @@ def _origin(begun: Estimate, ended: Estimate) -> str:
     if ended.low is None or begun.low is None:
         return "One seed says nothing about spread."
     if ended.low <= 0:
-        return "At the end the key explains no more of the value than random weights would."
+        return "At the end no difference to random weights shows in what the key explains."
     if begun.low > 0:
         return "The key explains more of the value than random weights would, from the start."
     return "Training lets the key explain more of the value than random weights would."
