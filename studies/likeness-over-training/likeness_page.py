@@ -401,7 +401,10 @@ def _points(estimate: Estimate) -> str:
 def _draw(study: Likeness) -> str:
     charts = (
         Chart(draw=partial(_draw_likeness, study), caption="explained by the key, above random"),
-        Chart(draw=partial(_draw_forecasts, study), caption="tying one layer, nats"),
+        Chart(
+            draw=partial(_draw_forecasts, study),
+            caption="tying one layer, nats (1e-6: that or less)",
+        ),
     )
     return sheet(Group(blocks=charts))
 
@@ -460,6 +463,7 @@ def _draw_forecasts(study: Likeness) -> svg.Drawing:
         width=330,
         height=234,
         title="Forecast and rise",
-        description="Forecast and rise of the loss when one layer is tied; filled: at the end.",
+        description="Forecast and rise of the loss when one layer is tied; filled: at the end. "
+        "What is at 1e-6 is that or less.",
         parts=tuple(parts),
     )
