@@ -23,7 +23,10 @@ RECORD_MODULES = {
 }
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
-    for room in ("tasks", "checkpoints", "studies", "reports", "conversions")
+    for room in (
+        *("tasks", "checkpoints", "studies", "reports", "conversions"),
+        "studies/running/executors",
+    )
 }
 """They find files by name."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"

@@ -21,6 +21,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import show, show_progress, to_json
 from qkvary.inference.evaluation.answers import FIVE
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.inference.evaluation.reading import Split, TextReading
 from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
@@ -28,10 +29,13 @@ from qkvary.storage.packages import require
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
+    from lm_eval.tasks import TaskManager
+
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.inference.evaluation.answers import Accuracy, TaskScore
     from qkvary.inference.evaluation.contamination import TrainingText
+    from qkvary.inference.evaluation.stock_tasks import StockScore
 
 
 def _count(text: str) -> Any:
@@ -102,8 +106,8 @@ class Asking:
     tasks: Annotated[
         str | None,
         Parameter(
-            help="arc_easy, arc_challenge, hellaswag, piqa, winogrande, lambada, separated by "
-            "commas; five for all but the last."
+            help="arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada "
+            "from local files; any other task of lm-eval from the hub. Separated by commas."
         ),
     ] = None
     task_data: Annotated[
@@ -111,7 +115,10 @@ class Asking:
         Parameter(help="Folder of the task files; lm_eval in $QKVARY_DATA if not given."),
     ] = None
     fewshot: Annotated[
-        int | None, Parameter(help="Solved examples before each question; 5, lambada 0.")
+        int | None,
+        Parameter(
+            help="Solved examples before each question; 5, lambada 0, tasks of the hub their own."
+        ),
     ] = None
     limit: Annotated[
         int | None, Parameter(help="Number of questions per task, from the first.")
@@ -173,6 +180,7 @@ def command(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, text_data
 
+    manager = _find_others(names)
     against = None if asking.against is None else open_training_text(asking.against)
     loaded = load_checkpoint(checkpoint)
     if names or tokenizer is not None or not is_prepared(reading.data[0]):
@@ -185,8 +193,12 @@ def command(
             loaded, text, batch_size=running.batch_size, show_progress=show_progress
         )
         document |= text_data(measured)
-    if names:
-        document |= _score_tasks(loaded, names, asking, running, against)
+    local = [name for name in names if name in LOCAL_TASKS]
+    if local:
+        document |= _score_tasks(loaded, local, asking, running, against)
+    if manager is not None:
+        others = [name for name in names if name not in LOCAL_TASKS]
+        document |= _score_others(loaded, others, manager, asking, running)
     if out is not None:
         make_directory(out.absolute().parent)
         write_output(out, to_json(document).encode())
@@ -212,14 +224,23 @@ def _choose_tasks(asking: Asking) -> tuple[str, ...]:
     if asking.tasks is None:
         return ()
     require("lm_eval")
-    # Read when the libraries are imported: no look-ups online, progress bars only in terminals.
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
     names = [part.strip() for part in asking.tasks.split(",")]
-    return tuple(
+    chosen = tuple(
         dict.fromkeys(one for name in names for one in (FIVE if name == "five" else (name,)))
     )
+    others = [name for name in chosen if name not in LOCAL_TASKS]
+    if others and asking.against is not None:
+        raise UsageError(
+            f"expected tasks with local files with --against, got {', '.join(others)}; choices: "
+            f"{', '.join(LOCAL_TASKS)}"
+        )
+    # Read when the libraries are imported: no needless look-ups online, and progress bars only in
+    # terminals.
+    if not others:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    return chosen
 
 
 def _score_tasks(
@@ -257,6 +278,50 @@ def _score_tasks(
             "normalised": describe_share(mean.normalised),
         },
     }
+
+
+def _find_others(names: Sequence[str]) -> "TaskManager | None":
+    """Look up the tasks without local files; None if there are none."""
+    others = [name for name in names if name not in LOCAL_TASKS]
+    if not others:
+        return None
+    from qkvary.inference.evaluation.stock_tasks import find_stock_tasks
+
+    return find_stock_tasks(others)
+
+
+def _score_others(
+    loaded: "LoadedModel",
+    names: Sequence[str],
+    manager: "TaskManager",
+    asking: Asking,
+    running: Running,
+) -> dict[str, Any]:
+    """Return the scores of tasks that lm-eval loads itself."""
+    from qkvary.inference.evaluation.harness import lm_eval_version
+    from qkvary.inference.evaluation.stock_tasks import evaluate_stock_tasks
+
+    scores = evaluate_stock_tasks(
+        loaded.network,
+        cast("Tokenizer", loaded.tokenizer),
+        names,
+        manager,
+        fewshot=asking.fewshot,
+        limit=asking.limit,
+        batch_size=running.batch_size,
+    )
+    return {
+        "lm_eval": lm_eval_version(),
+        "limit": asking.limit,
+        "other_tasks": {name: _describe_other(score) for name, score in scores.items()},
+    }
+
+
+def _describe_other(score: "StockScore") -> dict[str, Any]:
+    metrics = {
+        name: {"value": value, "error": error} for name, (value, error) in score.metrics.items()
+    }
+    return {**dataclasses.asdict(score), "metrics": metrics}
 
 
 def _find_task_data(asking: Asking) -> Path:

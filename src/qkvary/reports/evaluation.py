@@ -30,6 +30,9 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
         )
     if "tasks" in document:
         sections.append(_section("tasks", "Tasks", _show_tasks(document)))
+    if "other_tasks" in document:
+        blocks = _show_other_tasks(document)
+        sections.append(_section("other_tasks", "Tasks as lm-eval scores them", blocks))
     return Report(
         subject=f"evaluation: {document['checkpoint']}",
         question=f"How well does {document['checkpoint']} predict?",
@@ -206,6 +209,26 @@ def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
         if task["perplexity"] is not None:
             yield Prose(f"{name}: perplexity of the last word {_number(task['perplexity'])}")
     yield from (Prose(sentence, small=True) for sentence in _explain(document))
+
+
+def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
+    columns = (
+        ("task", "left"),
+        ("shots", "right"),
+        ("questions", "right"),
+        ("metric", "left"),
+        ("value", "right"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for name, task in document["other_tasks"].items():
+        shots = MISSING if task["fewshot"] is None else str(task["fewshot"])
+        questions = MISSING if task["documents"] is None else f"{task['documents']:,}"
+        for metric, found in task["metrics"].items():
+            error = math.nan if found["error"] is None else found["error"]
+            rows.append((name, shots, questions, metric, _loss(found["value"]) + _error(error)))
+    yield _table("other_tasks", "Metrics of lm-eval", columns, rows)
+    note = f"lm-eval {document['lm_eval']}; ± one standard error over questions"
+    yield Prose(note, small=True)
 
 
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:

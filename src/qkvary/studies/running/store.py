@@ -12,7 +12,7 @@ store at once. Torch-free.
                                       network-at-100/      the network after 100 steps, likewise
                                       MANIFEST.json        sizes and digests of all files
                                       record.json          the result; written last
-                                      run.lock             the owner
+                                      run.lock             the owner, and owners that died
                                       checkpoints/         until the run is done
                                       damaged-1/           damaged files, if there were any
 """
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -192,7 +193,7 @@ class Store:
         """
         directory = self.directory(key)
         make_directory(directory)
-        lock = OwnerLock(directory / LOCK_NAME)
+        lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
         try:
             # After locking: another process may have finished the run just before.
             problem = self.find_damage(key)
@@ -240,6 +241,11 @@ def clean_up(directory: Path) -> None:
     clean_leftovers(directory)
     if (directory / CHECKPOINTS_NAME).exists():
         remove_dir(directory / CHECKPOINTS_NAME)
+
+
+def _newest_checkpoint(directory: Path) -> str:
+    steps = stored_steps(directory / CHECKPOINTS_NAME)
+    return f"step {steps[0]}" if steps else ""
 
 
 def _config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -301,6 +307,11 @@ class Claim:
         """The run's folder."""
         return self.store.directory(self.key)
 
+    @property
+    def deaths(self) -> int:
+        """Earlier owners that died since the run was last released or had a checkpoint."""
+        return self.lock.deaths
+
     def restart(self) -> Path:
         """Quarantine log and checkpoints of a run whose checkpoints are all damaged.
 
@@ -340,6 +351,10 @@ class Claim:
             clean_up(directory)
         self.release()
 
-    def release(self) -> None:
-        """Release the run; its log and checkpoints remain."""
-        self.lock.release()
+    def release(self, *, keep_deaths: bool = False) -> None:
+        """Release the run; its log and checkpoints remain.
+
+        Args:
+            keep_deaths: Whether the next owner should still know of the deaths.
+        """
+        self.lock.release(keep_deaths=keep_deaths)
