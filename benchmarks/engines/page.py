@@ -17,7 +17,7 @@ from qkvary.literature.figures import BASELINE
 from qkvary.reports import label_placement, svg
 from qkvary.reports.files import write_report
 from qkvary.reports.report import Chart, Code, Pairs, Prose, Report, Section
-from qkvary.reports.tables import Column, Table, named, plain
+from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.storage.durable import make_directory, write_output
 from qkvary.text import numbers, units
@@ -48,13 +48,13 @@ def main() -> None:
 def make_report(lines: list[Line]) -> Report:
     """Return the report of all lines."""
     ran = [line for line in lines if line["case"] == "environment"]
-    checks = latest(lines, "logits and greedy tokens", "size", "variant")
-    speeds = latest(lines, "decoding", "size", "threads", "context", "variant")
+    checks = latest(lines, "logits and greedy tokens", "weights", "size", "variant")
+    speeds = latest(lines, "decoding", "weights", "size", "threads", "context", "variant")
     tables = (check_table(checks), cache_table(speeds), speed_table(speeds))
-    measured = {line["size"] for line in speeds}
-    largest = next(size for size in reversed(networks.SIZES) if size in measured)
+    exact = [line for line in speeds if line["weights"] == "f32" and line["threads"] == 1]
+    largest = exact[-1]["size"]
     picture = Chart(
-        draw=lambda: memory_drawing([line for line in speeds if line["size"] == largest]),
+        draw=lambda: memory_drawing([line for line in exact if line["size"] == largest]),
         caption=f"The cache as llama.cpp reports it, {largest} parameters, float32",
         detail="Marks are measured.",
         file="memory",
@@ -62,7 +62,7 @@ def make_report(lines: list[Line]) -> Report:
     return Report(
         subject="engines",
         question="What do shared keys and values gain in an engine that people have?",
-        answer=answers(checks, speeds),
+        answer=answers(checks, exact),
         picture=picture,
         caveats=(
             (
@@ -77,6 +77,10 @@ def make_report(lines: list[Line]) -> Report:
             (
                 "llama.cpp computes a portable network by absorbed attention: each query head is "
                 "multiplied with the whole latent tensor, num_kv_heads times as much as needed."
+            ),
+            (
+                "bf16 is the type of weights and caches. With q8_0 the matrices have 8 bits, with "
+                "a scale for 32 numbers in llama.cpp and for 64 here, and caches have 32 bits."
             ),
         ),
         sections=(
@@ -112,13 +116,14 @@ def latest(lines: list[Line], case: str, *names: str) -> list[Line]:
 
 def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
     """Return what the figures say: equality, memory, and the variants that are faster."""
+    checks = [line for line in checks if line["weights"] == "f32"]
     worst = max(line["logits_off_by"]["llama.cpp"] for line in checks)
     texts = sum(line["equal_greedy_tokens"] > 0 for line in checks)
     sentences = [
         (
-            f"Stock llama.cpp computes all {len(checks)} networks: logits within {worst:.1e} of "
-            f"those in double precision, relative to the largest (bound {TOLERANCE:.0e}), and "
-            f"the same greedy tokens in {texts} of {len(checks)}."
+            f"Stock llama.cpp computes all {len(checks)} networks with weights of 32 bits: "
+            f"logits within {worst:.1e} of those in double precision, relative to the largest "
+            f"(bound {TOLERANCE:.0e}), and the same greedy tokens in {texts} of {len(checks)}."
         )
     ]
     for size in dict.fromkeys(line["size"] for line in speeds):
@@ -160,12 +165,9 @@ def check_table(lines: list[Line]) -> Table:
     )
     rows = tuple(
         (
-            plain(line["size"]),
+            plain(name_of(line)),
             named(line["variant"]),
-            *(
-                plain(line["logits_off_by"][name], f"{line['logits_off_by'][name]:.1e}")
-                for name in ENGINES
-            ),
+            *(cell(line["logits_off_by"].get(name), "{:.1e}") for name in ENGINES),
             plain(line["equal_greedy_tokens"]),
         )
         for line in lines
@@ -185,12 +187,12 @@ def cache_table(lines: list[Line]) -> Table:
     )
     rows = tuple(
         (
-            plain(line["size"]),
+            plain(name_of(line)),
             plain(line["context"], units.tokens(line["context"])),
             named(line["variant"]),
             plain(" ".join(line["llama_cpp_says"].split())),
-            *(plain(line["cache_mib"][name], f"{line['cache_mib'][name]:.1f}") for name in ENGINES),
-            *(plain(line["peak_mib"][name]) for name in ENGINES),
+            *(cell(line["cache_mib"].get(name), "{:.1f}") for name in ENGINES),
+            *(cell(line["peak_mib"].get(name)) for name in ENGINES),
         )
         for line in lines
         if line["threads"] == 1
@@ -210,11 +212,11 @@ def speed_table(lines: list[Line]) -> Table:
     )
     rows = tuple(
         (
-            plain(line["size"]),
+            plain(name_of(line)),
             plain(line["context"], units.tokens(line["context"])),
             named(line["variant"]),
             *(
-                plain(line["tokens_per_cpu_second"][name], write_rate(line, name))
+                cell(line["tokens_per_cpu_second"].get(name), write_rate(line, name))
                 for name in ENGINES
             ),
             plain(line["ours_over_llama_cpp"], f"{line['ours_over_llama_cpp']:.2f}"),
@@ -227,10 +229,19 @@ def speed_table(lines: list[Line]) -> Table:
 
 
 def write_rate(line: Line, name: str) -> str:
-    """Return a rate with its slowest and fastest round."""
-    low, high = line["slowest_and_fastest"][name]
-    rate = line["tokens_per_cpu_second"][name]
-    return f"{rate:.1f}" if low == high else f"{rate:.1f} ({low:.1f} to {high:.1f})"
+    """Return the format of a rate with its slowest and fastest round."""
+    low, high = line["slowest_and_fastest"].get(name, (0, 0))
+    return "{:.1f}" if low == high else f"{{:.1f}} ({low:.1f} to {high:.1f})"
+
+
+def name_of(line: Line) -> str:
+    """Return the network of a line, with its weights unless they have 32 bits."""
+    return line["size"] if line["weights"] == "f32" else f"{line['size']}, {line['weights']}"
+
+
+def cell(value: float | None, form: str = "{}") -> Cell:
+    """Return a figure, or a dash for an engine that was not measured."""
+    return plain(value, "–" if value is None else form.format(value))
 
 
 def key_of(engine: str) -> str:
@@ -281,9 +292,8 @@ def memory_drawing(lines: list[Line]) -> svg.Drawing:
     """Draw the cache of llama.cpp against the context, a line for each variant."""
     found: dict[str, list[svg.Point]] = {}
     for line in lines:
-        if line["threads"] == 1:
-            points = found.setdefault(line["variant"], [])
-            points.append((float(line["context"]), line["cache_mib"]["llama.cpp"]))
+        points = found.setdefault(line["variant"], [])
+        points.append((float(line["context"]), line["cache_mib"]["llama.cpp"]))
     held = [value for points in found.values() for _, value in points]
     contexts = [x for points in found.values() for x, _ in points]
     low, high = svg.padded(held, logarithmic=True)

@@ -17,7 +17,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import networks
 import numpy as np
@@ -29,12 +29,13 @@ from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import machine, now, package_version
 
+Weights = Literal["f32", "bf16", "q8_0"]
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 TOLERANCE = 1e-5
 """The largest accepted difference of logits in 32 bits, relative to the largest logit."""
 CHECKED, GREEDY = 40, 200
 HERE = Path(__file__).parent
-_BUFFER = re.compile(r"K \(f32\): +([0-9.]+) MiB, V \(f32\): +([0-9.]+) MiB")
+_BUFFER = re.compile(r"K \(\w+\): +([0-9.]+) MiB, V \(\w+\): +([0-9.]+) MiB")
 MIB = 2**20
 
 
@@ -56,7 +57,9 @@ def main() -> None:
     for size in sizes:
         for variant in options.variants:
             with tempfile.TemporaryDirectory() as folder:
-                case = Case(Path(folder), python, size, variant, max(contexts) + 300)
+                case = Case(
+                    Path(folder), python, (size, variant, options.weights), max(contexts) + 300
+                )
                 failures += not case.check()
                 for context in contexts:
                     case.measure(context, options.rounds, options.threads)
@@ -75,6 +78,13 @@ def read_options() -> Namespace:
     parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--weights",
+        default="f32",
+        choices=get_args(Weights),
+        help="of the matrices: with bf16 everything else here and the caches are too, with q8_0 "
+        "caches have 32 bits, and the matrices here int8",
+    )
     return parser.parse_args()
 
 
@@ -98,19 +108,25 @@ class Case:
     """A network in every engine."""
 
     def __init__(
-        self, folder: Path, python: Path, size: str, variant: str, max_tokens: int
+        self, folder: Path, python: Path, names: tuple[str, str, Weights], max_tokens: int
     ) -> None:
-        self.python, self.name = python, {"size": size, "variant": variant}
+        size, variant, self.weights = names
+        self.python = python
+        self.name = {"size": size, "variant": variant, "weights": self.weights}
         config = networks.make_config(size, variant, max_tokens)
         self.network: LanguageModel = networks.make_network(config)
         self.files = {"qkvary": folder / "network", "llama.cpp": folder / "network.gguf"}
-        self.files["transformers"] = self.files["qkvary"]
+        if self.weights != "q8_0":
+            self.files["transformers"] = self.files["qkvary"]
         save_model(self.files["qkvary"], self.network)
-        export_gguf(LoadedModel(self.network, None), self.files["llama.cpp"])
+        export_gguf(LoadedModel(self.network, None), self.files["llama.cpp"], self.weights)
         self.draws = np.random.default_rng(0)
 
     def check(self) -> bool:
-        """Compare logits with those in double precision, and greedy texts with each other."""
+        """Compare logits with those in double precision, and greedy texts with each other.
+
+        Only 32 bits have a bound: of 16 and of 8 the distances are printed.
+        """
         prompt = self._draw(CHECKED)
         calls = {name: self._answer(name, prompt, GREEDY, logits=True) for name in self.files}
         with torch.inference_mode():
@@ -123,6 +139,7 @@ class Case:
         }
         texts = {tuple(one["tokens"]) for one in calls.values()}
         sound = len(texts) == 1 and all(distance <= TOLERANCE for distance in found.values())
+        sound = sound or self.weights != "f32"
         show(
             "logits and greedy tokens",
             **self.name,
@@ -138,7 +155,8 @@ class Case:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in self.files}
         for turn in range(rounds):
             names = list(self.files)
-            for name in names[turn % 3 :] + names[: turn % 3]:
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
                 found[name].append(self._answer(name, prompt, 32, threads=threads))
 
         def median(name: str, key: str) -> float:
@@ -163,7 +181,9 @@ class Case:
             peak_mib={name: round(median(name, "peak_bytes") / MIB) for name in found},
             cache_mib={name: round(median(name, "cache_bytes") / MIB, 2) for name in found},
             llama_cpp_says=found["llama.cpp"][0]["says"],
-            needed_cache_bytes_per_token=cache_bytes_per_token(self.network.config, "float32"),
+            needed_cache_bytes_per_token=cache_bytes_per_token(
+                self.network.config, "bfloat16" if self.weights == "bf16" else "float32"
+            ),
             ours_over_llama_cpp=round(speeds["qkvary"] / speeds["llama.cpp"], 2),
         )
 
@@ -182,7 +202,7 @@ class Case:
             "texts": [],
             "logits": logits,
             "threads": threads,
-            "dtype": "float32",
+            "weights": self.weights,
         }
         stock = name == "llama.cpp"
         python = str(self.python) if stock else sys.executable

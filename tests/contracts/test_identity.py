@@ -43,6 +43,7 @@ ADDED_LATER: dict[str, Any] = {
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.skips": "both",
     **{f"{kind}Config.shared_blocks": False for kind in KINDS},
+    "EncoderConfig.pooling": "none",
     "EncoderConfig.reads_vectors": False,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
@@ -51,7 +52,7 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
     "Setting.keep_steps": (),
-    "Setting.has_test": True,
+    "LanguageTaskConfig.has_test": True,
     "Setting.note": "",
     "TrainingConfig.test_at": "last",
 }

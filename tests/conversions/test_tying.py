@@ -48,7 +48,7 @@ def round_layer(
     """A copy with the same roles, whose k and v are B R [k, v] around the mean, head by head."""
     rounded = copy.deepcopy(network)
     attention = list(rounded.stack.blocks)[layer - 1].attention
-    key, value = attention.k_proj, attention.v_proj
+    key, value = attention.projections["k"], attention.projections["v"]
     size = attention.config.size_per_head
     for head, tie in enumerate(ties):
         rows = slice(head * size, (head + 1) * size)
@@ -56,8 +56,9 @@ def round_layer(
         new = tie.writer @ tie.reader @ old
         shift = (old - new) @ mean
         key.weight[rows], value.weight[rows] = new[:size], new[size:]
-        key.bias[rows] += shift[:size]
-        value.bias[rows] += shift[size:]
+        for projection, part in ((key, shift[:size]), (value, shift[size:])):
+            assert projection.bias is not None
+            projection.bias[rows] += part
     return rounded
 
 
@@ -89,11 +90,11 @@ def test_projections_without_biases_stay_without() -> None:
 
 def test_what_is_one_tensor_is_tied_without_a_change() -> None:
     network = make_network("QKV@alibi", bias=True)
-    attention = next(iter(network.stack.blocks)).attention
+    projections = next(iter(network.stack.blocks)).attention.projections
     turn = torch.randn(20, 20, generator=torch.Generator().manual_seed(2)).double()
     blocks = torch.block_diag(*[turn[at : at + 5, at : at + 5] for at in range(0, 20, 5)])
     with torch.no_grad():
-        attention.v_proj.weight.copy_(blocks @ attention.k_proj.weight)
+        projections["v"].weight.copy_(blocks @ projections["k"].weight)
     (first, *_) = observe(network)
     tied = tie_layer(network, 1, first.ties(), mean_of(first))
     tokens = torch.stack(windows(network, 2))

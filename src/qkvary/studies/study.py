@@ -60,9 +60,6 @@ class Setting:
     """Limits of what the setting can show; reports list them before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
     """A sentence below every table with the setting's results, such as what chance scores."""
-    has_test: bool = field(default=True, metadata=ADDED_LATER)
-    """Whether the data have a test split; without one the validation split is scored at the end,
-    and reports say so. Tasks know where they have none."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -95,11 +92,6 @@ class Setting:
                 f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
                 "got none"
             )
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether the scores at the end are those of a test split, not of the validation split."""
-        return self.has_test and self.task.has_test
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
