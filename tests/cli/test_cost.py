@@ -138,7 +138,9 @@ def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -
     state = 3 * 8 * 8 * (40 * 40 + 40) * 4
     assert (row["cache_bytes"], row["state_bytes"]) == (state, state)
     assert (row["cache_bytes_per_token"], row["cache_growth_bytes_per_token"]) == (0, 0)
-    assert "Q-K=V@linear keeps a state of 1.2 MiB that does not grow" in shown(capsys, *asked)
+    printed = shown(capsys, *asked)
+    assert "Q-K=V@linear keeps a state of 1.2 MiB that does not grow" in printed
+    assert "Q-K=V@linear has no joint positions, unlike lm-10m" in printed
 
 
 def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
