@@ -134,8 +134,8 @@ def test_other_tasks_are_loaded_by_lm_eval(
     printed = capsys.readouterr().out
     for part in ("Tasks as lm-eval scores them", "choosing", "acc", "lm-eval 0.4"):
         assert part in printed
-    assert main(["evaluate", places["bytes"], "--tasks", "chosing"]) == 2
-    assert "expected a task, got 'chosing'; did you mean choosing?" in capsys.readouterr().err
+    assert main(["evaluate", places["bytes"], "--tasks", "choosings"]) == 2
+    assert "expected a task, got 'choosings'; did you mean choosing?" in capsys.readouterr().err
 
 
 TRAINED = (

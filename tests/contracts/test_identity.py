@@ -62,6 +62,7 @@ RECORDS = Path(__file__).resolve().parents[2] / "studies"
 KEPT_STUDIES = (
     "ablations-quick",
     "anomaly-quick",
+    "authors-quick",
     "cifar10-quick",
     "fashion-quick",
     "lm-dilution",
@@ -72,6 +73,9 @@ KEPT_STUDIES = (
     "numbers-paper",
     "numbers-paper-clean",
     "translation-quick",
+    "why-query-map",
+    "why-skips",
+    "why-weight-decay",
 )
 PROTOCOLS = {"numbers-paper-clean": ("numbers-paper", "clean")}
 """Studies that are kept in another protocol."""
@@ -168,7 +172,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 18 + 35 + 120
+    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 32 + 18 + 35 + 120 + 40 + 50 + 40
 
 
 @pytest.mark.usefixtures("started_workers")

@@ -1,5 +1,7 @@
 """Networks and training of associative recall. Torch-free."""
 
+from collections.abc import Sequence
+
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.studies.study import Setting
@@ -10,8 +12,25 @@ RECALL_VARIANTS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-2", "MQA", "Q-GQA-2", 
 """The sharings of paper 1's tables, of projections and of heads."""
 PROJECTIONS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
 """Those of projections alone, which are all that one head has."""
+CORES = ("linear", "soft")
+"""Cores without a softmax that are causal: linear attention with 1 + elu, and SOFT."""
 SOLVED = 0.99
 """Validation accuracy at which a run ends, as in the published code."""
+
+
+def with_cores(labels: Sequence[str], soft: Sequence[str] = ("QKV", "Q-K=V")) -> tuple[str, ...]:
+    """Return labels, the same with linear attention, and some of them with SOFT.
+
+    Args:
+        labels: Labels without a core.
+        soft: Those that SOFT stands beside.
+    """
+    linear, other = CORES
+    return (
+        *labels,
+        *(f"{label}@{linear}" for label in labels),
+        *(f"{label}@{other}" for label in soft),
+    )
 
 
 def recall_network(
@@ -119,7 +138,7 @@ def quick_recall(
             gradient_clip=1.0,
         ),
         table=name,
-        variants=PROJECTIONS if num_heads == 1 else None,
+        variants=with_cores(PROJECTIONS) if num_heads == 1 else None,
         limits=limits,
         note=recall_floor(task),
     )
@@ -169,5 +188,5 @@ def _published_setting(
         ),
         note=recall_floor(task),
         table="one head, as published" if num_heads == 1 else None,
-        variants=PROJECTIONS if num_heads == 1 else None,
+        variants=with_cores(PROJECTIONS) if num_heads == 1 else None,
     )

@@ -20,6 +20,8 @@ PADDING = 256
 VOCABULARY = 257
 SAMPLES = 10
 """Windows that a run shows."""
+SHOWN_BYTES = 32
+"""Bytes whose attention a run shows."""
 
 
 class TextTask(ClassificationTask[TextTaskConfig]):
@@ -86,12 +88,13 @@ class TextTask(ClassificationTask[TextTaskConfig]):
             yield _make_batch(windows[first : first + size], labels[first : first + size])
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
-        """Return the maps of the first validation window."""
+        """Return the maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
+        shown = windows[0][:SHOWN_BYTES]
         return AttentionExample(
-            maps=attention_maps(model, torch.from_numpy(windows[0])[None])[0],
-            tokens=tuple(_print_token(token) for token in windows[0].tolist()),
-            targets=(None,) * len(windows[0]),
+            maps=attention_maps(model, torch.from_numpy(shown)[None])[0],
+            tokens=tuple(_print_token(token) for token in shown.tolist()),
+            targets=(None,) * len(shown),
         )
 
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
