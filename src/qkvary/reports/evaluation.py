@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from qkvary.inference.evaluation.answers import Accuracy, Contamination, MeanScore, TaskScore
 from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
+from qkvary.inference.evaluation.task_measurement import TaskMeasurement
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Column, Table, plain
@@ -19,7 +21,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
     """Return the report of an evaluation.
 
     Args:
-        document: The figures: those of :func:`text_data`, and of tasks.
+        document: The figures: those of :func:`text_data` and :func:`task_data`.
     """
     sections: list[Section] = []
     if "text" in document:
@@ -59,6 +61,40 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
             for row in measured.lengths
         ]
     return found
+
+
+def task_data(measured: TaskMeasurement) -> dict[str, Any]:
+    """Return all figures of tasks by name."""
+    return {
+        "lm_eval": measured.lm_eval,
+        "limit": measured.reading.limit,
+        "against": None if measured.against is None else measured.against.describe(),
+        "tasks": {
+            name: {
+                **dataclasses.asdict(score),
+                **_describe_shares(score),
+                "contamination": score.contamination
+                and {
+                    **dataclasses.asdict(score.contamination),
+                    **_describe_shares(score.contamination),
+                },
+            }
+            for name, score in measured.scores.items()
+        },
+        "mean_of_five": measured.mean and _describe_shares(measured.mean),
+    }
+
+
+def _describe_shares(score: TaskScore | MeanScore | Contamination) -> dict[str, Any]:
+    """Return the accuracies of a score, each with its distance from guessing."""
+    shares: dict[str, Accuracy | None] = {
+        "accuracy": score.accuracy,
+        "normalised": score.normalised,
+    }
+    return {
+        name: share and {**dataclasses.asdict(share), "distance": share.distance}
+        for name, share in shares.items()
+    }
 
 
 def _describe_text(score: TextScore) -> dict[str, Any]:

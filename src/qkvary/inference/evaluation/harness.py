@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import version
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -124,11 +123,6 @@ class NetworkLM(HFLM):
         return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
             requests, disable_tqdm=disable_tqdm, override_bs=override_bs
         )
-
-
-def lm_eval_version() -> str:
-    """Return the version of lm-eval."""
-    return version("lm_eval")
 
 
 def evaluate_tasks(
