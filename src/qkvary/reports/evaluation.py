@@ -138,10 +138,10 @@ def _table(
 def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     text, protocol = document["text"], document["protocol"]
     documents = count(text["documents"], "document")
-    read = "one after the other" if protocol.joined else "each by itself"
+    read = "read one after the other" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
     said = (
-        f"{', '.join(document['data'])}: {documents} {read}, {text['tokens']:,} tokens or "
+        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens or "
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
         f"{protocol.stride:,} ahead of each other"
     )
