@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV ?= .venv
 OUT ?= runs
 WORKERS ?=
+# Ray and submitit leave processes to the end of the interpreter.
+CLUSTER_WARNINGS = -W ignore::ResourceWarning -W ignore::pytest.PytestUnraisableExceptionWarning
 TEST_ARGS ?= -n auto --dist worksteal
 
 BIN = $(VENV)/bin
@@ -20,12 +22,13 @@ TORCH_INDEX ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup study report test bench docs lint format check clean
+.PHONY: help setup study report test test-cluster bench docs lint format check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make study   set up, train and compare the variants, write $(OUT)/reports/quickstart/report.html"
 	@echo "make test    set up and run the tests"
+	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and two minutes"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"
 	@echo "make docs    build the documentation site in build/site; broken links fail"
@@ -75,6 +78,10 @@ report: $(VENV)/.setup
 
 test: $(VENV)/.setup
 	@$(BIN)/python -m pytest $(TEST_ARGS)
+
+test-cluster: $(VENV)/.setup
+	@$(call install,-e ".[train$(comma)data$(comma)cluster$(comma)track]" --group test)
+	@$(BIN)/python -m pytest -n 0 -m cluster $(CLUSTER_WARNINGS)
 
 bench: $(VENV)/.setup
 	@for file in benchmarks/*.py; do $(BIN)/python "$$file" $(BENCH_ARGS) || exit $$?; done

@@ -34,8 +34,11 @@ EXTRAS = {
     "train": ("generate tiny-k 'Once upon' --tokens 20", "evaluate tiny-k --data README.md"),
     "train,data": ("data prepare README.md --tokenizer bytes --out set",),
     "train,track": (
-        "train lm-10m --data README.md --steps 1 --batch-size 1 --context 8 --tensorboard log",
+        "train lm-10m --data README.md --steps 1 --batch-size 1 --context 8 --log tensorboard",
+        "train lm-10m --data README.md --steps 2 --batch-size 1 --context 8 --log trackio",
     ),
+    # A cluster is not there; the libraries are imported where runs are sent to one.
+    "train,cluster": ("study quickstart --dry-run --executor ray",),
     "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
     # Their data is not there; the packages are imported where it is read and scored.

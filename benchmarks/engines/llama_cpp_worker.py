@@ -12,7 +12,8 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 
-FLOAT32 = 0
+FLOAT32, BFLOAT16 = 0, 30
+"""llama.cpp's numbers of types."""
 STATUS = Path("/proc/self/status")
 
 
@@ -25,14 +26,15 @@ def peak_bytes() -> int:
 def answer(call: dict) -> dict:
     """Read the prompt, then decode greedily, one token at a time."""
     prompt, new = call["prompt"], call["new"]
+    cache = BFLOAT16 if call["weights"] == "bf16" else FLOAT32
     model = llama_cpp.Llama(
         call["path"],
         n_ctx=len(prompt) + new + 8,
         n_threads=call["threads"],
         n_threads_batch=call["threads"],
         logits_all=call["logits"],
-        type_k=FLOAT32,
-        type_v=FLOAT32,
+        type_k=cache,
+        type_v=cache,
         flash_attn=False,
         verbose=True,
     )

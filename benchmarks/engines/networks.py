@@ -9,12 +9,16 @@ from qkvary.arch.published_networks import make_portable, modern_network
 from qkvary.nn.language_model import LanguageModel
 
 VARIANTS = {
-    "QKV": None,
+    "QKV": "QKV@rotary",
+    "GQA-2": "GQA-2@rotary",
     "Q-K=V": "Q-K=V@decoupled-16@kv-norm",
+    "Q-GQA-4": "Q-GQA-4@decoupled-16@kv-norm",
+    "Q-GQA-2": "Q-GQA-2@decoupled-16@kv-norm",
     "Q-MQA": "Q-MQA@decoupled-16@kv-norm",
     "MLA": "Q-K=V@decoupled-16@latent-128@kv-norm",
 }
-"""Portable forms by a short name; QKV rotates whole heads, as every engine does."""
+"""Portable forms by a short name; those of separate keys and values rotate whole heads, as every
+engine does."""
 SIZES = {
     "tiny": {"d_model": 64, "num_heads": 4, "num_layers": 2, "vocabulary": 257},
     "30M": {"d_model": 512, "num_heads": 8, "num_layers": 8, "vocabulary": 4096},
@@ -25,10 +29,10 @@ EMBEDDING_STD, GAIN = 0.02, 1.3
 
 def make_config(size: str, variant: str, max_tokens: int) -> LanguageModelConfig:
     """Return the configuration of a case."""
-    base = modern_network(**SIZES[size], max_tokens=max_tokens)
     label = VARIANTS[variant]
-    if label is not None:
-        return make_portable(base, label)
+    if "@decoupled" in label:
+        return make_portable(modern_network(**SIZES[size], max_tokens=max_tokens), label)
+    base = modern_network(**SIZES[size], max_tokens=max_tokens, variant=label)
     layer = base.layers[0]
     position = replace(layer.position, rotary_fraction=1.0)
     return replace(base, attention=replace(layer, position=position))

@@ -84,7 +84,9 @@ ENGINES = {"qkvary": Ours, "transformers": Stock}
 def answer(call: dict[str, Any]) -> dict[str, Any]:
     """Read the prompt, then decode greedily, one token at a time."""
     torch.set_num_threads(call["threads"])
-    network = load_checkpoint(call["path"]).network.to(getattr(torch, call["dtype"]))
+    dtype = "bfloat16" if call["weights"] == "bf16" else "float32"
+    codes = "int8" if call["weights"] == "q8_0" else None
+    network = load_checkpoint(call["path"]).to("cpu", dtype, codes).network
     prompt = torch.tensor(call["prompt"])
     engine = ENGINES[call["engine"]](network, len(prompt) + call["new"] + 8)
     start = time.process_time()

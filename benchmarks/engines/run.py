@@ -17,7 +17,7 @@ import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import networks
 import numpy as np
@@ -27,13 +27,15 @@ from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import machine, now, package_version
 
+Weights = Literal["f32", "bf16", "q8_0"]
 LLAMA_CPP = "llama-cpp-python==0.3.36"
 TOLERANCE = 1e-5
 """The largest accepted difference of logits in 32 bits, relative to the largest logit."""
 CHECKED, GREEDY = 40, 200
 HERE = Path(__file__).parent
-_BUFFER = re.compile(r"K \(f32\): +([0-9.]+) MiB, V \(f32\): +([0-9.]+) MiB")
+_BUFFER = re.compile(r"K \(\w+\): +([0-9.]+) MiB, V \(\w+\): +([0-9.]+) MiB")
 MIB = 2**20
 
 
@@ -41,13 +43,23 @@ def main() -> None:
     """Run all cases."""
     options = read_options()
     python = build_llama_cpp(options.env)
+    show(
+        "environment",
+        **machine(),
+        transformers=package_version("transformers"),
+        llama_cpp=LLAMA_CPP,
+        options={name: value for name, value in vars(options).items() if name != "env"},
+        started=now(),
+    )
     sizes = ("tiny",) if options.quick else options.sizes
     contexts = (64,) if options.quick else options.contexts
     failures = 0
     for size in sizes:
         for variant in options.variants:
             with tempfile.TemporaryDirectory() as folder:
-                case = Case(Path(folder), python, size, variant, max(contexts) + 300)
+                case = Case(
+                    Path(folder), python, (size, variant, options.weights), max(contexts) + 300
+                )
                 failures += not case.check()
                 for context in contexts:
                     case.measure(context, options.rounds, options.threads)
@@ -66,6 +78,13 @@ def read_options() -> Namespace:
     parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--weights",
+        default="f32",
+        choices=get_args(Weights),
+        help="of the matrices: with bf16 everything else here and the caches are too, with q8_0 "
+        "caches have 32 bits, and the matrices here int8",
+    )
     return parser.parse_args()
 
 
@@ -89,19 +108,25 @@ class Case:
     """A network in every engine."""
 
     def __init__(
-        self, folder: Path, python: Path, size: str, variant: str, max_tokens: int
+        self, folder: Path, python: Path, names: tuple[str, str, Weights], max_tokens: int
     ) -> None:
-        self.python, self.name = python, {"size": size, "variant": variant}
+        size, variant, self.weights = names
+        self.python = python
+        self.name = {"size": size, "variant": variant, "weights": self.weights}
         config = networks.make_config(size, variant, max_tokens)
         self.network: LanguageModel = networks.make_network(config)
         self.files = {"qkvary": folder / "network", "llama.cpp": folder / "network.gguf"}
-        self.files["transformers"] = self.files["qkvary"]
+        if self.weights != "q8_0":
+            self.files["transformers"] = self.files["qkvary"]
         save_model(self.files["qkvary"], self.network)
-        export_gguf(LoadedModel(self.network, None), self.files["llama.cpp"])
+        export_gguf(LoadedModel(self.network, None), self.files["llama.cpp"], self.weights)
         self.draws = np.random.default_rng(0)
 
     def check(self) -> bool:
-        """Compare logits with those in double precision, and greedy texts with each other."""
+        """Compare logits with those in double precision, and greedy texts with each other.
+
+        Only 32 bits have a bound: of 16 and of 8 the distances are printed.
+        """
         prompt = self._draw(CHECKED)
         calls = {name: self._answer(name, prompt, GREEDY, logits=True) for name in self.files}
         with torch.inference_mode():
@@ -114,8 +139,10 @@ class Case:
         }
         texts = {tuple(one["tokens"]) for one in calls.values()}
         sound = len(texts) == 1 and all(distance <= TOLERANCE for distance in found.values())
-        self._print(
+        sound = sound or self.weights != "f32"
+        show(
             "logits and greedy tokens",
+            **self.name,
             logits_off_by={name: float(f"{distance:.2g}") for name, distance in found.items()},
             equal_greedy_tokens=GREEDY if len(texts) == 1 else 0,
             sound=sound,
@@ -128,33 +155,40 @@ class Case:
         found: dict[str, list[dict[str, Any]]] = {name: [] for name in self.files}
         for turn in range(rounds):
             names = list(self.files)
-            for name in names[turn % 3 :] + names[: turn % 3]:
+            first = turn % len(names)
+            for name in names[first:] + names[:first]:
                 found[name].append(self._answer(name, prompt, 32, threads=threads))
 
         def median(name: str, key: str) -> float:
             return statistics.median(one[key] for one in found[name])
 
         speeds = {name: round(1 / median(name, "token_seconds"), 1) for name in found}
-        self._print(
+        ends = {
+            name: sorted(round(1 / one["token_seconds"], 1) for one in answers)
+            for name, answers in found.items()
+        }
+        show(
             "decoding",
+            **self.name,
             context=context,
             threads=threads,
+            rounds=rounds,
             tokens_per_cpu_second=speeds,
+            slowest_and_fastest={name: [rates[0], rates[-1]] for name, rates in ends.items()},
             prefill_tokens_per_cpu_second={
                 name: round(context / median(name, "prefill_seconds")) for name in found
             },
             peak_mib={name: round(median(name, "peak_bytes") / MIB) for name in found},
             cache_mib={name: round(median(name, "cache_bytes") / MIB, 2) for name in found},
             llama_cpp_says=found["llama.cpp"][0]["says"],
-            needed_cache_bytes_per_token=cache_bytes_per_token(self.network.config, "float32"),
+            needed_cache_bytes_per_token=cache_bytes_per_token(
+                self.network.config, "bfloat16" if self.weights == "bf16" else "float32"
+            ),
             ours_over_llama_cpp=round(speeds["qkvary"] / speeds["llama.cpp"], 2),
         )
 
     def _draw(self, length: int) -> list[int]:
         return self.draws.integers(3, self.network.config.vocabulary, length).tolist()
-
-    def _print(self, case: str, **found: object) -> None:
-        print(json.dumps({"benchmark": "engines", "case": case, **self.name, **found}), flush=True)
 
     def _answer(
         self, name: str, prompt: list[int], new: int, *, logits: bool = False, threads: int = 1
@@ -168,7 +202,7 @@ class Case:
             "texts": [],
             "logits": logits,
             "threads": threads,
-            "dtype": "float32",
+            "weights": self.weights,
         }
         stock = name == "llama.cpp"
         python = str(self.python) if stock else sys.executable
@@ -189,6 +223,11 @@ class Case:
             found["says"] = said[0]
             found["cache_bytes"] = (float(said[1]) + float(said[2])) * MIB
         return found
+
+
+def show(case: str, **found: object) -> None:
+    """Print one line of JSON."""
+    print(json.dumps({"benchmark": "engines", "case": case, **found}), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from basis_tables import POWER, detectable, figures_table, percent, results_table
+
 from qkvary.arch.canonical import canonical_json, stored
 from qkvary.reports.markdown import table_markdown
-from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
+from qkvary.reports.tables import Column, Table, plain, table_csv
 from qkvary.storage.jsonvalues import encode
-from qkvary.studies.results.statistics import Estimate, detectable_difference, paired_t, welch_t
+from qkvary.studies.results.statistics import Estimate, paired_t, welch_t
 from qkvary.text import names, numbers
 
 VERSION = 1
@@ -32,8 +34,6 @@ PUBLISHED_STUDENT = (0.04, 0.05)
 PUBLISHED_COSINE = 0.999
 WIDENING = 4
 """Inner width over the width."""
-POWER = 0.8
-"""Probability with which a detectable difference is seen."""
 QUESTION = "Can a GELU network with a skip connection absorb a change of basis?"
 DESCRIPTION = (
     "Paper 3, section 8.3: a two-layer GELU network with a skip connection learns what a "
@@ -294,6 +294,7 @@ def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) 
     return {
         "README.md": "\n".join(lines).encode(),
         "tables/results.csv": table_csv(results).encode(),
+        "tables/figures.csv": table_csv(figures_table(summaries)).encode(),
         "records.json": f'{encode(head)[:-1]}, "records": [\n{rows}\n]}}\n'.encode(),
     }
 
@@ -330,7 +331,7 @@ def _about_students(summaries: Sequence[BasisSummary]) -> Iterator[str]:
     low, high = (100 * share for share in PUBLISHED_STUDENT)
     for name in dict.fromkeys(one.run.reading for one in summaries):
         some = [one for one in summaries if one.run.reading == name]
-        said = ", ".join(f"{_percent(one.student)} at d {one.run.d}" for one in some)
+        said = ", ".join(f"{percent(one.student)} at d {one.run.d}" for one in some)
         ratios = sorted((one.linear.mean or 0.0) / (one.student.mean or 1.0) for one in some)
         yield (
             f"{name}: the student has an error of {said}; the linear map has {ratios[0]:.1f} to "
@@ -412,67 +413,11 @@ def _about_power(summaries: Sequence[BasisSummary]) -> Iterator[str]:
 
 def _seen(estimates: Sequence[Estimate]) -> str:
     """From which size on differences would have been seen; nothing where none would."""
-    known = sorted(size for one in estimates if (size := _detectable(one)) is not None)
+    known = sorted(size for one in estimates if (size := detectable(one)) is not None)
     if not known:
         return ""
     low, high = (numbers.fixed(100 * size, 2) for size in (known[0], known[-1]))
     return f"{low} points" if low == high else f"{low} to {high} points"
-
-
-def _detectable(estimate: Estimate) -> float | None:
-    if estimate.low is None or estimate.std is None:
-        return None
-    return detectable_difference(
-        estimate.std,
-        estimate.units,
-        degrees=estimate.degrees,
-        confidence=estimate.confidence,
-        power=POWER,
-    )
-
-
-def results_table(summaries: Sequence[BasisSummary]) -> Table:
-    """One row for each reading, choice of biases and width."""
-    return Table(
-        key="results",
-        title="Relative errors: roots of summed squares over summed squared outputs",
-        columns=(
-            Column(key="target", title="target", numeric=False),
-            Column(key="biases", title="biases", numeric=False),
-            Column(key="d", title="d"),
-            Column(key="runs", title="seeds"),
-            Column(key="student_error", title="student", below="95 %"),
-            Column(key="student_detectable", title="detectable", below="points"),
-            Column(key="half_way_error", title="student", below="half way"),
-            Column(key="linear_error", title="linear map", below="95 %"),
-            Column(key="linear_detectable", title="detectable", below="points"),
-            Column(key="analytic_error", title="linear map", below="infinite width"),
-            Column(key="student_cosine", title="cosine", below="student"),
-            Column(key="agrees", title="linear error", below="as printed", numeric=False),
-        ),
-        rows=tuple(_row(one) for one in summaries),
-    )
-
-
-def _row(one: BasisSummary) -> tuple[Cell, ...]:
-    return (
-        plain(one.run.target),
-        plain("with" if one.run.biases else "without"),
-        plain(one.run.d),
-        plain(one.seeds),
-        plain(one.student.mean, _percent(one.student)),
-        _points(_detectable(one.student)),
-        plain(one.half_way.mean, numbers.percent(one.half_way.mean, 2)),
-        plain(one.linear.mean, _percent(one.linear)),
-        _points(_detectable(one.linear)),
-        plain(one.analytic, numbers.percent(one.analytic, 2)),
-        plain(one.cosine.mean, numbers.fixed(one.cosine.mean, 4)),
-        plain("yes" if one.agrees else "no"),
-    )
-
-
-def _points(size: float | None) -> Cell:
-    return plain(size, numbers.fixed(None if size is None else 100 * size, 2))
 
 
 def readings_table() -> Table:
@@ -486,14 +431,6 @@ def readings_table() -> Table:
         ),
         rows=tuple((plain(name), plain(target.formula)) for name, target in TARGETS.items()),
     )
-
-
-def _percent(estimate: Estimate) -> str:
-    middle = numbers.percent(estimate.mean, 2)
-    if estimate.low is None or estimate.high is None:
-        return middle
-    low, high = (numbers.fixed(100 * end, 2) for end in (estimate.low, estimate.high))
-    return f"{middle} [{low}, {high}]"
 
 
 def _low(estimate: Estimate) -> float:

@@ -89,6 +89,19 @@ def test_ranks_are_resolved() -> None:
                 "over all tokens would show every token the future"
             ),
         ),
+        (
+            "QKV@linear@decay-learned",
+            {"causal": False},
+            (
+                "expected a causal layer for a decay, got a bidirectional one: the decay goes by "
+                "the tokens that have passed"
+            ),
+        ),
+        (
+            "QKV@linear",
+            {"kernel": "sdpa"},
+            "expected kernel auto or explicit for the core linear, got sdpa, which has a softmax",
+        ),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
 )

@@ -76,6 +76,37 @@ from qkvary.arch.table import VARIANTS
             "K",
         ),
         (
+            "Q=K=V@linear@decay-learned@undecayed-sum",
+            (
+                "query, key and value read one projection; weights decay with the distance, by a "
+                "learned factor per KV head; no softmax: weights are products of 1 + elu of query "
+                "and key; weights are divided by their sum without the decay"
+            ),
+            (
+                "[(1 + elu (x Wk)) (1 + elu (x Wk))ᵀ λ^(i-j) / Σⱼ (1 + elu (x Wk)) "
+                "(1 + elu (x Wk))ᵀ] (x Wk)"
+            ),
+            "a state",
+        ),
+        (
+            "I-K-V@linear-relu@unnormalised",
+            (
+                "key and value each learned; query is the layer input; no softmax: weights are "
+                "products of relu of query and key; weights are not divided by their sum"
+            ),
+            "[s (relu x) (relu (x Wk))ᵀ] (x Wv)",
+            "a state",
+        ),
+        (
+            "Q-K=V@linear-identity",
+            (
+                "query learned; key and value read one projection; no softmax: weights are "
+                "products of query and key, not normalised"
+            ),
+            "[s (x Wq) (x Wk)ᵀ] (x Wk)",
+            "a state",
+        ),
+        (
             "I-K-V@sima",
             (
                 "key and value each learned; query is the layer input; no softmax: each channel of "

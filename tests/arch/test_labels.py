@@ -159,6 +159,8 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
             "expected options out of relative, alibi, rotary, decoupled-N (shared rotary key), ",
         ),
         ("QKV@alibi@rotary", "expected one positions option, got two in 'QKV@alibi@rotary'"),
+        ("QKV@linear@linear-relu", "expected one core option, got two in 'QKV@linear@linear-relu'"),
+        ("QKV@linear@decay", "expected options out of relative, alibi, "),
         ("QKV@sima@soft", "expected one core option, got two in 'QKV@sima@soft'"),
         ("QKV@w3@w4", "expected one window option, got two in 'QKV@w3@w4'"),
         ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),

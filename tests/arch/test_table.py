@@ -44,7 +44,9 @@ def test_the_table_is_complete() -> None:
 
 @pytest.mark.parametrize("entry", VARIANTS, ids=lambda entry: entry.label)
 def test_every_entry_fits_a_layer_and_is_described(entry: NamedVariant) -> None:
-    config = AttentionConfig(d_model=32, num_heads=4, variant=entry.variant)
+    # A decay is causal; SimA is not.
+    causal = entry.variant.decay != "none"
+    config = AttentionConfig(d_model=32, num_heads=4, variant=entry.variant, causal=causal)
     assert config.score_scale > 0
     sentence, equation = describe(entry.variant), write_equation(entry.variant)
     assert re.fullmatch(r"[a-z1-9].*[^.;]", sentence), sentence

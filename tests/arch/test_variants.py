@@ -104,6 +104,55 @@ TIED = share("k", "k", "v")
             ),
         ),
         (
+            {"sharing": TIED, "core": "linear", "plus": True, "diagonal": "mean", "window": 4},
+            (
+                "expected no plus, window or diagonal with the core linear, where they have no "
+                "meaning; choices: decay or normaliser"
+            ),
+        ),
+        (
+            {"sharing": QKV_SHARING, "core": "linear-relu", "temperature": 0.5, "decoupled": 4},
+            (
+                "expected no decoupled or temperature with the core linear-relu, where they have "
+                "no meaning; choices: decay or normaliser"
+            ),
+        ),
+        (
+            {"sharing": QKV_SHARING, "core": "linear", "positions": "alibi"},
+            (
+                "expected no positions with the core linear, where it has no meaning; choices: "
+                "decay or normaliser"
+            ),
+        ),
+        (
+            {"sharing": QKV_SHARING, "core": "linear-identity", "normaliser": "unnormalised"},
+            (
+                "expected no normaliser with the core linear-identity, where it has no meaning; "
+                "choices: decay"
+            ),
+        ),
+        (
+            {"sharing": QKV_SHARING, "decay": "learned"},
+            (
+                "expected no decay with the core softmax, where it has no meaning; choices: plus, "
+                "key_bias, positions, decoupled, window, stride, diagonal or temperature"
+            ),
+        ),
+        (
+            {"sharing": QKV_SHARING, "core": "linear", "normaliser": "undecayed-sum"},
+            (
+                "expected a decay for an undecayed sum, got none, where both sums are one; "
+                "choices: decay-learned, decay-fixed"
+            ),
+        ),
+        (
+            {"sharing": share("q", "k", "k"), "core": "linear", "latent": 4},
+            (
+                "expected no latent with the core linear, got 4 channels: they are for a cache of "
+                "tokens, and this core keeps a state"
+            ),
+        ),
+        (
             {"sharing": QKV_SHARING, "temperature": 0.0},
             "expected a positive temperature, got 0.0",
         ),

@@ -5,7 +5,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from qkvary.arch.sharing import SHARINGS
-from qkvary.arch.terms import Core, DiagonalNorm
+from qkvary.arch.terms import Core, Decay, DiagonalNorm, Normaliser
 from qkvary.arch.variants import Rank, Variant
 
 RANKS = (
@@ -30,6 +30,8 @@ FIELDS = st.fixed_dictionaries(
         "stride": st.none() | st.integers(2, 4096),
         "diagonal": st.sampled_from(get_args(DiagonalNorm)),
         "core": st.sampled_from(get_args(Core)),
+        "decay": st.sampled_from(get_args(Decay)),
+        "normaliser": st.sampled_from(get_args(Normaliser)),
         "temperature": st.floats(1e-12, 1e12) | st.sampled_from([1.0, 0.5, 2.0, 1e-7]),
     },
 )

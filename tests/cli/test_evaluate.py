@@ -1,17 +1,20 @@
 """``qkvary evaluate``: what is printed, what is written, what is refused."""
 
+import functools
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from lm_eval.tasks import TaskManager
 
 from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
 from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
+from tests.inference.evaluation.stock_task_files import ROWS, write_stock_tasks
 from tests.inference.evaluation.task_files import write_task_files
 from tests.reference import char_gpt, llama2c
 from tests.tasks.tiny_networks import tiny_set
@@ -112,6 +115,29 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
     assert found["tasks"]["winogrande"]["normalised"] is None
 
 
+def test_other_tasks_are_loaded_by_lm_eval(
+    places: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    manager = functools.partial(TaskManager, include_path=str(tmp_path), include_defaults=False)
+    monkeypatch.setattr("qkvary.inference.evaluation.stock_tasks.TaskManager", manager)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    write_stock_tasks(tmp_path, [dict(row, written="") for row in ROWS])
+    call = [places["bytes"], "--tasks", "choosing,piqa", "--task-data", places["tasks"]]
+    found = evaluate(capsys, *call, "--fewshot", "0", "--limit", "2")
+    assert set(found["tasks"]) == {"piqa"}
+    (task,) = found["other_tasks"].values()
+    assert (task["documents"], task["fewshot"], set(task["metrics"])) == (2, 0, {"acc"})
+    assert main(["evaluate", places["bytes"], "--tasks", "choosing"]) == 0
+    printed = capsys.readouterr().out
+    for part in ("Tasks as lm-eval scores them", "choosing", "acc", "lm-eval 0.4"):
+        assert part in printed
+    assert main(["evaluate", places["bytes"], "--tasks", "choosings"]) == 2
+    assert "expected a task, got 'choosings'; did you mean choosing?" in capsys.readouterr().err
+
+
 TRAINED = (
     "Roof shingle removal! a man is sitting on a roof: he starts pulling up roofing on a roof",
     "how to brown sausages in a pan, and what else",
@@ -191,7 +217,10 @@ def test_a_damaged_set_is_not_looked_into(
         (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
         (["{learned}", "--data", "{text}", "--context", "99"], "this network has learned"),
         (["{learned}", "--data", "{text}", "--lengths", "9,99"], "this network has learned"),
-        (["{bytes}", "--tasks", "mmlu", "--task-data", "{tasks}"], "expected a task, got 'mmlu'"),
+        (
+            ["{bytes}", "--tasks", "mmlu", "--against", "x"],
+            "tasks with local files to compare with a set",
+        ),
         (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
         (["{bytes}", "--tasks", "piqa", "--against", "x"], "expected a prepared set, got x"),
         (["{bytes}", "--tasks", "piqa", "--against", "{text}"], "expected a prepared set, got"),

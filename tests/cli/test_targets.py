@@ -40,7 +40,6 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "study quickstart --out afile",
         "study quickstart --out afile/x",
         "train lm-10m --data text.txt --tokenizer bytes --steps 1 --out afile/x",
-        "train lm-10m --data text.txt --tokenizer bytes --steps 1 --tensorboard afile",
         "data prepare text.txt --tokenizer bytes --out afile",
         "data prepare text.txt --tokenizer bytes --out afile/x",
         "bench decode --out afile",

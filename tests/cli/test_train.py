@@ -25,13 +25,13 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("qkvary.reports.files.DEFAULT_FORMATS", DEFAULT_FORMATS)
-    assert train(places, "--sample", "the ", "--tensorboard", str(places / "board")) == 0
+    assert train(places, "--sample", "the ", "--log", "tensorboard") == 0
     shown = capsys.readouterr()
     for step in (5, 10, 12):
         assert f"step {step}: validation loss " in shown.err
         assert f"step {step}: the " in shown.err
     assert "with padding, as published" in shown.out
-    assert list((places / "board").rglob("events.out.tfevents.*"))
+    assert list((places / "runs" / "logs" / "tensorboard").rglob("events.out.tfevents.*"))
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     assert page.is_file()
     assert str(page) in shown.out

@@ -42,7 +42,12 @@ def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> N
         layer = AttentionConfig(d_model=96, num_heads=12, variant=variant, causal=causal)
         assert row["parameters"]["total"] == attention_parameters(layer).total
         kept = sum(layer.width(source) for source in variant.cached)
+        state = 0
+        if variant.core.startswith("linear"):
+            kept, state = 0, 12 * 8 * (8 if "identity" in variant.core else 9)
         assert row["cache_bytes_per_token"] == (4 * kept if causal else None)
+        assert row["state_bytes"] == 4 * state
+        assert (row["cached"] == []) == (state > 0)
         assert row["macs_per_sequence"] == pytest.approx(7 * row["macs_per_token"], abs=7)
         assert row["tuple"]
         assert row["meaning"]

@@ -13,6 +13,8 @@ from tests.contracts.parsed import ROOT
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
 SLOW = {"command_line", "data_preparation", "language_training"}
 """They start many processes, or read a whole corpus."""
+CLUSTER = {"cluster_overhead"}
+"""They start a cluster."""
 KEYS = {
     "benchmark",
     "case",
@@ -42,7 +44,14 @@ def test_what_a_benchmark_imports_is_there(path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.slow if path.stem in SLOW else ())
+        pytest.param(
+            path,
+            marks=pytest.mark.slow
+            if path.stem in SLOW
+            else pytest.mark.cluster
+            if path.stem in CLUSTER
+            else (),
+        )
         for path in BENCHMARKS
     ],
     ids=lambda path: path.stem,

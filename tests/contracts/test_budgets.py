@@ -23,7 +23,10 @@ RECORD_MODULES = {
 }
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
-    for room in ("tasks", "checkpoints", "studies", "reports", "conversions")
+    for room in (
+        *("tasks", "checkpoints", "studies", "reports", "conversions"),
+        "studies/running/executors",
+    )
 } | {"src/qkvary/inference/evaluation/task_measurement.py"}
 """They find files by name; the last imports an optional package when tasks are asked."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"

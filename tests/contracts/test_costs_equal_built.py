@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from qkvary.arch.attention import Kernel, PositionConfig
+from qkvary.arch.attention import LINEAR_CHUNK, Kernel, PositionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_label, parse_variant
 from qkvary.arch.models import as_model
@@ -25,6 +25,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
+    BIDIRECTIONAL,
     DECISIVE,
     EVERY_LABEL,
     LABELS,
@@ -124,7 +125,39 @@ def test_decoded_tokens(label: str) -> None:
         assert counter.total == 2 * macs.total
 
 
-@variant_values("label", EVERY_LABEL)
+@pytest.mark.parametrize("label", ["QKV@linear", "Q-GQA-2@linear-identity@decay-learned"])
+@pytest.mark.parametrize("tokens", [LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131])
+def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
+    """As it is trained; the map of all pairs is what the other cases count."""
+    layer = dataclasses.replace(make_config(label, causal=True), kernel="auto")
+    config = dataclasses.replace(
+        make_language_model_config(label), attention=layer, max_tokens=tokens
+    )
+    model, texts = LanguageModel(config), torch.arange(tokens)[None] % 13
+    with FlopCounter() as counter, torch.no_grad():
+        model(texts)
+    assert counter.total == 2 * network_costs(config, length=tokens).macs_per_sequence
+    with FlopCounter() as counter:
+        model(texts, targets=texts).backward()
+    macs = training_macs_per_token(as_model(config), tokens=tokens, pairs="square")
+    assert counter.total == round(2 * macs * tokens)
+
+
+@pytest.mark.parametrize("label", ["QKV@linear", "MQA@linear", "Q-GQA-2@linear-identity"])
+@pytest.mark.parametrize("tokens", [2, 3, 5, 7, 40])
+def test_bidirectional_linear_attention_takes_the_order_of_fewer_products(
+    label: str, tokens: int
+) -> None:
+    config = dataclasses.replace(make_config(label, causal=False), kernel="auto")
+    layer = Attention(config)
+    with FlopCounter() as counter, torch.no_grad():
+        layer(torch.zeros(1, tokens, config.d_model))
+    macs = tokens * attention_projection_macs_per_token(config)
+    assert counter.total == 2 * (macs + score_macs(config, tokens, "square"))
+    assert score_macs(config, 40, "visible") < 2 * 40 * 40 * config.d_model
+
+
+@variant_values("label", BIDIRECTIONAL)
 def test_encoders(label: str) -> None:
     config = make_encoder_config(label)
     costs = network_costs(config, length=TOKENS.shape[1])
@@ -241,6 +274,14 @@ def test_blocks_that_share_their_weights() -> None:
     cache = KVCache(config.layers)
     network(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
+
+
+def test_an_encoder_that_pools() -> None:
+    config = make_encoder_config("Q-K=V", pooling="mean")
+    costs, network = network_costs(config, length=TOKENS.shape[1]), Encoder(config)
+    assert_parts_equal(network, costs.parameters)
+    assert count_macs(network) == costs.macs_per_sequence
+    assert network(TOKENS).shape == (len(TOKENS), config.classes)
 
 
 def test_an_encoder_that_reads_vectors() -> None:

@@ -43,6 +43,7 @@ ADDED_LATER: dict[str, Any] = {
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.skips": "both",
     **{f"{kind}Config.shared_blocks": False for kind in KINDS},
+    "EncoderConfig.pooling": "none",
     "EncoderConfig.reads_vectors": False,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
@@ -50,7 +51,8 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.key_positions": 1024,
     "PositionConfig.rotates_value": False,
     "TrainingConfig.temperature": None,
-    "Setting.has_test": True,
+    "Setting.keep_steps": (),
+    "LanguageTaskConfig.has_test": True,
     "Setting.note": "",
     "TrainingConfig.test_at": "last",
 }
@@ -60,6 +62,7 @@ RECORDS = Path(__file__).resolve().parents[2] / "studies"
 KEPT_STUDIES = (
     "ablations-quick",
     "anomaly-quick",
+    "authors-quick",
     "cifar10-quick",
     "fashion-quick",
     "lm-dilution",
@@ -70,6 +73,9 @@ KEPT_STUDIES = (
     "numbers-paper",
     "numbers-paper-clean",
     "translation-quick",
+    "why-query-map",
+    "why-skips",
+    "why-weight-decay",
 )
 PROTOCOLS = {"numbers-paper-clean": ("numbers-paper", "clean")}
 """Studies that are kept in another protocol."""
@@ -166,7 +172,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 18 + 35 + 120
+    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 32 + 18 + 35 + 120 + 40 + 50 + 40
 
 
 @pytest.mark.usefixtures("started_workers")

@@ -26,7 +26,7 @@ def test_a_vector_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa"])
-@pytest.mark.parametrize("label", ["QKV", "Q-GQA-2", "Q-MQA", "(Q=K-V)+"])
+@pytest.mark.parametrize("label", ["QKV", "Q-GQA-2", "Q-MQA", "(Q=K-V)+", "MQA@linear"])
 def test_nothing_in_nothing_out(label: str, kernel: str) -> None:
     layer = Attention(make_config(label, causal=True, kernel=kernel)).double()
     x = random_input(13)
@@ -34,7 +34,9 @@ def test_nothing_in_nothing_out(label: str, kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["explicit", "sdpa"])
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary", "(Q=K-V)+", "Q=K-V@alibi"])
+@pytest.mark.parametrize(
+    "label", ["QKV", "Q-K=V@rotary", "(Q=K-V)+", "Q=K-V@alibi", "Q-K=V@linear"]
+)
 def test_rows_without_a_visible_key_stay_finite_under_autocast(label: str, kernel: str) -> None:
     layer = Attention(make_config(label, causal=True, kernel=kernel))
     x = random_input(17).float()

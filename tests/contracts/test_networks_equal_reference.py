@@ -71,6 +71,13 @@ def test_encoder(label: str) -> None:
     assert found < GATE
 
 
+def test_an_encoder_that_pools() -> None:
+    config = make_encoder_config("Q-K=V", pooling="mean")
+    whole = torch.ones(3, 1)
+    assert compare(Encoder(config), encoder_logits, whole, attention_mask=padding_mask()) < GATE
+    assert compare(Encoder(config), encoder_logits, whole) < GATE
+
+
 @pytest.mark.parametrize("label", DECISIVE)
 def test_language_model(label: str) -> None:
     config = make_language_model_config(label)

@@ -74,6 +74,8 @@ def unshare(layer: Attention) -> Attention:
         window=old.window,
         stride=old.stride,
         core=old.core,
+        decay=old.decay,
+        normaliser=old.normaliser,
         temperature=old.temperature,
     )
     free = Attention(dataclasses.replace(config, variant=variant)).double()
@@ -196,7 +198,8 @@ def test_what_breaks_the_symmetry(label: str) -> None:
     assert distance(scores.mT, scores) > 0.1
 
 
-@pytest.mark.parametrize("term", TERMS, ids=[term.name for term in TERMS])
+# A decay is causal, and no pair is seen from both sides.
+@pytest.mark.parametrize("term", [term for term in TERMS if term.name != "decay"], ids=str)
 def test_terms_keep_the_symmetry_as_their_entries_say(term: TermEntry) -> None:
     scores = scores_of(TERM_LABELS[term.name])
     asymmetry = distance(scores.mT, scores)

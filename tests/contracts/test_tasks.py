@@ -11,12 +11,14 @@ import torch
 import qkvary.tasks
 from qkvary.tasks.catalog import load_task, task_names
 from qkvary.tasks.config import SequenceTaskName
-from qkvary.tasks.contract import Batch, Task
+from qkvary.tasks.contract import IGNORE_INDEX, Batch, Task
 from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
 INPUTS = {"anomaly": (11, 64), "images": (1, 6, 6)}
-"""The shape of an input that is no row of 7 tokens, and has one target."""
+"""The shape of an input that is no row of 7 tokens."""
+ONE_TARGET = {*INPUTS, "texts"}
+"""The tasks whose inputs have one target."""
 TOKENS = {"anomaly": 11, "images": 5}
 """The tokens of a sequence, where they are not 7."""
 
@@ -39,6 +41,8 @@ def test_task_files_and_task_names_are_one_list() -> None:
         "images",
         "language",
         "numbers",
+        "recall",
+        "texts",
         "translation",
     }
 
@@ -87,7 +91,7 @@ def test_batch_is_a_pure_function_of_step_size_and_seed(name: str, task: Task) -
 def test_batch_has_tokens_or_images_in_and_classes_out(name: str, task: Task) -> None:
     batch = task.batch(3, 5, 0)
     assert batch.inputs.shape == (5, *INPUTS.get(name, (7,)))
-    assert batch.targets.shape == ((5,) if name in INPUTS else (5, 7))
+    assert batch.targets.shape == ((5,) if name in ONE_TARGET else (5, 7))
     assert batch.inputs.dtype == (torch.float32 if name in INPUTS else torch.int64)
     assert batch.targets.dtype == torch.int64
 
@@ -168,5 +172,6 @@ def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
     logits = model(batch.inputs, **more)
     # The softmax of set anomaly is over images.
     logits = logits[..., 0] if name == "anomaly" else logits
-    picked = logits.log_softmax(-1).gather(-1, batch.targets[..., None])
+    counted = batch.targets != IGNORE_INDEX
+    picked = logits[counted].log_softmax(-1).gather(-1, batch.targets[counted][:, None])
     torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

@@ -89,6 +89,7 @@ COMMANDS = [
     ["status", "--out", "no runs here"],
     ["variants", "--json"],
     ["published"],
+    ["claims", "--search", "cache"],
     ["cost", "gpt2"],
     ["plan", "gemma-4-31b", "--gpu", "h100-80gb"],
     ["generate", "--help"],

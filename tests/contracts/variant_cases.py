@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import re
 from collections.abc import Hashable, Iterable
 from typing import Any
 
@@ -63,6 +64,10 @@ COMBINED = (
     "Q=K=V@kv-norm@sima",
     "Q-K=V/1@rotary@kv-norm@w3@s2",
     "Q-K=V@kv-norm@soft",
+    "Q=K=V@linear-softmax@decay-learned@undecayed-sum",
+    "Q[map]=K=V/2@linear-relu@decay-fixed",
+    "Q[residual-gelu]-K[r3]=V@kv-norm@linear-identity",
+    "I-K=V@linear@unnormalised",
 )
 """Products that nobody wrote down: each option meets several others."""
 
@@ -76,6 +81,7 @@ TERM_LABELS = {
         "kv_norm": "Q=K=V@kv-norm",
         "latent": f"Q-K=V@latent-{LATENT}",
         "decoupled": f"Q=K=V@decoupled-{ROPE}",
+        "decay": "Q=K=V@linear@decay-learned",
     }.get(term.field, f"Q=K=V@{term.name}")
     for term in TERMS
 }
@@ -113,8 +119,11 @@ EVERY_LABEL = _all_labels()
 LABELS = [label for label in EVERY_LABEL if CORES[parse_variant(label).core].has_causal]
 """Those that have a causal form, and so a language model and a cache."""
 
-FUSED = [label for label in LABELS if "diag" not in label and "@so" not in label]
-"""Those that SDPA computes."""
+BIDIRECTIONAL = [label for label in EVERY_LABEL if "decay" not in label]
+"""Those that have a bidirectional form."""
+
+FUSED = [label for label in LABELS if "diag" not in label and not re.search("@soft(@|$)", label)]
+"""Those that SDPA computes, and those that are summed up in chunks without a map of pairs."""
 
 DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K=V@relative")
 """A few that between them use every part, for contracts that are slow."""
@@ -168,13 +177,15 @@ def make_config(
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)
     if variant.diagonal != "none" or variant.core != "softmax":
-        given["kernel"] = "explicit"  # the fused kernel is refused: it keeps its scores to itself
+        # The fused kernel is refused: it keeps its scores to itself. A state has a form of its own.
+        fused = variant.keeps_state and given["kernel"] == "sdpa"
+        given["kernel"] = "auto" if fused else "explicit"
     return AttentionConfig(
         d_model=D_MODEL,
         num_heads=HEADS,
         variant=variant,
-        # A core without a causal form is bidirectional in every case.
-        causal=causal and CORES[variant.core].has_causal,
+        # A core without a causal form is bidirectional in every case, and a decay is causal.
+        causal=(causal or variant.decay != "none") and CORES[variant.core].has_causal,
         **given,  # type: ignore[arg-type]
     )
 

@@ -35,7 +35,14 @@ from tests.contracts.variant_cases import (
 )
 from tests.inference.scripted import Scripted
 
-VARIANTS = (*DECISIVE, "Q-K=V@rotary", "Q-GQA-2@rotary@w3", "QKV@w4", "Q=K-V@alibi")
+VARIANTS = (
+    *DECISIVE,
+    "Q-K=V@rotary",
+    "Q-GQA-2@rotary@w3",
+    "QKV@w4",
+    "Q=K-V@alibi",
+    "Q-GQA-2@linear@decay-learned",
+)
 VOCABULARY, SPOKEN, MAX_TOKENS = 13, 11, 17
 
 

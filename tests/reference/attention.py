@@ -197,6 +197,8 @@ def attend_token(
         total = torch.zeros_like(tokens[i].value[0])
         if config.variant.core == "sima":
             probabilities = sima_weights(config, tokens, row, head, i, seen)
+        elif config.variant.core.startswith("linear"):
+            probabilities = linear_weights(config, weights, tokens, head, i, seen)
         else:
             scores = [score(config, weights, tokens, row, head, i, j) for j in seen]
             normalise = softmax if config.variant.core == "softmax" else exponentials
@@ -208,6 +210,48 @@ def attend_token(
             total = _rotate(config, total, tokens[i].position, back=True)
         mixed.append(total)
     return project(weights, "o_proj", torch.cat(mixed))
+
+
+def linear_weights(
+    config: AttentionConfig,
+    weights: Weights,
+    tokens: Sequence[Token],
+    head: int,
+    i: int,
+    seen: Sequence[int],
+) -> list[Tensor]:
+    """The weights of linear attention: products of features, decayed, divided by a sum."""
+    variant = config.variant
+    products = [
+        (
+            features(variant.core, tokens[i].query[head])
+            * features(variant.core, key_head(config, tokens, head, j))
+        ).sum()
+        for j in seen
+    ]
+    own = head * len(tokens[i].key) // config.num_heads
+    factor = torch.tensor(1.0, dtype=torch.float64)
+    if variant.decay == "fixed":
+        factor = 1.0 - torch.tensor(2.0, dtype=torch.float64) ** (-5 - own)
+    if variant.decay == "learned":
+        factor = 1.0 / (1.0 + torch.exp(-weights["decay.weight"][own]))
+    decayed = [one * factor ** (i - j) for one, j in zip(products, seen, strict=True)]
+    if variant.core == "linear-identity" or variant.normaliser == "unnormalised":
+        return [one * score_scale(config, tokens[i]) for one in decayed]
+    total = sum(products if variant.normaliser == "undecayed-sum" else decayed, torch.tensor(0.0))
+    return [one / max(total, torch.tensor(1e-6)) for one in decayed]
+
+
+def features(core: str, vector: Tensor) -> Tensor:
+    """The features of a query or a key, channel by channel."""
+    if core == "linear":
+        return torch.stack([1.0 + z if z > 0 else torch.exp(z) for z in vector])
+    if core == "linear-relu":
+        return torch.stack([z if z > 0 else 0.0 * z for z in vector])
+    if core == "linear-softmax":
+        exponents = torch.exp(vector)
+        return exponents / exponents.sum()
+    return vector
 
 
 def is_visible(config: AttentionConfig, row: Row, i: int, j: int) -> bool:

@@ -55,5 +55,11 @@ def decode(config: AttentionConfig, weights: Weights, x: Tensor) -> tuple[Tensor
             steps.append(attend_token(config, weights, tokens, row, i))
         outputs.append(torch.stack(steps))
         held = [head for stored in kept.values() for heads in stored.values() for head in heads]
+        if config.variant.core.startswith("linear"):
+            # Whatever was seen, a matrix of each KV head, and a vector where weights are summed up.
+            size = len(tokens[-1].key[0])
+            sums = "identity" not in config.variant.core
+            sums = sums and config.variant.normaliser != "unnormalised"
+            held = [torch.zeros(size * (size + sums)) for _ in tokens[-1].key]
         numbers += sum(len(head) for head in held)
     return torch.stack(outputs), numbers

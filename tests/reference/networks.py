@@ -16,9 +16,16 @@ HEAD_EPSILON = 1e-5
 def encoder_logits(
     config: EncoderConfig, weights: Weights, tokens: Tensor, *, mask: Tensor | None = None
 ) -> Tensor:
-    """One class per token: the published input is one-hot through a linear layer."""
+    """One class per token, or per row: the published input is one-hot through a linear layer."""
     x = _embed(config, weights, tokens, mask=mask) + weights["embedding_bias"]
     x = _blocks(config, weights, x, mask=mask)
+    if config.pooling == "mean":
+        real = torch.ones(tokens.shape) if mask is None else mask
+        means = [
+            torch.stack([t for t, is_real in zip(row, kept, strict=True) if is_real]).mean(dim=0)
+            for row, kept in zip(x, real.tolist(), strict=True)
+        ]
+        return torch.stack([_encoder_head(weights, mean) for mean in means])
     return torch.stack([torch.stack([_encoder_head(weights, t) for t in row]) for row in x])
 
 

@@ -12,7 +12,7 @@ import pytest
 import qkvary
 from qkvary.storage import locks
 from qkvary.storage.errors import BusyError, ResourceError
-from qkvary.storage.locks import OwnerLock, is_held, read_owner
+from qkvary.storage.locks import OwnerLock, is_held, read_note, read_owner
 from tests.forked import ForkedPython
 
 HOLDER = """
@@ -141,10 +141,43 @@ def test_a_leftover_lock_file_means_nothing(tmp_path: Path) -> None:
     path.write_text("garbage")
     assert not is_held(path)
     assert read_owner(path) is None
-    OwnerLock(path).release()
+    lock = OwnerLock(path)
     owner = read_owner(path)
     assert owner
     assert owner.pid == os.getpid()
+    lock.release()
+    assert read_owner(path) is None
+
+
+def die_holding(path: Path, progress: str) -> None:
+    """Acquire the lock in a process that dies with it."""
+    child = os.fork()
+    if not child:
+        OwnerLock(path, progress=lambda: progress)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+
+
+def test_owners_that_die_without_progress_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "run.lock"
+    for deaths in range(3):
+        assert read_note(path).count_deaths("a") == deaths
+        die_holding(path, "a")
+    lock = OwnerLock(path, progress=lambda: "a")
+    assert lock.deaths == 3
+    assert lock.last_owner
+    lock.release(keep_deaths=True)
+    assert read_note(path).count_deaths("a") == 3
+    lock = OwnerLock(path, progress=lambda: "a")
+    assert (lock.deaths, lock.last_owner) == (3, None)
+    lock.release(keep_deaths=True)
+    die_holding(path, "b")
+    assert read_note(path).count_deaths("b") == 1
+    assert read_note(path).count_deaths("c") == 1, "it died after progress"
+    lock = OwnerLock(path, progress=lambda: "b")
+    assert lock.deaths == 1
+    lock.release()
+    assert read_note(path).count_deaths("b") == 0
 
 
 def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

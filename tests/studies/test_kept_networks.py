@@ -8,29 +8,35 @@ import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
-from qkvary.studies.running.store import NETWORK_NAME, Store
+from qkvary.studies.running.store import NETWORK_NAME, Store, network_name
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.training.loop import train
 from tests.studies.made_up import make_setting
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
 
-def characters_study(*, keep: bool, variants: tuple[str, ...] = ("QKV",)) -> Study:
+def characters_study(*, keep: bool, steps: tuple[int, ...] = ()) -> Study:
     training = TrainingConfig(
         steps=3, batch_size=5, optimizer=OptimizerConfig(learning_rate=3e-3), evaluate_every=3
     )
     task = dataclasses.replace(tiny_task("characters"), scored_characters=1_009)
     network = tiny_network("characters")
     setting = Setting(
-        name="characters", task=task, network=network, training=training, keep_networks=keep
+        name="characters",
+        task=task,
+        network=network,
+        training=training,
+        keep_networks=keep,
+        keep_steps=steps,
     )
     return Study(
         name="kept",
         question="Is it there?",
         description="One network.",
         settings=(setting,),
-        variants=variants,
+        variants=("QKV",),
         seeds=(3,),
     )
 
@@ -88,6 +94,58 @@ def test_a_damaged_network_is_noticed_and_trained_again(kept: Path) -> None:
     assert any("the run is repeated" in note for note in summary.notes)
     assert weights.read_bytes() == whole
     assert store.find_damage(key) is None
+
+
+def test_networks_of_chosen_steps_are_those_of_shorter_runs(kept: Path) -> None:
+    study = characters_study(keep=True, steps=(0, 2))
+    (cell,) = study.cells()
+    # Keeping more is not a part of what names the run either, and makes it again.
+    before = Store(kept).record(cell.run_key)
+    assert run(study, kept).executed == 1
+    assert run(study, kept).executed == 0
+    after = Store(kept).record(cell.run_key)
+    assert before is not None
+    assert after is not None
+    assert before.state_sha256 == after.state_sha256
+    task = load_task(cell.run.task)
+    begun = task.build(cell.run.network, cell.seed)
+    weights: dict[int | None, dict[str, torch.Tensor]] = {}
+    for step in cell.kept_networks:
+        folder = Store(kept).network(cell.run_key, step)
+        assert folder is not None
+        weights[step] = load_checkpoint(folder).network.state_dict()
+    for name, value in begun.state_dict().items():
+        assert torch.equal(weights[0][name], value)
+    schedule = cell.run.training.schedule
+    assert schedule.name == "constant"
+    shorter = dataclasses.replace(cell.run.training, steps=2, evaluate_every=2)
+    two = dataclasses.replace(cell.run, training=shorter)
+    directory = kept / "shorter"
+    directory.mkdir()
+    outcome = train(two, task, directory)
+    for name, value in outcome.network.state_dict().items():
+        assert torch.equal(weights[2][name], value), name
+        assert not torch.equal(weights[None][name], value), name
+
+
+def test_a_damaged_network_of_a_step_is_noticed(kept: Path) -> None:
+    study = characters_study(keep=True, steps=(0, 2))
+    key, store = study.cells()[0].run_key, Store(kept)
+    run(study, kept)
+    weights = store.directory(key) / network_name(2) / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert str(weights.parent) in str(store.find_damage(key))
+    assert run(study, kept).executed == 1
+    assert weights.read_bytes() == whole
+
+
+@pytest.mark.parametrize("steps", [(3,), (-1,), (1, 1)])
+def test_steps_that_cannot_be_kept_are_refused(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="expected different keep_steps from 0 to below the 3"):
+        characters_study(keep=True, steps=steps)
+    with pytest.raises(ValueError, match="expected keep_networks with keep_steps"):
+        characters_study(keep=False, steps=(1,))
 
 
 def test_only_language_models_are_kept() -> None:

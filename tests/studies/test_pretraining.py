@@ -157,5 +157,5 @@ def test_a_preset_about_a_variant_refuses_another() -> None:
 def test_scores_of_a_set_without_a_test_split_are_not_called_test() -> None:
     for has_test in (True, False):
         study = training_study(find_preset("lm-10m"), dataclasses.replace(DATA, has_test=has_test))
-        assert study.settings[0].is_tested is has_test
+        assert study.settings[0].task.has_test is has_test
         assert ("has no test split" in study.description) is not has_test

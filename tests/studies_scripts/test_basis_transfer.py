@@ -122,7 +122,7 @@ def test_the_page_says_what_agrees_and_that_it_is_circular() -> None:
         for seed in (0, 1, 2)
     ]
     files = page.basis_files({"torch": "2"}, records)
-    assert set(files) == {"README.md", "tables/results.csv", "records.json"}
+    assert set(files) == {"README.md", "tables/results.csv", "tables/figures.csv", "records.json"}
     text = files["README.md"].decode()
     assert "infinite width: skip without biases 10.0 %, torch without biases 10.4 %." in text
     assert "Others: plain without biases 35.1 %." in text
@@ -156,7 +156,8 @@ def test_the_page_that_is_kept_is_that_of_its_records() -> None:
     records = [page.from_json(record) for record in kept["records"]]
     files = page.basis_files(kept["environment"], records)
     assert (folder / "README.md").read_bytes() == files["README.md"]
-    assert (folder / "tables/results.csv").read_bytes() == files["tables/results.csv"]
+    for name in ("tables/results.csv", "tables/figures.csv"):
+        assert (folder / name).read_bytes() == files[name], name
 
 
 def test_the_page_of_one_seed_has_no_intervals() -> None:

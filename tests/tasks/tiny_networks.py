@@ -16,6 +16,7 @@ from qkvary.arch.networks import (
     VisionTransformerConfig,
 )
 from qkvary.data.image_sets import IMAGE_SETS
+from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import find_source
@@ -27,13 +28,15 @@ from qkvary.tasks.config import (
     ImageTaskConfig,
     LanguageTaskConfig,
     NumberTaskConfig,
+    RecallTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
+    TextTaskConfig,
     TranslationTaskConfig,
 )
 from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "translation": 11}
+VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "recall": 11, "translation": 11}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",
@@ -99,6 +102,20 @@ def tiny_corpus() -> Path:
     return folder
 
 
+@functools.cache
+def tiny_labels() -> str:
+    """A folder of texts with 11 labels, each of which writes two letters of its own."""
+    room = tempfile.TemporaryDirectory(prefix="qkvary-tests-")
+    _ROOMS.append(room)
+    for label in range(11):
+        folder = Path(room.name) / f"label-{label:02d}"
+        folder.mkdir()
+        for number in range(3 + label % 2):
+            letters = ALPHABET[2 * label : 2 * label + 2] * (number + 5) + ALPHABET[number]
+            (folder / f"{number}.txt").write_text(letters)
+    return room.name
+
+
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
@@ -128,6 +145,23 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
         )
     if name == "characters":
         return CharacterTaskConfig(context=length, evaluation="sampled", evaluation_batches=2)
+    if name == "recall":
+        return RecallTaskConfig(
+            length=length,
+            pairs=1,
+            vocabulary=11,
+            train_examples=53,
+            validation_examples=17,
+            test_examples=19,
+        )
+    if name == "texts":
+        data = tiny_labels()
+        return TextTaskConfig(
+            data=data,
+            data_sha256=load_labelled_texts(data).fingerprint,
+            context=length,
+            evaluation_batch_size=4,
+        )
     if name == "numbers":
         return NumberTaskConfig(context=length, protocol="clean")
     return SequenceTaskConfig(
@@ -187,7 +221,8 @@ def tiny_network(name: str, *, length: int = 7) -> Network:
         attention=attention,
         block=BlockConfig(d_ff=29, norm_placement="post"),
         num_layers=2,
-        vocabulary=11,
+        vocabulary=257 if name == "texts" else 11,
         classes=11,
         max_tokens=length,
+        pooling="mean" if name == "texts" else "none",
     )

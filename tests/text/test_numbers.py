@@ -107,3 +107,11 @@ def test_whole_numbers(number: float | None, written: str) -> None:
 def test_intervals_have_one_number_of_decimals() -> None:
     assert numbers.interval(-0.051, 0.19, 2) == "[−0.05, 0.19]"
     assert numbers.interval(0.0001, 12_345.6, 1, sign=True) == "[0.0, +12,345.6]"
+
+
+@pytest.mark.parametrize(
+    ("spread", "decimals"),
+    [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1e-9, 6), (0.0, 3), (None, 3)],
+)
+def test_decimals_show_two_digits_of_the_spread(spread: float | None, decimals: int) -> None:
+    assert numbers.decimals_of(spread) == decimals

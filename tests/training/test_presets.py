@@ -57,7 +57,15 @@ PAPER_3 = {
     "gpt2-163m-untied": (163.01, 84.95),
     "gpt2-156m-identity-untied": (155.93, 77.88),
 }
-MODERN = {"lm-10m": 10, "lm-30m": 30, "lm-60m": 61, "lm-124m": 124, "lm-350m": 355, "lm-1b": 1010}
+MODERN = {
+    "lm-1m": 1,
+    "lm-10m": 10,
+    "lm-30m": 30,
+    "lm-60m": 61,
+    "lm-124m": 124,
+    "lm-350m": 355,
+    "lm-1b": 1010,
+}
 PORTABLE = [f"{name}-portable" for name in MODERN if name != "lm-1b"]
 
 
@@ -127,7 +135,8 @@ def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: in
     assert (
         sum(parameter.numel() for parameter in build(preset.network).parameters()) == counts.total
     )
-    assert preset.tokens / counts.total == pytest.approx(20, abs=0.1)
+    per_parameter = 5 if name == "lm-1m" else 20
+    assert preset.tokens / counts.total == pytest.approx(per_parameter, abs=0.1)
     assert (preset.network.block.norm, preset.network.block.activation) == ("rmsnorm", "swiglu")
     assert preset.variant == "QKV@rotary"
     assert preset.network.positions == "none"

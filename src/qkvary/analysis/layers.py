@@ -11,7 +11,7 @@ from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.ranks import read_ranks
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis
 from qkvary.analysis.subspaces import Chance, HeadMoments
-from qkvary.analysis.tying import forecast_tie
+from qkvary.analysis.tying import Tie, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
 from qkvary.nn.role_maps import RoleMaps, make_role_maps
@@ -52,6 +52,13 @@ class LayerStatistics:
             key_values=self._compare_heads(maps),
             attention=self.statistics.result(),
         )
+
+    def ties(self) -> tuple[Tie, ...]:
+        """Return the best single tensor for key and value of each KV head."""
+        maps = make_role_maps(self.attention)
+        joint = torch.cat((maps.key.weight, maps.value.weight), dim=1)
+        moments = joint @ self.moments.covariance().cpu() @ joint.mT
+        return tuple(map(forecast_tie, moments, self.moments.curvature().cpu()))
 
     def _compare_heads(self, maps: RoleMaps) -> tuple[KeyValueReading, ...]:
         config = self.attention.config

@@ -21,6 +21,10 @@ class Tie(NamedTuple):
     """The rise of the loss, in nats per token."""
     key_error: Float[Tensor, "head_dim head_dim"]
     """The second moment of the change of a key."""
+    reader: Float[Tensor, "head_dim joint"]
+    """R: the tensor is t = R z for z = [k, v]."""
+    writer: Float[Tensor, "joint head_dim"]
+    """B: z ~ B t around the mean."""
 
 
 def forecast_tie(
@@ -55,7 +59,12 @@ def forecast_tie(
     energies, directions = torch.linalg.eigh(root @ moments @ root)
     # The error of z M^1/2 is its part in the lost directions.
     error = inverse @ directions[:, :size] * energies[:size].clamp(min=0).sqrt()
-    return Tie(float(energies[:size].clamp(min=0).sum()) / 2, (error @ error.mT)[:size, :size])
+    return Tie(
+        forecast=float(energies[:size].clamp(min=0).sum()) / 2,
+        key_error=(error @ error.mT)[:size, :size],
+        reader=directions[:, size:].mT @ root,
+        writer=inverse @ directions[:, size:],
+    )
 
 
 def _halves(size: int) -> tuple[slice, slice]:

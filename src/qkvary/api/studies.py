@@ -12,11 +12,14 @@ from qkvary.storage.errors import QkvaryError
 from qkvary.storage.paths import StrPath
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.executors.catalog import load_executor
+from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study, check_number_of_seeds
 from qkvary.text.names import count
+from qkvary.training.trackers import TrackerName
 
 
 def run_study(
@@ -25,6 +28,9 @@ def run_study(
     out: StrPath = "runs",
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
+    executor: str = "local",
+    cluster: ClusterOptions | None = None,
+    log: TrackerName | None = None,
     retry_failed: bool = False,
     quiet: bool = False,
 ) -> Result[Summary]:
@@ -37,6 +43,11 @@ def run_study(
         out: The folder of runs.
         seeds: Other seeds than the study's.
         workers: Worker processes; by default one for each processor.
+        executor: ``"local"`` for worker processes of this machine, ``"ray"`` for tasks of a running
+            Ray cluster, ``"slurm"`` for jobs of a queue.
+        cluster: Options of the executor.
+        log: A tracker that gets a copy of the logs: ``"tensorboard"``, ``"trackio"`` or
+            ``"wandb"``.
         retry_failed: Run failed runs again.
         quiet: Print no progress.
 
@@ -50,7 +61,13 @@ def run_study(
         check_number_of_seeds(len(several))
         chosen = replace(chosen, seeds=tuple(several))
     store = Store(out)
-    options = RunnerOptions(workers=workers, retry_failed=retry_failed, quiet=quiet)
+    options = RunnerOptions(
+        workers=workers,
+        retry_failed=retry_failed,
+        quiet=quiet,
+        tracker=log,
+        executor=load_executor(executor, cluster or ClusterOptions(), store.path),
+    )
     runs = run(chosen, store, options)
     if runs.message:
         raise QkvaryError(

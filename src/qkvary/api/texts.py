@@ -177,7 +177,8 @@ def evaluate(
         lengths: Also give the perplexity by position from windows of these lengths.
         paper: Also count as the papers did: a document per row, padded with separators.
         tasks: Instead of a text, tasks of lm-eval: ``arc_easy``, ``arc_challenge``,
-            ``hellaswag``, ``piqa``, ``winogrande``, ``lambada``, or ``five`` for all but the last.
+            ``hellaswag``, ``piqa``, ``winogrande`` (``five``: these) and ``lambada`` from local
+            files; any other task from the hub.
         task_data: The folder of the task files; by default ``lm_eval`` in ``$QKVARY_DATA``.
         fewshot: Solved examples before each question; by default 5, and 0 for lambada.
         limit: Maximum number of questions per task, from the first.
@@ -202,11 +203,11 @@ def evaluate(
         given = "neither" if tasks is None else "both"
         raise UsageError(f"expected a text or tasks, got {given}")
     questions = _read_tasks(tasks, **options)
-    against = prepare_tasks(questions)
+    asked = prepare_tasks(questions)
     loaded, name = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    answered = measure_tasks(loaded, questions, against, batch_size=batch_size)
+    answered = measure_tasks(loaded, asked, batch_size=batch_size)
     return Result(answered, _report(loaded, name, batch_size, describe_tasks(answered)))
 
 

@@ -25,6 +25,8 @@ KV_NORM_EPS = 1e-6
 """Epsilon of the norm of what key and value share, as latent attention is published."""
 LARGEST_STD = 1000
 """Sums of weights of a larger deviation overflow."""
+LINEAR_CHUNK = 64
+"""Tokens that linear attention compares pair by pair; what came before them is a state."""
 PUBLISHED_IDENTITY_SCALE = 0.5
 """The query-identity paper's factor: 1/(s sqrt d) = 1.80 at d = 768 and s = 0.02, rounded to 2."""
 
@@ -46,7 +48,8 @@ class Initialization:
     output_std: float | None = None
     """Deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Deviation of a language model's embedding, which is normal then; ``None``: by the scheme."""
+    """Deviation of the embedding of a language model or an encoder, which is normal then; ``None``:
+    by the scheme."""
     matched: bool = False
     """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
     projections start larger (1.155 times for two instead of three). True gives all one bound."""
@@ -172,7 +175,8 @@ class AttentionConfig:
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """Which implementation of the softmax core; ``auto`` picks by shape, never by timing."""
+    """Which implementation of the core; ``auto`` picks by shape, never by timing. For linear
+    attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
@@ -204,6 +208,11 @@ class AttentionConfig:
             raise ValueError(
                 f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
                 "norms over all tokens would show every token the future"
+            )
+        if self.variant.decay != "none" and not self.causal:
+            raise ValueError(
+                "expected a causal layer for a decay, got a bidirectional one: the decay goes by "
+                "the tokens that have passed"
             )
         self.variant.kv_heads(self.num_heads)
         self._check_identity()
@@ -257,6 +266,13 @@ class AttentionConfig:
 
     def _is_joint_latent(self, source: Source) -> bool:
         return self.variant.latent is not None and source == self.variant.sharing.key
+
+    @property
+    def state_numbers(self) -> int:
+        """Numbers of the state that a layer keeps of a sequence; 0 where it keeps its tokens."""
+        if not self.variant.keeps_state:
+            return 0
+        return self.kv_width * (self.size_per_head + self.variant.is_normalised)
 
     @property
     def kv_width(self) -> int:

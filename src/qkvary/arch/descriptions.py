@@ -6,7 +6,7 @@ from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Role, Source
-from qkvary.arch.terms import CORES
+from qkvary.arch.terms import CORES, NORMALISERS
 from qkvary.arch.variants import AnyVariant, LayerVariants, Variant
 from qkvary.text.names import listed
 
@@ -48,8 +48,11 @@ def describe(variant: AnyVariant) -> str:
         parts.append(f"attention {also}reaches tokens at distances that {variant.stride} divides")
     for term in variant.terms:
         parts.append(term.describe(variant))
-    if CORES[variant.core].words:
-        parts.append(CORES[variant.core].words)
+    core = CORES[variant.core]
+    if core.words:
+        parts.append(core.words)
+    if "normaliser" in core.fields:
+        parts.append(NORMALISERS[variant.normaliser][0])
     return "; ".join(parts)
 
 
@@ -109,18 +112,23 @@ def write_equation(variant: Variant) -> str:
     query, key = (role.format(role=one) if role else _group(one) for one in factors)
     core = CORES[variant.core]
     scores = core.products.format(query=query, key=key) or f"{query} {key}ᵀ"
-    is_scaled = bool(core.products)
+    products, is_scaled = scores, bool(core.products)
     for term in variant.terms:
         if not (is_scaled or term.before_scale or term.scores == "{scores}"):
             scores, is_scaled = f"s {scores}", True
         scores = term.scores.format(scores=scores, value=getattr(variant, term.field))
     scores = scores if is_scaled else f"s {scores}"
+    if core.keeps_state:
+        kind = variant.normaliser if variant.is_normalised else "unnormalised"
+        scores = NORMALISERS[kind][1].format(scores=scores, products=products)
     weights = core.equation.format(scores=scores, query=query, key=key)
     return f"{weights} {_group(value)}"
 
 
 def name_cached(variant: Variant) -> str:
-    """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``."""
+    """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``, or a state."""
+    if variant.keeps_state:
+        return "a state"
     shared = "K" if variant.latent is None else "the latent"
     names = {IDENTITY: "x", "k": shared, KEY_ROPE: "the rotary key"}
     return listed([names.get(source, source.upper()) for source in variant.cached])

@@ -198,7 +198,7 @@ def final_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def _describe_encoder(network: EncoderConfig) -> Model:
-    d_model, vectors = network.d_model, network.reads_vectors
+    d_model, vectors, pooled = network.d_model, network.reads_vectors, network.pooling != "none"
     table = Table(rows=network.vocabulary, width=d_model, bias=True)
     matrix = Linear(inputs=network.vocabulary, outputs=d_model, bias=True)
     return Model(
@@ -211,8 +211,8 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         # The head has a LayerNorm of its own, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
         head=(
-            Linear(inputs=d_model, outputs=d_model, bias=True),
-            Linear(inputs=d_model, outputs=network.classes, bias=True),
+            Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),
+            Linear(inputs=d_model, outputs=network.classes, bias=True, is_pooled=pooled),
         ),
         max_tokens=network.max_tokens,
     )

@@ -23,6 +23,7 @@ from qkvary.text.names import find_name, spell, suggest
 _IDENTITY = gpt_124m("I-K-V")
 
 _MODERN = {
+    "lm-1m": modern_network(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
     "lm-10m": modern_network(
         d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
     ),
@@ -32,7 +33,7 @@ _MODERN = {
     "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
     "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
-PORTABLE_SIZES = ("lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
+PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
 """The modern networks that have a portable form of their own name."""
 
 NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(

@@ -19,6 +19,7 @@ NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
 CrossSharing = Literal["none", "same", "published-code"]
+Pooling = Literal["none", "mean"]
 
 
 @stored("BlockConfig")
@@ -177,11 +178,13 @@ class TokenNetwork(Network):
 class EncoderConfig(TokenNetwork):
     """The encoder of the synthetic experiments and of set anomaly: one class per token out.
 
+    With pooling it classifies sequences.
+
     Source: the public code of paper 2 (Key-Value Transformer), reverse/sort/swap experiments.
     """
 
     classes: int
-    """Classes per token."""
+    """Classes per token, or per sequence with pooling."""
     positions: Positions = "sinusoidal"
     """Absolute positions added to the embedded tokens; sinusoids with sine and cosine interleaved,
     or in two halves."""
@@ -189,6 +192,8 @@ class EncoderConfig(TokenNetwork):
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
     """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
+    pooling: Pooling = field(default="none", metadata=ADDED_LATER)
+    """What the head reads: every token, or the mean of the last hidden states over real tokens."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
@@ -333,7 +338,18 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
                 f"{self.shared_blocks}"
             )
+        for layer in self.layers:
+            if layer.variant.decay != "none":
+                raise ValueError(
+                    "expected layers without a decay in an encoder-decoder, whose encoder is "
+                    f"bidirectional, got decay-{layer.variant.decay}"
+                )
         for layer in self.cross:
+            if layer.variant.keeps_state:
+                raise ValueError(
+                    "expected cross attention over the tokens of the source, got the core "
+                    f"{layer.variant.core}, which keeps a state; choices: cross_sharing none"
+                )
             if layer.variant.window is not None or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window and diagonal normalisation, whose "

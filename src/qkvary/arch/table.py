@@ -106,4 +106,19 @@ VARIANTS: tuple[NamedVariant, ...] = (
     NamedVariant("Q=K-V@sima", "this project"),
     NamedVariant("Q=K-V@soft", "softmax-free attention", "Lu et al. 2021: it ties query and key"),
     NamedVariant("Q-K=V@soft", "this project", "a Gaussian kernel of free query and key"),
+    NamedVariant("QKV@linear", "softmax-free attention", "Katharopoulos et al. 2020"),
+    NamedVariant("Q-K=V@linear", "this project", "the sharing halves no state"),
+    NamedVariant("Q=K=V@linear", "three projections", "appendix A.1: a state-space model"),
+    NamedVariant(
+        "Q=K=V@linear@decay-fixed@undecayed-sum",
+        "three projections",
+        "appendix A.1, which decays the state and not the sum",
+    ),
+    NamedVariant("Q-K=V@linear-relu@decay-learned", "this project"),
+    NamedVariant("QKV@linear-softmax", "this project", "features that sum to 1"),
+    NamedVariant(
+        "QKV@linear-identity@decay-fixed",
+        "softmax-free attention",
+        "retention without its rotation and norm, Sun et al. 2023",
+    ),
 )

@@ -10,11 +10,26 @@ from typing import Any, Literal, get_args
 
 ScorePosition = Literal["none", "relative", "alibi", "rotary"]
 DiagonalNorm = Literal["none", "mean", "norm", "mean-unscaled", "norm-unscaled"]
-Core = Literal["softmax", "sima", "soft"]
+Core = Literal[
+    "softmax", "sima", "soft", "linear", "linear-relu", "linear-softmax", "linear-identity"
+]
+Decay = Literal["none", "learned", "fixed"]
+Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreTerms:
+class LinearTerms:
+    """The fields of a variant that have a meaning in linear attention alone."""
+
+    decay: Decay = "none"
+    """A factor per KV head and token of distance in the weights of linear attention."""
+    normaliser: Normaliser = "sum"
+    """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
+    1, appendix A.1, which decays the state alone), or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTerms(LinearTerms):
     """The fields of a variant that say what its scores are made of, beside query and key."""
 
     plus: bool = False
@@ -49,8 +64,20 @@ class ScoreTerms:
         return self.positions != "none" or self.decoupled is not None
 
     @property
+    def keeps_state(self) -> bool:
+        """Whether decoding keeps a state of fixed size instead of an entry of every token."""
+        return CORES[self.core].keeps_state
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether the weights of linear attention are divided by a sum."""
+        return "normaliser" in CORES[self.core].fields and self.normaliser != "unnormalised"
+
+    @property
     def reach(self) -> int | None:
         """Tokens after which a key is never seen again, ``None`` if there is always a later one."""
+        if self.keeps_state:
+            return 1
         return self.window if self.stride is None else None
 
     @property
@@ -111,6 +138,8 @@ class CoreEntry:
     """The fields of :class:`ScoreTerms` that have a meaning with it."""
     has_causal: bool = True
     """Whether tokens that see only the past can have it."""
+    keeps_state: bool = False
+    """Whether a sum of fixed size holds everything that later tokens need of earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +230,13 @@ TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "temperature", "temperature", "softmax temperature {value:g}", "({scores}) / {value:g}"
     ),
+    TermEntry(
+        "decay",
+        "decay",
+        "weights decay with the distance, by a {value} factor per KV head",
+        "{scores} λ^(i-j)",
+        values=("learned", "fixed"),
+    ),
 )
 """Every term, in the order of application."""
 
@@ -208,6 +244,18 @@ _ANY = (
     *("plus", "key_bias", "positions", "decoupled"),
     *("window", "stride", "diagonal", "temperature"),
 )
+
+
+def _linear(name: Core, words: str, features: str, *fields: str) -> CoreEntry:
+    return CoreEntry(
+        name,
+        f"no softmax: weights are products of {words}",
+        "[{scores}]",
+        products=f"{features.format('{query}')} {features.format('{key}')}ᵀ",
+        fields=("decay", *fields),
+        keeps_state=True,
+    )
+
 
 CORES: Mapping[str, CoreEntry] = {
     core.name: core
@@ -226,6 +274,16 @@ CORES: Mapping[str, CoreEntry] = {
             products="-s |{query}ᵢ - {key}ⱼ|² / 2",
             fields=("positions", "window", "stride", "temperature"),
         ),
+        _linear("linear", "1 + elu of query and key", "(1 + elu {})", "normaliser"),
+        _linear("linear-relu", "relu of query and key", "(relu {})", "normaliser"),
+        _linear(
+            "linear-softmax",
+            "the softmax over the channels of query and key",
+            "(softmax {})",
+            "normaliser",
+        ),
+        # Sums of products of any sign may be zero, so that nothing divides by them.
+        _linear("linear-identity", "query and key, not normalised", "{}"),
     )
 }
 """Every core by name.
@@ -233,8 +291,19 @@ CORES: Mapping[str, CoreEntry] = {
 ``sima``: Koohpayegani and Pirsiavash 2024, "SimA: Simple Softmax-free Attention for Vision
 Transformers". ``soft``: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity",
 with the exact kernel in place of its Nystroem approximation. SOFT ties query and key by itself:
-published, it is ``Q=K-V@soft``.
+published, it is ``Q=K-V@soft``. ``linear``: Katharopoulos et al. 2020, "Transformers are RNNs:
+Fast Autoregressive Transformers with Linear Attention", with other feature maps of its kind.
 """
+
+NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
+    "sum": ("weights are divided by their sum", "{scores} / Σⱼ"),
+    "undecayed-sum": (
+        "weights are divided by their sum without the decay",
+        "{scores} / Σⱼ {products}",
+    ),
+    "unnormalised": ("weights are not divided by their sum", "s {scores}"),
+}
+"""The meaning of each normaliser in words, and the weights with it as an equation."""
 
 _POSITIONS = get_args(ScorePosition)[1:]
 
@@ -252,8 +321,12 @@ OPTIONS: Mapping[str, Option] = {
     ),
     "temperature": Option("t{!r}", r"t(\d*\.?\d+(?:e[+-]?\d+)?)", "tX (temperature)", float),
     "core": Option(
-        "{}", f"({'|'.join(name for name in CORES if name != 'softmax')})", "sima, soft"
+        "{}",
+        f"({'|'.join(name for name in CORES if name != 'softmax')})",
+        ", ".join(name for name in CORES if name != "softmax"),
     ),
+    "decay": Option("decay-{}", "decay-(learned|fixed)", "decay-learned, decay-fixed"),
+    "normaliser": Option("{}", "(undecayed-sum|unnormalised)", "undecayed-sum, unnormalised"),
     "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
 }
 """The options of labels by field, in their order."""

@@ -201,14 +201,29 @@ class Variant(ScoreTerms):
                 f"{' with kv-norm' * self.kv_norm}; "
                 "choices: Q=K-V, Q=K=V"
             )
+        self._check_core()
+
+    def _check_core(self) -> None:
+        """Refuse the terms that have no meaning with the core."""
         core = CORES[self.core]
-        given = [name for name in CORES["softmax"].fields if getattr(self, name) != DEFAULTS[name]]
+        some = dict.fromkeys(name for entry in CORES.values() for name in entry.fields)
+        given = [name for name in some if getattr(self, name) != DEFAULTS[name]]
         meaningless = [name for name in given if name not in core.fields]
         if meaningless:
             raise ValueError(
                 f"expected no {listed(meaningless, 'or')} with the core {core.name}, where "
                 f"{'they have' if len(meaningless) > 1 else 'it has'} no meaning; choices: "
                 f"{listed(core.fields, 'or') or 'no score term'}"
+            )
+        if self.normaliser == "undecayed-sum" and self.decay == "none":
+            raise ValueError(
+                "expected a decay for an undecayed sum, got none, where both sums are one; "
+                "choices: decay-learned, decay-fixed"
+            )
+        if self.latent is not None and core.keeps_state:
+            raise ValueError(
+                f"expected no latent with the core {core.name}, got {self.latent} channels: they "
+                "are for a cache of tokens, and this core keeps a state"
             )
 
     @property
@@ -236,8 +251,11 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant with the positions of another, if it names none."""
-        if self.has_positions:
+        """Return the variant with the positions of another, if it names none.
+
+        A core for which positions have no meaning takes none over.
+        """
+        if self.has_positions or "positions" not in CORES[self.core].fields:
             return self
         return replace(self, positions=own.positions, decoupled=own.decoupled)
 

@@ -39,6 +39,7 @@ _TERMS = {
     "unscaled-diagonal": "a normalised diagonal of scores",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
+    "decay": "weights that decay with the distance",
 }
 
 

@@ -15,6 +15,7 @@ from qkvary.arch.table import VARIANTS
 from qkvary.data.checkpoint_names import RUNS, checkpoint_names
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import parse_count
+from qkvary.training.trackers import TrackerName
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -70,6 +71,10 @@ NetworkDtype = Annotated[
 NetworkWeights = Annotated[
     Literal["int8"] | None,
     Parameter(name="--weights", help="Codes of 8 bits for its matrices; numbers if not given."),
+]
+Log = Annotated[
+    TrackerName | None,
+    Parameter(name="--log", help="A tracker that gets a copy of the logs; none if not given."),
 ]
 StudyName = Annotated[
     str,

@@ -3,12 +3,11 @@
 import dataclasses
 import math
 import os
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import convert_positive, convert_threads
+from qkvary.cli._options import Log, convert_positive, convert_threads
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import ExecutionOverrides
@@ -113,9 +112,7 @@ class Running:
     """Logging, checkpoints, resuming, and the strategy of several processes."""
 
     sample: Annotated[str | None, Parameter(help="Continue this text at each validation.")] = None
-    tensorboard: Annotated[
-        Path | None, Parameter(help="Folder for TensorBoard's copy of the log.")
-    ] = None
+    log: Log = None
     checkpoint_seconds: Annotated[float, Parameter(help="Seconds between two checkpoints.")] = 60.0
     keep: Annotated[int, _count("Number of newest checkpoints to keep; at least 1.")] = DEFAULT_KEEP
     allow_change: Annotated[

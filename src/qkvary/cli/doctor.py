@@ -1,11 +1,9 @@
 """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
 
-import fcntl
 import importlib.metadata
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +14,7 @@ from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json
 from qkvary.reports.terminal import print_rows
 from qkvary.storage.environment import machine
+from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.packages import describe_missing
 from qkvary.text.units import data_size
 
@@ -83,15 +82,15 @@ def _folder(out: Path) -> dict[str, Any]:
         "exists": existing == path,
         "free_bytes": shutil.disk_usage(existing).free,
         "writable": os.access(existing, os.W_OK),
-        "locks": False,
+        "locks": os.access(existing, os.W_OK) and locks_exclude(existing),
     }
-    if facts["writable"]:
-        with tempfile.TemporaryFile(dir=existing) as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                facts["locks"] = True
-            except OSError:
-                facts["locks"] = False
+    file_system = find_file_system(existing)
+    if file_system is not None:
+        facts |= {
+            "file_system": file_system.kind,
+            "locks_reach": file_system.lock_reach,
+            "lock_problem": file_system.lock_problem,
+        }
     return facts
 
 
@@ -104,13 +103,18 @@ def _problems(report: Mapping[str, Any]) -> Iterator[str]:
     if not folder["writable"]:
         yield f"{folder['path']} is not writable: choose another folder with --out"
     elif not folder["locks"]:
-        yield f"{folder['path']} has no file locks: two people cannot share these runs"
+        yield f"{folder['path']} has no file locks: two processes cannot share these runs"
+    elif folder.get("lock_problem"):
+        yield folder["lock_problem"]
     if folder["free_bytes"] < ENOUGH_FREE_BYTES:
         yield f"{folder['path']} has {data_size(folder['free_bytes'])} free, less than 1 GiB"
 
 
 def _rows(facts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     for name, value in (facts or {"torch": None}).items():
+        if name == "lock_problem":
+            # Listed with the other problems.
+            continue
         yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _format_value(name, value)
 
 

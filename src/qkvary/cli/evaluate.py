@@ -91,8 +91,8 @@ class Asking:
     tasks: Annotated[
         str | None,
         Parameter(
-            help="arc_easy, arc_challenge, hellaswag, piqa, winogrande, lambada, separated by "
-            "commas; five for all but the last."
+            help="arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada "
+            "from local files; any other task of lm-eval from the hub. Separated by commas."
         ),
     ] = None
     task_data: Annotated[
@@ -100,7 +100,10 @@ class Asking:
         Parameter(help="Folder of the task files; lm_eval in $QKVARY_DATA if not given."),
     ] = None
     fewshot: Annotated[
-        int | None, Parameter(help="Solved examples before each question; 5, lambada 0.")
+        int | None,
+        Parameter(
+            help="Solved examples before each question; 5, lambada 0, tasks of the hub their own."
+        ),
     ] = None
     limit: Annotated[
         int | None, Parameter(help="Number of questions per task, from the first.")
@@ -174,9 +177,9 @@ def command(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
-    against = None if questions is None else prepare_tasks(questions)
+    asked = None if questions is None else prepare_tasks(questions)
     loaded = load_checkpoint(checkpoint)
-    if questions or tokenizer is not None or not is_prepared(reading.data[0]):
+    if asked or tokenizer is not None or not is_prepared(reading.data[0]):
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
     loaded = loaded.to(running.device, running.dtype, running.weights)
     document: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": running.batch_size}
@@ -186,9 +189,9 @@ def command(
             loaded, text, batch_size=running.batch_size, show_progress=show_progress
         )
         document |= text_data(measured)
-    if questions is not None:
+    if asked is not None:
         answered = measure_tasks(
-            loaded, questions, against, batch_size=running.batch_size, show_progress=show_progress
+            loaded, asked, batch_size=running.batch_size, show_progress=show_progress
         )
         document |= task_data(answered)
     if out is not None:

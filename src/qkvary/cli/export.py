@@ -71,21 +71,25 @@ def _write_folder(
     checkpoint: Path, out: Path, to: Any, _weights: object, tokenizer: str | None
 ) -> dict[str, Any]:
     require("transformers")
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.huggingface.folders import export_folder
 
     check_folder(out.absolute().parent)
-    exported = export_folder(_load(checkpoint, tokenizer), out, to=to)
+    template = read_chat_template(checkpoint)
+    exported = export_folder(_load(checkpoint, tokenizer), out, to=to, chat_template=template)
     return exported._asdict()
 
 
 def _write_gguf(
     checkpoint: Path, out: Path, _to: object, weights: Any, tokenizer: str | None
 ) -> dict[str, Any]:
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.gguf.export import export_gguf
 
     check_file(out)
     kind = weights or "f32"
-    exported = export_gguf(_load(checkpoint, tokenizer), out, kind)
+    loaded, template = _load(checkpoint, tokenizer), read_chat_template(checkpoint)
+    exported = export_gguf(loaded, out, kind, chat_template=template)
     return {
         "architecture": exported.architecture,
         "files": {out.name: exported.size},

@@ -28,7 +28,7 @@ HELP_WIDTH = 100
 NOT_COMMANDS = {"__init__", "main"}
 
 GROUPS = {
-    "Look": ("variants", "published", "figures"),
+    "Look": ("variants", "published", "claims", "figures"),
     "Plan": ("cost", "plan"),
     "Train": ("train", "data"),
     "Decode": ("generate", "evaluate", "export", "bench"),

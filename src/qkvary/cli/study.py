@@ -10,10 +10,12 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 from rich.text import Text
 
+from qkvary.cli._cluster_options import DEFAULT_PLACEMENT, Placement
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_PART,
     Json,
+    Log,
     Out,
     Part,
     StudyName,
@@ -57,6 +59,8 @@ def command(
     *,
     part: Part = DEFAULT_PART,
     workers: Workers = None,
+    placement: Placement = DEFAULT_PLACEMENT,
+    log: Log = None,
     out: Out = DEFAULT_OUT,
     strict: Strict = False,
     retry_failed: RetryFailed = False,
@@ -68,10 +72,16 @@ def command(
     Finished runs are not run again; a stopped study resumes where it stopped.
     """
     chosen, store = choose_study(study, part), Store(out)
-    options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed)
     if dry_run:
         _print_plan(chosen, store, workers or os.cpu_count() or 1, json_output=json_output)
         return 0
+    options = RunnerOptions(
+        workers=workers,
+        strict=strict,
+        retry_failed=retry_failed,
+        tracker=log,
+        executor=placement.load(out, workers),
+    )
     screen = console(sys.stderr)
     folder = report_folder(chosen.name, out)
     page = folder / "report.html"

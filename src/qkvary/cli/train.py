@@ -51,7 +51,6 @@ from qkvary.reports.files import write_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.terminal import print_report, print_sentences
 from qkvary.reports.training import training_report
-from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
     DataReference,
@@ -67,6 +66,7 @@ from qkvary.studies.study import Study
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
+from qkvary.training.trackers import require_tracker
 
 if TYPE_CHECKING:
     from qkvary.training.distribution import Distribution
@@ -124,6 +124,7 @@ def command(
     chosen = find_preset(preset)
     check_device(where.device)
     running.check()
+    require_tracker(running.log)
 
     from qkvary.training.memory import require_training_memory
 
@@ -157,8 +158,6 @@ def command(
             check_memory()
             return 0
         check_memory()
-        if running.tensorboard is not None:
-            check_folder(running.tensorboard)
         requested = study.cells()[0].run.execution
         begun = distribution.run_on_first(lambda: to_dict(_begun_execution(study, store, running)))
         if begun is not None:
@@ -270,6 +269,8 @@ def _train(
         cells=cells,
         checkpoint_seconds=running.checkpoint_seconds,
         keep=running.keep,
+        tracker=running.log,
+        project=study.name,
     )
     if distribution.rank:
         stopping = threading.Event()
@@ -281,7 +282,6 @@ def _train(
         send=display.handle,
         on_log=display.log,
         prompt=running.sample,
-        tensorboard=running.tensorboard,
     )
     worker = distributed.make_worker(job, distribution, monitoring, execution)
     try:

@@ -1,8 +1,9 @@
 """Bytes that decoding keeps, and reads for a token: what key and value need, and nothing else.
 
 What is kept is what a later token can still see: of a layer with a window of w tokens the last
-w - 1, of a layer with a stride every token, since one of the next tokens sees it. What is read for
-one token includes that token's own entry.
+w - 1, of a layer with a stride every token, since one of the next tokens sees it. A layer whose
+core sums its tokens up keeps the sums, from the first token on, and no token. What is read for one
+token includes that token's own entry.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,9 @@ from qkvary.costs.macs import count_encoder_tokens, visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
-    """Return the bytes that one causal layer keeps of one token."""
+    """Return the bytes that one causal layer keeps of one token; none where it keeps a state."""
+    if config.variant.keeps_state:
+        return 0
     channels = sum(config.width(source) for source in config.variant.cached)
     return channels * dtype_bytes(dtype)
 
@@ -65,6 +68,9 @@ def layer_cache_bytes(
     tokens take less once they are full.
     """
     form = _format(stored_as)
+    state = layer_state_bytes(attention, form)
+    if state:
+        return state if context else 0
     if peak and form.block and not isinstance(attention, CompressedAttention):
         last = max(0, form.last_closing(context) - 1)
         ends = {
@@ -83,6 +89,23 @@ def layer_cache_bytes(
         return 0
     kept = _kept_tokens(attention.config.variant.reach, context)
     return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
+
+
+def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
+    """Return the bytes of the state that a layer keeps of one sequence, however long; 0 for none.
+
+    A state is a sum over all tokens, which is taken in single precision at least.
+    """
+    if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
+        return 0
+    wide = max(32, _format(stored_as).bits)
+    return attention.config.state_numbers * wide // 8
+
+
+def model_state_bytes(model: Model, stored_as: Format | str = "bf16") -> int:
+    """Return the bytes of the states that all layers keep of one sequence, however long."""
+    form = _format(stored_as)
+    return sum(map_layers(model.layers, lambda layer: layer_state_bytes(layer.attention, form)))
 
 
 def entries_bytes(
@@ -227,6 +250,9 @@ def read_bytes(
 def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Format | str) -> int:
     """Return what :func:`read_bytes` sums, without cross attention."""
     form = _format(stored_as)
+    state = layer_state_bytes(attention, form)
+    if state:
+        return state
     keys = visible_keys(attention, context)
     if not isinstance(attention, CompressedAttention):
         return entries_bytes(attention, seen=context, kept=keys, stored_as=form)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
 from qkvary.arch.variants import AnyVariant
-from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes
+from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes, model_state_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
 from qkvary.costs.formats import Format
@@ -76,6 +76,12 @@ class CostComparison:
     """The limitations of the figures."""
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
+
+    def state_bytes(self, row: CostRow) -> int | None:
+        """Return the bytes of a row's cache that do not grow with the context: its states."""
+        if row.cache_bytes is None:
+            return None
+        return self.batch * model_state_bytes(row.candidate.model, self.cache)
 
 
 def compare_model(

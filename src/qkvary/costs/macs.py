@@ -278,7 +278,7 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        scores = _content_macs(config, keys, keys) + decode_term_macs(config, keys)
+        scores = _decoded_macs(config, keys) + decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -448,7 +448,13 @@ def _crossing_macs(config: AttentionConfig) -> int:
 
 def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the products of query and key and of weights and values."""
-    return CORES[config.variant.core](config, keys, pairs)
+    return CORES[config.variant.core].macs(config, keys, pairs)
+
+
+def _decoded_macs(config: AttentionConfig, keys: int) -> int:
+    """Return the same of one decoded token over so many keys."""
+    rule = CORES[config.variant.core].decode_macs
+    return _content_macs(config, keys, keys) if rule is None else rule(config, keys)
 
 
 def _other_macs(layer: Layer) -> int:

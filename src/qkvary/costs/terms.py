@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +98,10 @@ def _decoupled_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
     return pairs * config.num_heads * config.rotated_channels
 
 
+def _decay_parameters(config: AttentionConfig) -> tuple[int, int]:
+    return config.num_kv_heads if config.variant.decay == "learned" else 0, 0
+
+
 TERMS: Mapping[str, TermCost] = {
     "kv_norm": TermCost(parameters=_norm_parameters, absorbs_key=False),
     "latent": TermCost(
@@ -115,6 +119,7 @@ TERMS: Mapping[str, TermCost] = {
     "relative": TermCost(parameters=_relative_parameters),
     "alibi": TermCost(),
     "temperature": TermCost(),
+    "decay": TermCost(parameters=_decay_parameters),
 }
 """The rule of each term."""
 
@@ -129,14 +134,59 @@ def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 
     Without a softmax in between the order is free: the first is linear in the tokens.
     """
-    size, queries = config.size_per_head, pairs // keys
-    linear = size**2 * (config.num_kv_heads * keys + config.num_heads * queries)
-    return min(_pairwise_macs(config, keys, pairs), linear)
+    return min(_pairwise_macs(config, keys, pairs), _state_macs(config, pairs // keys, keys))
 
 
-CORES: Mapping[str, Callable[[AttentionConfig, int, int], int]] = {
-    "softmax": _pairwise_macs,
-    "sima": _reordered_macs,
-    "soft": _pairwise_macs,
+def _state_macs(config: AttentionConfig, queries: int, keys: int) -> int:
+    """Return the MACs of making a state of so many keys, and of so many queries reading it."""
+    size, heads = config.size_per_head, config.num_heads
+    sums = heads * queries * size if config.variant.is_normalised else 0
+    return size**2 * (config.num_kv_heads * keys + heads * queries) + sums
+
+
+def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """Return the MACs of linear attention: pairs within chunks, and states between them.
+
+    Products that the mask of a chunk hides are counted where all pairs are.
+    """
+    if config.kernel == "explicit":
+        return _pairwise_macs(config, keys, pairs)
+    if not config.causal:
+        return _reordered_macs(config, keys, pairs)
+    chunks, rest = divmod(keys, LINEAR_CHUNK)
+    sizes = ((chunks, LINEAR_CHUNK), (1, rest))
+    is_square = pairs == keys**2
+    inside = sum(count * (n**2 if is_square else n * (n + 1) // 2) for count, n in sizes)
+    between = 0
+    if keys > LINEAR_CHUNK:
+        whole = chunks * LINEAR_CHUNK
+        between = _state_macs(config, rest + (whole if chunks > 1 else 0), whole)
+    return _pairwise_macs(config, keys, inside) + between
+
+
+def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
+    return _state_macs(config, 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreCost:
+    """The rule of one core: MACs of what it makes of scores and values."""
+
+    macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
+    """Of a layer over so many keys and pairs of query and key."""
+    decode_macs: Callable[[AttentionConfig, int], int] | None = None
+    """The same of one decoded token over so many keys, where that is computed otherwise."""
+
+
+_LINEAR = CoreCost(macs=_chunked_macs, decode_macs=_recurrent_macs)
+
+CORES: Mapping[str, CoreCost] = {
+    "softmax": CoreCost(),
+    "sima": CoreCost(macs=_reordered_macs),
+    "soft": CoreCost(),
+    "linear": _LINEAR,
+    "linear-relu": _LINEAR,
+    "linear-softmax": _LINEAR,
+    "linear-identity": _LINEAR,
 }
-"""The MACs of each core of a layer over so many keys and pairs of query and key."""
+"""The rule of each core."""

@@ -5,6 +5,9 @@ TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca
 ENGLISH_NOVELS_SHA256 = "d3e9e77b2e45434123266dc6863e64679a500f269e3df6e9f3e91e5c5b41a470"
 """The fingerprint of ``english-novels/bytes``, the novels prepared by the byte."""
 
+FOUR_AUTHORS_SHA256 = "08de2735b3f1c05e65833e22b2c7fa1c5f96bb67ea2e20c70e2be8288e156c6d"
+"""The fingerprint of twelve novels by Dickens, Doyle, Gaskell and Haggard, split by book."""
+
 TINY_STORIES_SHA256 = "ab5927fbfbdd521973786bf799b381d5eb5e4cfc3421c0e4918bcb7b508598e6"
 """The fingerprint of ``tinystories/gpt2-4096``, the first 2 MiB of TinyStories prepared with
 GPT-2's first 4,096 tokens."""

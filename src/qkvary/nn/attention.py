@@ -240,11 +240,15 @@ class Attention(nn.Module):
                 positions=positions,
                 document_ids=document_ids,
             )
+        state = None
         if cache is not None and memory is None:
+            state = cache.state
+            if state is not None:
+                layout.check_documents_in_a_row()
             layout = layout.end(cache.num_stored + x.shape[1])
         scores, value, restore = self.scores(x, layout, memory=memory, cache=cache)
         kernel = "layer" if cache is None or memory is not None else cache.kernel
-        mixed = self.core(scores, value, training=self.training, decode_kernel=kernel)
+        mixed = self.core(scores, value, training=self.training, decode_kernel=kernel, state=state)
         if restore is not None:
             mixed = restore(mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
@@ -363,7 +367,8 @@ class Attention(nn.Module):
             )
         if not self.core.has_memory:
             raise ValueError(
-                f"expected a core without norms over the tokens with a memory, got {variant.core}"
+                f"expected the core softmax or soft with a memory, whose tokens are read one by "
+                f"one, got {variant.core}"
             )
         if layout is None:
             own = Layout(new_tokens=queries, device=memory.device)

@@ -2,7 +2,8 @@
 
 The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
 that what is stored does not depend on positions and one tensor serves both roles. Of a layer with a
-window it stores the tokens that a later one can still see. Layout and storage are choices of the
+window it stores the tokens that a later one can still see, of a layer whose core sums its tokens
+up the sums alone. Layout and storage are choices of the
 caller and do not change results, quantised storage apart.
 """
 
@@ -16,7 +17,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_codes import check_finite
 from qkvary.nn.cache_quantized import ClaimedCodes, QuantizedStore
-from qkvary.nn.cache_storage import PreallocatedStore, TokenStore, make_store
+from qkvary.nn.cache_storage import PreallocatedStore, StateStore, TokenStore, make_store
 from qkvary.nn.decoding.choice import pinned
 
 Parts = Mapping[str, Float[Tensor, "batch _ tokens _"]]
@@ -30,7 +31,8 @@ DEFAULT_OPTIONS = CacheOptions()
 class LayerCache:
     """The cache of one layer: K alone where the value reads K.
 
-    A layer with a window of w tokens keeps the last w - 1. Windows go by the order of the tokens,
+    A layer whose core keeps a state has that and no token. A layer with a window of w tokens keeps
+    the last w - 1. Windows go by the order of the tokens,
     padding included, and not by the positions that a call may give them, so that what is dropped
     is the same in every row and never needed again.
     """
@@ -54,7 +56,10 @@ class LayerCache:
         """
         reach = config.variant.reach
         self.config = config
-        self.options = options
+        self.state = StateStore() if config.variant.keeps_state else None
+        """What a core keeps of all tokens together, where it needs none of them."""
+        # Layouts and storage are about the entries of tokens.
+        self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
         """The kernel that attends; the owner of the cache may change it between calls."""
         self.max_tokens = max_tokens
@@ -77,7 +82,8 @@ class LayerCache:
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(store.nbytes for store in self._stores.values())
+        state = 0 if self.state is None else self.state.nbytes
+        return state + sum(store.nbytes for store in self._stores.values())
 
     def append(self, new: Parts) -> dict[str, Tensor]:
         """Store the tokens just seen and return them behind everything stored before.
@@ -100,8 +106,8 @@ class LayerCache:
         if self.options.is_quantized:
             # Before anything is stored, so that a refused call leaves the cache as it was.
             check_finite(new.values())
-        joined: dict[str, Tensor] = {}
-        for name, entries in new.items():
+        joined: dict[str, Tensor] = dict(new)
+        for name, entries in new.items() if self.state is None else ():
             store = self._stores.get(name) or self._make_store()
             self._stores[name] = store
             joined[name] = store.append(entries, self._max_kept)
@@ -159,9 +165,12 @@ class LayerCache:
         """Forget all but the first ``tokens`` of the tokens seen.
 
         Raises:
-            ValueError: if a later token would see some that a window has dropped already.
+            ValueError: if a later token would see some that a window has dropped already, or only
+                some of the tokens of a state were to be forgotten.
         """
         self.check_crop(tokens)
+        if self.state is not None and tokens == 0:
+            self.state.clear()
         for store in self._stores.values():
             store.drop_last(self._length - tokens)
         self._length = tokens
@@ -175,6 +184,13 @@ class LayerCache:
         if not 0 <= tokens <= self._length:
             raise ValueError(f"expected 0 to {self._length} tokens to crop to, got {tokens}")
         dropped = self._length - tokens
+        if self.state is not None:
+            if tokens and dropped:
+                raise ValueError(
+                    f"expected {self._length} tokens to crop to, or 0, since a state is the sum of "
+                    f"all of them, got {tokens}"
+                )
+            return
         needed = tokens if self._max_kept is None else min(tokens, self._max_kept)
         if self.num_stored - dropped < needed:
             raise ValueError(
@@ -190,6 +206,8 @@ class LayerCache:
         else:
             # Tensors that grow have no memory to keep, only sizes that the next text may not have.
             self._stores.clear()
+        if self.state is not None:
+            self.state.clear()
         self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
@@ -198,7 +216,7 @@ class LayerCache:
         Args:
             rows: One row of the batch for each row wanted, whole numbers.
         """
-        for store in self._stores.values():
+        for store in (*self._stores.values(), *filter(None, (self.state,))):
             store.reorder(rows)
         self._rows = None if self._rows is None else rows.shape[0]
 
@@ -275,7 +293,8 @@ class KVCache:
         """Forget all but the first ``tokens`` of the tokens seen.
 
         Raises:
-            ValueError: if a later token would see some that a window has dropped already.
+            ValueError: if a later token would see some that a window has dropped already, or only
+                some of the tokens of a state were to be forgotten.
         """
         for layer in self.layers:
             layer.check_crop(tokens)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.nn.cache_quantized import QuantizedStore
+from qkvary.nn.linear_attention import State
 
 Entries = Shaped[Tensor, "batch heads tokens width"]
 Joined = Shaped[Tensor, "batch heads seen width"]
@@ -164,6 +165,41 @@ class PreallocatedStore:
         """Let row i become what row ``rows[i]`` was."""
         if self._buffer is not None:
             self._buffer = self._buffer.index_select(0, rows)
+
+
+class StateStore:
+    """Sums over all tokens seen, of a core that needs no entry of any of them."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._state: State | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return sum(part.untyped_storage().nbytes() for part in self._parts())
+
+    def read(self) -> State | None:
+        """Return the sums; None before the first token."""
+        return self._state
+
+    def write(self, state: State) -> None:
+        """Replace the sums."""
+        self._state = state
+
+    def reorder(self, rows: Tensor) -> None:
+        """Let row i become what row ``rows[i]`` was."""
+        if self._state is not None:
+            values, keys = self._state
+            keys = None if keys is None else keys.index_select(0, rows)
+            self._state = State(values.index_select(0, rows), keys)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._state = None
+
+    def _parts(self) -> list[Tensor]:
+        return [part for part in self._state or () if part is not None]
 
 
 def make_store(

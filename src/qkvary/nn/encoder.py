@@ -1,4 +1,4 @@
-"""The encoder of the synthetic experiments and of set anomaly: one class per token out."""
+"""The encoder of the synthetic experiments, of set anomaly and of texts: classes out."""
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,10 @@ from qkvary.nn.stack import Stack, add_positions, check_length, make_position_em
 
 
 class Encoder(nn.Module):
-    """Embedded tokens plus positions, blocks, and a two-layer head on every token.
+    """Embedded tokens plus positions, blocks, and a two-layer head on every token or their mean.
 
-    ``Linear - LayerNorm - ReLU - Dropout - Linear`` on ``blocks(embed(t) + position)``.
+    ``Linear - LayerNorm - ReLU - Dropout - Linear`` on ``blocks(embed(t) + position)``, or on its
+    mean over the real tokens where the configuration says so.
 
     Source: the public code of paper 2 (Key-Value Transformer). The published input is one-hot
     through a linear layer; here its columns are looked up, which is the same function.
@@ -45,8 +46,8 @@ class Encoder(nn.Module):
         tokens: Int[Tensor, "batch tokens"] | Float[Tensor, "batch tokens vocabulary"],
         *,
         attention_mask: Bool[Tensor, "batch tokens"] | Int[Tensor, "batch tokens"] | None = None,
-    ) -> Float[Tensor, "batch tokens classes"]:
-        """Return the logits of every token.
+    ) -> Float[Tensor, "batch tokens classes"] | Float[Tensor, "batch classes"]:
+        """Return the logits of every token, or of every sequence with pooling.
 
         Args:
             tokens: Token ids, or vectors where the network reads them.
@@ -55,7 +56,10 @@ class Encoder(nn.Module):
         Raises:
             ValueError: if the sequence is longer than ``max_tokens``.
         """
-        return self.head(self.features(tokens, attention_mask=attention_mask))
+        hidden = self.features(tokens, attention_mask=attention_mask)
+        if self.config.pooling == "none":
+            return self.head(hidden)
+        return self.head(_mean(hidden, attention_mask))
 
     def features(
         self,
@@ -67,9 +71,7 @@ class Encoder(nn.Module):
         layout = self._layout(tokens, attention_mask)
         return self.stack(self._embed(tokens, layout), layout=layout)
 
-    def head(
-        self, features: Float[Tensor, "batch tokens d_model"]
-    ) -> Float[Tensor, "batch tokens classes"]:
+    def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch classes"]:
         """Logits from hidden states."""
         hidden = F.relu(self.head_norm(self.head_in(features)))
         return self.head_out(F.dropout(hidden, self.config.block.dropout, self.training))
@@ -106,10 +108,22 @@ class Encoder(nn.Module):
         init, initializer = self.config.init, Initializer(seed, "")
         initialize(self, init, seed)
         vocabulary, d_model = self.embedding.shape
-        # The embedding is a linear layer on one-hot tokens, and drawn like one.
-        initializer.weight("embedding", self.embedding, init, init.weight_std(vocabulary, d_model))
+        if init.embedding_std is not None:
+            initializer.normal("embedding", self.embedding, init.embedding_std)
+        else:
+            # The embedding is a linear layer on one-hot tokens, and drawn like one.
+            std = init.weight_std(vocabulary, d_model)
+            initializer.weight("embedding", self.embedding, init, std)
         initializer.bias("embedding_bias", self.embedding_bias, init, vocabulary)
         if self.position_embedding is not None:
             initializer.table("position_embedding", self.position_embedding, init)
         initializer.linear("head_in", self.head_in, init)
         initializer.linear("head_out", self.head_out, init)
+
+
+def _mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return the mean over the real tokens, ``[batch, d_model]``."""
+    if attention_mask is None:
+        return hidden.mean(dim=1)
+    weights = attention_mask.to(hidden.dtype)[..., None]
+    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)

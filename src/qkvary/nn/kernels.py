@@ -6,7 +6,9 @@ follows from the configuration and the shapes (``choose_kernel``), so that a run
 a measurement; a cache may request a kernel for decoding.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import ClassVar, Literal
 
 import torch
@@ -14,9 +16,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
+from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.layout import Layout
+from qkvary.nn.linear_attention import (
+    Mixture,
+    Sums,
+    attend_in_chunks,
+    attend_to_all,
+    step,
+    weigh_pairs,
+)
 from qkvary.nn.scores import Scores, content_scores
 from qkvary.nn.terms import term_classes
 
@@ -28,6 +39,18 @@ LONGEST_EXPLICIT = 512
 
 MOST_DECODED = 8
 """New tokens up to which kernels for decoding are used, where a cache requests them."""
+
+
+LEAST_SUM = 1e-6
+"""Weights whose sum is less are divided by this, so that gradients stay bounded."""
+
+FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "linear": lambda channels: 1.0 + F.elu(channels),
+    "linear-relu": F.relu,
+    "linear-softmax": functools.partial(torch.softmax, dim=-1),
+    "linear-identity": lambda channels: channels,
+}
+"""The feature map of each linear core."""
 
 
 class SoftmaxCore:
@@ -48,6 +71,7 @@ class SoftmaxCore:
         *,
         training: bool,
         decode_kernel: str = "layer",
+        state: StateStore | None = None,  # noqa: ARG002
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values.
 
@@ -56,6 +80,7 @@ class SoftmaxCore:
             value: The values.
             training: Whether attention weights are dropped out.
             decode_kernel: What attends to few new tokens; ``layer`` is the same as without a cache.
+            state: What earlier tokens left behind, for a core that keeps a state.
         """
         config, layout = self.config, scores.layout
         if decode_kernel != "layer" and not training and self._can_decode(scores):
@@ -142,6 +167,7 @@ class GaussianCore(SoftmaxCore):
         *,
         training: bool,
         decode_kernel: str = "layer",  # noqa: ARG002
+        state: StateStore | None = None,  # noqa: ARG002
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values; no kernel for decoding knows this core."""
         dropout = self.config.dropout if training else 0.0
@@ -181,6 +207,7 @@ class SimaCore:
         *,
         training: bool,
         decode_kernel: str = "layer",  # noqa: ARG002
+        state: StateStore | None = None,  # noqa: ARG002
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values."""
         dropout = self.config.dropout if training else 0.0
@@ -209,12 +236,145 @@ class SimaCore:
         return _divide_by_norm(scores.query, layout), _divide_by_norm(scores.key, layout)
 
 
-CORES: Mapping[str, type[SoftmaxCore | SimaCore]] = {
+class LinearCore:
+    """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
+
+    Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
+    needs the map of all pairs, and so does ``kernel="explicit"``. Sums are taken in single
+    precision at least. Rows that see nothing, such as padding, are zero.
+
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs: Fast Autoregressive Transformers
+    with Linear Attention"; for one projection Kayyam et al. 2026, appendix A.1.
+    """
+
+    has_memory: ClassVar[bool] = False
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Take note of the layer."""
+        self.config = config
+        self.features = FEATURES[config.variant.core]
+
+    def __call__(
+        self,
+        scores: Scores,
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        *,
+        training: bool,
+        decode_kernel: str = "layer",  # noqa: ARG002
+        state: StateStore | None = None,
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Mix the values; no kernel for decoding knows this core.
+
+        Raises:
+            ValueError: for a state in training with dropout, or documents that are interrupted.
+        """
+        dropout = self.config.dropout if training else 0.0
+        if dropout and state is not None:
+            raise ValueError(
+                "expected a layer in evaluation mode or without dropout with a state, which has no "
+                f"weights of pairs to drop out, got dropout {dropout}"
+            )
+        is_empty = scores.layout.num_queries == 0
+        if is_empty or (state is None and (dropout or self._has_map(scores))):
+            weights = self.weights(scores)
+            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+        with _without_autocast(value.device.type):
+            found = self._sum(scores, value.to(_wide(value)), state)
+            mixed = found.values
+            if found.weights is not None:
+                mixed = mixed / found.weights.clamp(min=LEAST_SUM)[..., None]
+            return mixed.to(value.dtype)
+
+    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the weight of each pair, 0 for pairs that must not see each other."""
+        query, key = self._map(scores)
+        penalty = scores.layout.penalty(causal=self.config.causal, window=None, dtype=query.dtype)
+        seen = None if penalty is None else penalty == 0
+        weights, total = weigh_pairs(query, key, self._sums(scores), seen)
+        if total is not None:
+            weights = weights / total.clamp(min=LEAST_SUM)[..., None]
+        return weights.to(scores.query.dtype)
+
+    def _sum(
+        self,
+        scores: Scores,
+        value: Float[Tensor, "batch kv_heads keys head_dim"],
+        store: StateStore | None,
+    ) -> Mixture:
+        """Return the sums over what each query sees, and keep what later tokens need."""
+        (query, key), layout = self._map(scores), scores.layout
+        documents, sums = layout.document_ids, self._sums(scores)
+        if not self.config.causal:
+            return attend_to_all(query, key, value, sums)
+        before = None if store is None else store.read()
+        if store is not None and layout.num_queries == 1 and documents is None:
+            mixture, after = step(query, key, value, sums, before)
+        else:
+            if store is None:
+                layout.check_documents_in_a_row()
+            mixture, after = attend_in_chunks(
+                query,
+                key,
+                value,
+                sums,
+                chunk=LINEAR_CHUNK,
+                before=before,
+                documents=documents,
+                document_before=layout.document_before,
+                keep=store is not None,
+            )
+        if store is not None and after is not None:
+            store.write(after)
+        return mixture
+
+    def _sums(self, scores: Scores) -> Sums:
+        variant = self.config.variant
+        return Sums(
+            log_decay=scores.log_decay,
+            has_weights=variant.is_normalised,
+            decays_weights=variant.normaliser != "undecayed-sum",
+        )
+
+    def _map(self, scores: Scores) -> tuple[Tensor, Tensor]:
+        """Return the features of query and key, none of padding."""
+        query, key = (self.features(one.to(_wide(one))) for one in (scores.query, scores.key))
+        if not self.config.variant.is_normalised:
+            query = query * scores.scale
+        mask = scores.layout.attention_mask
+        return query, key if mask is None else key.masked_fill(~mask[:, None, :, None], 0.0)
+
+    def _has_map(self, scores: Scores) -> bool:
+        """Return whether the map of all pairs is asked for, needed, or takes no more products."""
+        config, layout = self.config, scores.layout
+        if config.kernel == "explicit":
+            return True
+        if config.causal:
+            return False
+        size, heads, queries = config.size_per_head, config.num_heads, layout.num_queries
+        by_sums = size * (config.num_kv_heads * layout.num_keys + heads * queries)
+        by_sums += heads * queries * config.variant.is_normalised
+        fewer = 2 * heads * queries * layout.num_keys <= by_sums
+        return fewer or layout.document_ids is not None
+
+
+CORES: Mapping[str, type[SoftmaxCore | SimaCore | LinearCore]] = {
     "softmax": SoftmaxCore,
     "sima": SimaCore,
     "soft": GaussianCore,
+    **dict.fromkeys(FEATURES, LinearCore),
 }
 """The class of each core."""
+
+
+def _without_autocast(device: str) -> AbstractContextManager[object]:
+    """Return a context without autocast, which costs a decoded token time where it is off."""
+    if torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.promote_types(tensor.dtype, torch.float32)
 
 
 def _divide_by_norm(

@@ -53,6 +53,8 @@ class Layout:
         self.device = device
         self.attention_mask = attention_mask
         self.document_ids = document_ids
+        self.document_before: Tensor | None = None
+        """The document of the last token before the first key, where a call goes on."""
         for name, tensor in (
             ("attention_mask", attention_mask),
             ("positions", positions),
@@ -63,7 +65,11 @@ class Layout:
                     f"expected {name} of [rows, {self.num_keys}] ({cached_tokens} cached and "
                     f"{new_tokens} new tokens), got {list(tensor.shape)}"
                 )
-        self.key_positions = self._count_positions() if positions is None else positions
+        self._key_positions = positions
+        if positions is None and not cached_tokens:
+            # Of a text that goes on they are counted where something reads them: all of them take
+            # time that grows with the text. A compiled block must find them made.
+            self._key_positions = self._count_positions()
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
@@ -72,11 +78,25 @@ class Layout:
         same keys."""
 
     @property
+    def key_positions(self) -> Int[Tensor, "rows keys"]:
+        """Positions of all tokens so far."""
+        if self._key_positions is None:
+            self._key_positions = self._count_positions()
+        return self._key_positions
+
+    @property
     def query_positions(self) -> Int[Tensor, "rows queries"]:
         """Positions of the queries: the new tokens, unless others were given."""
         if self._query_positions is not None:
             return self._query_positions
-        return self.key_positions[:, self.num_keys - self.num_queries :]
+        return self._positions_from(self.num_keys - self.num_queries)
+
+    def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
+        """Return the positions of the keys from one on, without counting the others if possible."""
+        is_plain = self.attention_mask is None and self.document_ids is None
+        if self._key_positions is None and is_plain:
+            return torch.arange(first, self.num_keys, device=self.device)[None]
+        return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
         """Return how far behind the query each key is: i - j."""
@@ -123,15 +143,34 @@ class Layout:
             return self
         if num_keys not in self._ends:
             mask, documents = self.attention_mask, self.document_ids
-            self._ends[num_keys] = Layout(
+            cut = Layout(
                 new_tokens=self.num_queries,
                 cached_tokens=num_keys - self.num_queries,
                 device=self.device,
                 attention_mask=None if mask is None else mask[:, first:],
-                positions=self.key_positions[:, first:],
+                positions=self._positions_from(first),
                 document_ids=None if documents is None else documents[:, first:],
             )
+            cut.document_before = None if documents is None else documents[:, first - 1]
+            self._ends[num_keys] = cut
         return self._ends[num_keys]
+
+    def check_documents_in_a_row(self) -> None:
+        """Refuse documents whose tokens others interrupt: a state is of one document at a time.
+
+        Raises:
+            ValueError: for such a document.
+        """
+        ids = self.document_ids
+        if ids is None or torch.compiler.is_compiling():
+            return
+        kinds = ids.sort(dim=-1).values
+        changes = [(one[:, 1:] != one[:, :-1]).sum(dim=-1) for one in (ids, kinds)]
+        if not torch.equal(*changes):
+            raise ValueError(
+                "expected the tokens of each document in a row for a core that keeps a state, got "
+                "document_ids that come back to an earlier document"
+            )
 
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None

@@ -36,6 +36,8 @@ class Scores:
     """A bias per pair of query and key."""
     temperature: float = 1.0
     """The divisor of everything."""
+    log_decay: Float[Tensor, " kv_heads"] | None = None
+    """The logarithm of the factor of the weights per token of distance, in linear attention."""
 
     def fold(self) -> tuple[Tensor, Tensor, float]:
         """Return query, key and scale whose products are the scores without the pair bias."""

@@ -307,6 +307,38 @@ class Temperature(ScoreTerm):
         return replace(scores, temperature=scores.temperature * self.config.variant.temperature)
 
 
+class Decay(ScoreTerm):
+    """Weights of linear attention get a factor per token of distance, one of each KV head.
+
+    Fixed, and where a learned one starts, it is 1 - 2^(-5 - h) for KV head h. Distances go by the
+    order of the tokens, as windows do, whatever positions are given.
+
+    Source: Sun et al. 2023, "Retentive Network", section 2.2 (the fixed factors).
+    """
+
+    def __init__(self, config: AttentionConfig) -> None:
+        """Create the logits of learned factors."""
+        super().__init__(config)
+        learned = config.variant.decay == "learned"
+        self.weight = nn.Parameter(torch.empty(config.num_kv_heads)) if learned else None
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start with the fixed factors."""
+        if self.weight is not None:
+            with torch.no_grad():
+                self.weight.copy_(self._fixed_logits())
+
+    def forward(self, scores: Scores) -> Scores:
+        """Add the logarithm of the factors."""
+        logits = self._fixed_logits() if self.weight is None else self.weight
+        wide = torch.promote_types(scores.query.dtype, torch.float32)
+        return replace(scores, log_decay=F.logsigmoid(logits.to(scores.query.device, wide)))
+
+    def _fixed_logits(self) -> Float[Tensor, " kv_heads"]:
+        heads = torch.arange(self.config.num_kv_heads, dtype=torch.float64)
+        return torch.log(torch.exp2(heads + 5.0) - 1.0)
+
+
 TERMS: Mapping[str, type[ScoreTerm]] = {
     "kv_norm": KeyValueNorm,
     "latent": Latent,
@@ -319,6 +351,7 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
     "relative": RelativeBias,
     "alibi": Alibi,
     "temperature": Temperature,
+    "decay": Decay,
 }
 """The class of each term."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
 from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
@@ -47,6 +48,8 @@ class ServedVariant:
     """The method of an exact saving with these weights, if any."""
     plan: ServingPlan
     """The serving plan."""
+    state_bytes: int
+    """Bytes of one user's cache that do not grow with the context: states of linear attention."""
     quality: Quality | None
     """The published change of perplexity against QKV."""
     status: FrontierStatus
@@ -105,6 +108,7 @@ def serve_variants(
                     is_original=candidate.is_original,
                     saving=candidate.saving,
                     plan=plan,
+                    state_bytes=model_state_bytes(candidate.model, cache),
                     quality=quality,
                     status=(
                         "same function"

@@ -312,8 +312,9 @@ def _windows(model: Model) -> set[int]:
         attention = layer.attention
         if isinstance(attention, CompressedAttention):
             found.add(attention.window)
-        elif isinstance(attention, ProjectedAttention) and attention.config.variant.reach:
-            found.add(attention.config.variant.reach)
+        elif isinstance(attention, ProjectedAttention):
+            variant = attention.config.variant
+            found |= {variant.reach} if variant.reach and not variant.keeps_state else set()
     return found
 
 

@@ -18,6 +18,7 @@ CONVENTIONS = {
     "cache_bytes_per_token": "bytes that one token adds while no window is full",
     "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
+    "state_bytes": "of these the states of linear attention, which do not grow with the context",
     "stored": "exact saving with the weights of the given model",
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
@@ -72,11 +73,12 @@ def _table(costs: CostComparison) -> Table:
             Column(key="cache_bytes", title="cache"),
         ),
         rows=tuple(rows),
-        notes=tuple(_notes(base, size)),
+        notes=tuple(_notes(costs, size)),
     )
 
 
-def _notes(base: CostRow, size: Callable[[float], str]) -> Iterator[str]:
+def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
+    base = costs.rows[0]
     yield (
         "* the given weights; others would have to be trained; changes are to the first "
         "row; MACs of one decoded token at the full context."
@@ -88,6 +90,13 @@ def _notes(base: CostRow, size: Callable[[float], str]) -> Iterator[str]:
             f"A decoding step of the model as it is moves {size(base.step.moved_bytes)} for "
             f"{base.step.flops_per_byte:.3g} FLOP a byte."
         )
+    for row in costs.rows:
+        state = costs.state_bytes(row)
+        if state:
+            yield (
+                f"{row.candidate.name} keeps a state of {size(state)} that does not grow with the "
+                "context, in 32 bits at least."
+            )
 
 
 def _changed(raw: float, text: str, base: float) -> Cell:
@@ -103,7 +112,10 @@ def _data(costs: CostComparison) -> dict[str, Any]:
         "encoder_tokens": encoder or None,
         **pick(costs, "batch dtype=cache.name weights=weights.name"),
         "conventions": CONVENTIONS,
-        "rows": [_row_data(row, costs.rows[0]) for row in costs.rows],
+        "rows": [
+            {**_row_data(row, costs.rows[0]), "state_bytes": costs.state_bytes(row)}
+            for row in costs.rows
+        ],
         "notes": costs.notes,
     }
 

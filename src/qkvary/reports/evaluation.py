@@ -32,6 +32,9 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
         )
     if "tasks" in document:
         sections.append(_section("tasks", "Tasks", _show_tasks(document)))
+    if "other_tasks" in document:
+        blocks = _show_other_tasks(document)
+        sections.append(_section("other_tasks", "Tasks as lm-eval scores them", blocks))
     return Report(
         subject=f"evaluation: {document['checkpoint']}",
         question=f"How well does {document['checkpoint']} predict?",
@@ -65,11 +68,11 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
 
 def task_data(measured: TaskMeasurement) -> dict[str, Any]:
     """Return all figures of tasks by name."""
-    return {
-        "lm_eval": measured.lm_eval,
-        "limit": measured.reading.limit,
-        "against": None if measured.against is None else measured.against.describe(),
-        "tasks": {
+    asked = measured.asked
+    found: dict[str, Any] = {"lm_eval": measured.lm_eval, "limit": asked.reading.limit}
+    if asked.local:
+        found["against"] = None if asked.against is None else asked.against.describe()
+        found["tasks"] = {
             name: {
                 **dataclasses.asdict(score),
                 **_describe_shares(score),
@@ -80,9 +83,20 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
                 },
             }
             for name, score in measured.scores.items()
-        },
-        "mean_of_five": measured.mean and _describe_shares(measured.mean),
-    }
+        }
+        found["mean_of_five"] = measured.mean and _describe_shares(measured.mean)
+    if asked.others:
+        found["other_tasks"] = {
+            name: {
+                **dataclasses.asdict(score),
+                "metrics": {
+                    metric: {"value": value, "error": error}
+                    for metric, (value, error) in score.metrics.items()
+                },
+            }
+            for name, score in measured.others.items()
+        }
+    return found
 
 
 def _describe_shares(score: TaskScore | MeanScore | Contamination) -> dict[str, Any]:
@@ -242,6 +256,26 @@ def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
         if task["perplexity"] is not None:
             yield Prose(f"{name}: perplexity of the last word {_number(task['perplexity'])}")
     yield from (Prose(sentence, small=True) for sentence in _explain(document))
+
+
+def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
+    columns = (
+        ("task", "left"),
+        ("shots", "right"),
+        ("questions", "right"),
+        ("metric", "left"),
+        ("value", "right"),
+    )
+    rows: list[tuple[str, ...]] = []
+    for name, task in document["other_tasks"].items():
+        shots = MISSING if task["fewshot"] is None else str(task["fewshot"])
+        questions = MISSING if task["documents"] is None else f"{task['documents']:,}"
+        for metric, found in task["metrics"].items():
+            error = math.nan if found["error"] is None else found["error"]
+            rows.append((name, shots, questions, metric, _loss(found["value"]) + _error(error)))
+    yield _table("other_tasks", "Metrics of lm-eval", columns, rows)
+    note = f"lm-eval {document['lm_eval']}; ± one standard error over questions"
+    yield Prose(note, small=True)
 
 
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:

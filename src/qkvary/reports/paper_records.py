@@ -1,24 +1,19 @@
 """The records that the papers' figures are drawn from: runs in a folder, or tables of reports."""
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.kept_tables import read_rows
 from qkvary.reports.samples import RunSamples
 from qkvary.reports.study_results import gather_results
-from qkvary.reports.tables import read_csv_field
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
 
-LARGEST_TABLE = 2**26
-"""Maximum bytes of a table of a report."""
 _CURVE_COLUMNS = {
     *("setting", "variant", "quantity", "step", "seconds", "mean", "low", "high", "runs"),
 }
@@ -105,7 +100,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
 
 def _read_curves(path: Path) -> tuple[LearningCurve, ...]:
     points: dict[tuple[str, str, str], list[dict[str, str]]] = {}
-    for row in _read_rows(path):
+    for row in read_rows(path, _CURVE_COLUMNS):
         place = (row["setting"], row["variant"], row["quantity"])
         points.setdefault(place, []).append(row)
     try:
@@ -138,7 +133,7 @@ def _read_printed(folder: Path) -> tuple[Printed, ...]:
     found: list[Printed] = []
     for path in sorted(folder.glob("published-*.csv")):
         _, _, table = path.stem.removeprefix("published-").partition("-")
-        for row in _read_rows(path):
+        for row in read_rows(path, _PRINTED_COLUMNS):
             if row["published"] and row["ours"]:
                 try:
                     published, ours = float(row["published"]), float(row["ours"])
@@ -154,17 +149,3 @@ def _read_printed(folder: Path) -> tuple[Printed, ...]:
                     )
                 )
     return tuple(found)
-
-
-def _read_rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table of a report."""
-    wanted = _CURVE_COLUMNS if path.stem == "curves" else _PRINTED_COLUMNS
-    try:
-        text = read_file(path, limit=LARGEST_TABLE).decode("utf-8")
-        reader = csv.DictReader(io.StringIO(text), strict=True)
-        rows, columns = list(reader), set(reader.fieldnames or ())
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DamagedError(f"expected a table of a report in {path}: {error}") from None
-    if not wanted <= columns or any(None in row or None in row.values() for row in rows):
-        raise DamagedError(f"expected a table of a report in {path}, got other columns")
-    return [{name: read_csv_field(value) for name, value in row.items()} for row in rows]

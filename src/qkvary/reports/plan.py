@@ -242,6 +242,7 @@ def device_data(device: Device) -> dict[str, Any]:
 def _served(row: ServedVariant) -> dict[str, Any]:
     return {
         **pick(row, "variant=label original=is_original stored=saving"),
+        "state_bytes_per_user": row.state_bytes,
         **pick(
             row.plan,
             "cache=cache.name lossy=cache.is_lossy cache_bytes_per_user=user_bytes fits "

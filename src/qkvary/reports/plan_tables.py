@@ -206,6 +206,10 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
         "Published: change of perplexity against all heads and projections, trained from scratch, "
         "with what the printed digits leave open; a dash where nothing was published."
     )
+    states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
+    for name, held in states.items():
+        size = units.data_size(held, decimal=plan.decimal)
+        yield f"{name}: {size} per user are a state that does not grow with the context."
     lossy = [*dict.fromkeys(row.cache.name for row in answer.rows if row.cache.is_lossy)]
     if lossy:
         yield f"Lossy, scales counted: {names.listed(lossy)}; to be measured."

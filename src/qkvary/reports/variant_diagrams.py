@@ -193,4 +193,7 @@ def _scores(variant: Variant) -> str:
         inside += ", diag/"
     if variant.core == "sima":
         return f"{inside}, l1 norms"
+    if variant.keeps_state:
+        decay = "" if variant.decay == "none" else ", decaying"
+        return f"φ: {inside}{decay}"
     return f"exp(-|q-k|²{inside[3:]})" if variant.core == "soft" else f"softmax({inside})"

@@ -13,13 +13,14 @@ from qkvary.arch.models import Model
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
-from qkvary.costs.cache import layer_cache_bytes_per_token
+from qkvary.costs.cache import layer_cache_bytes_per_token, layer_state_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
 from qkvary.literature.figures import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Column, Table, pick, plain
+from qkvary.text import units
 from qkvary.text.numbers import MISSING, whole
 
 
@@ -47,6 +48,8 @@ class LayerCosts:
     macs_per_sequence: int
     cache_bytes_per_token: int | None
     """``None`` for a variant that has no causal form, and so no cache."""
+    state_bytes: int
+    """Bytes kept of a sequence in place of its tokens, which do not grow."""
 
 
 def choose_layer(
@@ -174,6 +177,7 @@ def count_layer(variant: Variant, size: LayerSize) -> LayerCosts:
         cache_bytes_per_token=layer_cache_bytes_per_token(layer, size.dtype)
         if has_causal
         else None,
+        state_bytes=layer_state_bytes(ProjectedAttention(config=layer), size.dtype),
     )
 
 
@@ -197,7 +201,7 @@ def _row(
         figures = (
             _share(costs.parameters["total"], base.parameters["total"]),
             _share(costs.macs_per_token, base.macs_per_token),
-            _cache(variant, costs.cache_bytes_per_token, base.cache_bytes_per_token),
+            _cache(variant, costs, base.cache_bytes_per_token),
         )
     return (
         Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
@@ -207,10 +211,12 @@ def _row(
     )
 
 
-def _cache(variant: Variant, cached: int | None, of: int | None) -> Cell:
+def _cache(variant: Variant, costs: LayerCosts, of: int | None) -> Cell:
+    cached = costs.cache_bytes_per_token
     if cached is None or of is None:
         return plain("no causal form")
-    return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant),))
+    held = f" of {units.data_size(costs.state_bytes)}" if costs.state_bytes else ""
+    return Cell(raw=cached, text=_share(cached, of).text, below=(name_cached(variant) + held,))
 
 
 def _published(quality: PublishedQuality | None) -> Cell:
@@ -266,8 +272,8 @@ def _data(
         "origin": entry.origin if entry else "not in the table",
         "remark": entry.remark if entry else "",
         **pick(costs, "parameters macs_per_token macs_per_sequence"),
-        "cached": variant.cached,
-        **pick(costs, "cache_bytes_per_token"),
+        "cached": () if variant.keeps_state else variant.cached,
+        **pick(costs, "cache_bytes_per_token state_bytes"),
         "refused": refused.get(variant),
         "published": _published_quality(variant, size),
     }

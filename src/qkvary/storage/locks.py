@@ -1,12 +1,14 @@
 """Ownership of folders: kernel locks, which are released when the owner dies.
 
-The lock file is never removed, since only its lock matters; its contents are for messages only.
+The lock file is never removed, since only its lock matters. Its contents name the owner, and count
+the owners that died: an owner that releases the lock removes its name, one that dies cannot.
 """
 
 import fcntl
 import os
 import socket
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,26 +33,59 @@ class Owner:
         return f"process {self.pid} on {self.host} since {self.since}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """The contents of a lock file."""
+
+    owner: Owner | None = None
+    """The owner; None after an orderly release. Without a lock, the owner died."""
+    deaths: int = 0
+    """Owners that died before this one, without progress."""
+    progress: str = ""
+    """The progress of the work when the lock was acquired."""
+
+    def count_deaths(self, progress: str) -> int:
+        """Return the number of owners that died without progress, if the lock is not held.
+
+        Args:
+            progress: The progress of the work now; the count begins again when it changes.
+        """
+        before = self.deaths if self.progress == progress else 0
+        return before + (self.owner is not None)
+
+
+def _no_progress() -> str:
+    return ""
+
+
 class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, progress: Callable[[], str] = _no_progress) -> None:
         """Acquire the lock at ``path``.
+
+        Args:
+            path: The lock file.
+            progress: Returns the progress of the work, such as its newest checkpoint.
 
         Raises:
             BusyError: if another process holds it; the message names the owner.
             ResourceError: if the file cannot be written.
         """
         self.path = path
+        self.deaths = 0
+        """Earlier owners that died without progress since."""
+        self.last_owner: Owner | None = None
+        """The last of them, if it was the one before this one."""
         with explain_os_errors(path):
             self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            self._take()
+            self._take(progress)
         except BaseException:
             os.close(self._descriptor)
             raise
 
-    def _take(self) -> None:
+    def _take(self, progress: Callable[[], str]) -> None:
         with explain_os_errors(self.path):
             is_mine = self._try()
         if not is_mine:
@@ -59,14 +94,9 @@ class OwnerLock:
                 f"{self.path.parent} is in use by {owner or 'a starting process'}; wait for it or "
                 "stop it"
             )
-        owner = {
-            "pid": os.getpid(),
-            "host": socket.gethostname(),
-            "since": now(),
-        }
-        with explain_os_errors(self.path):
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, encode(owner).encode(), 0)
+        before, self._progress = read_note(self.path), progress()
+        self.deaths, self.last_owner = before.count_deaths(self._progress), before.owner
+        self._write(Owner(pid=os.getpid(), host=socket.gethostname(), since=now()))
 
     def _try(self) -> bool:
         try:
@@ -75,9 +105,27 @@ class OwnerLock:
             return False
         return True
 
-    def release(self) -> None:
-        """Release the lock."""
-        os.close(self._descriptor)
+    def _write(self, owner: Owner | None) -> None:
+        fields = {} if owner is None else asdict(owner)
+        fields |= {"deaths": self.deaths, "progress": self._progress}
+        with explain_os_errors(self.path):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, encode(fields).encode(), 0)
+
+    def release(self, *, keep_deaths: bool = False) -> None:
+        """Release the lock.
+
+        Args:
+            keep_deaths: Whether the next owner should still know of the deaths.
+        """
+        try:
+            if keep_deaths:
+                self._write(None)
+            else:
+                with explain_os_errors(self.path):
+                    os.ftruncate(self._descriptor, 0)
+        finally:
+            os.close(self._descriptor)
 
 
 def is_held(path: Path) -> bool:
@@ -96,10 +144,19 @@ def is_held(path: Path) -> bool:
     return False
 
 
-def read_owner(path: Path) -> Owner | None:
-    """Return the last owner of the lock at ``path``, or None if unknown."""
+def read_note(path: Path) -> Note:
+    """Return the contents of the lock file at ``path``; an empty note if it has none."""
     try:
         fields = cast("dict[str, Any]", decode(path.read_bytes()))
-        return Owner(pid=fields["pid"], host=fields["host"], since=fields["since"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+        names = ("pid", "host", "since")
+        owner = Owner(**{name: fields[name] for name in names}) if "pid" in fields else None
+        # Lock files of earlier versions count no deaths.
+        deaths, progress = int(fields.get("deaths", 0)), str(fields.get("progress", ""))
+        return Note(owner=owner, deaths=deaths, progress=progress)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Note()
+
+
+def read_owner(path: Path) -> Owner | None:
+    """Return the owner of the lock at ``path``, or the one that died; None if unknown."""
+    return read_note(path).owner

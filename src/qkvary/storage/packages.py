@@ -11,14 +11,18 @@ _EXTRAS: Mapping[str, str] = {
     "huggingface_hub": "data",
     "lm_eval": "eval",
     "pyarrow": "data",
+    "ray": "cluster",
     "sacrebleu": "translation",
+    "submitit": "cluster",
     "tensorboard": "track",
     "tiktoken": "data",
     "tokenizers": "data",
+    "trackio": "track",
     "transformers": "hf",
     "zstandard": "data",
 }
 """The extra that provides a package; all others are in ``train``."""
+_IN_NO_EXTRA = ("wandb",)
 
 
 def is_installed(package: str) -> bool:
@@ -39,5 +43,7 @@ def require(package: str) -> None:
 def describe_missing(module: str) -> str:
     """Describe how to install the package of a module."""
     package = module.partition(".")[0]
+    if package in _IN_NO_EXTRA:
+        return f"{package} is not installed: run pip install {package}"
     extra = _EXTRAS.get(package, "train")
     return f"{package} is not installed: run pip install 'qkvary[{extra}]'"

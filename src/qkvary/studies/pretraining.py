@@ -139,7 +139,6 @@ def training_study(
         network=first.network,
         training=_training(first.training, overrides),
         keep_networks=True,
-        has_test=data.has_test,
     )
     return Study(
         name=f"train {preset.name} on {data.name}",
@@ -173,6 +172,7 @@ def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> 
         document_mask=overrides.document_mask,
         validation_tokens=overrides.validation_tokens or usual,
         test_tokens=overrides.test_tokens,
+        has_test=data.has_test,
     )
 
 

@@ -44,6 +44,9 @@ class Setting:
     keep_networks: bool = False
     """Whether the store keeps the trained language models as checkpoints for ``load_checkpoint``;
     not part of a run's identity."""
+    keep_steps: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
+    """Further steps after which the network is kept, 0 for its initial weights; not part of a run's
+    identity either."""
     table: str | None = None
     """Name of its table, which settings can share; None for the table of its task."""
     variants: tuple[str, ...] | None = None
@@ -58,9 +61,6 @@ class Setting:
     """Limits of what the setting can show; reports list them before other caveats."""
     note: str = field(default="", metadata=ADDED_LATER)
     """A sentence below every table with the setting's results, such as what chance scores."""
-    has_test: bool = field(default=True, metadata=ADDED_LATER)
-    """Whether the data have a test split; without one the validation split is scored at the end,
-    and reports say so. Tasks know where they have none."""
 
     def __post_init__(self) -> None:
         network: object = self.network
@@ -70,6 +70,14 @@ class Setting:
             raise ValueError(
                 f"setting {self.name!r}: expected a language model with keep_networks, got "
                 f"{type(self.network).__name__}"
+            )
+        if self.keep_steps and not self.keep_networks:
+            raise ValueError(f"setting {self.name!r}: expected keep_networks with keep_steps")
+        wrong = [step for step in self.keep_steps if not 0 <= step < self.training.steps]
+        if wrong or len({*self.keep_steps}) < len(self.keep_steps):
+            raise ValueError(
+                f"setting {self.name!r}: expected different keep_steps from 0 to below the "
+                f"{self.training.steps} steps of the training, got {self.keep_steps}"
             )
         special = [
             name
@@ -85,11 +93,6 @@ class Setting:
                 f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
                 "got none"
             )
-
-    @property
-    def is_tested(self) -> bool:
-        """Whether the scores at the end are those of a test split, not of the validation split."""
-        return self.has_test and self.task.has_test
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.
@@ -134,11 +137,18 @@ class Cell:
     """Configuration of the run."""
     keep_network: bool = False
     """Whether the store keeps the trained network as a checkpoint."""
+    keep_steps: tuple[int, ...] = ()
+    """Further steps after which it keeps the network."""
 
     @property
     def run_key(self) -> str:
         """The sha256 that identifies the run in a store."""
         return self.run.run_key()
+
+    @property
+    def kept_networks(self) -> tuple[int | None, ...]:
+        """The steps after which the network is kept, None for the trained one."""
+        return (*self.keep_steps, None) if self.keep_network else ()
 
     @property
     def title(self) -> str:
@@ -482,4 +492,5 @@ class Study:
                     learning_rate=training.optimizer.learning_rate,
                     run=run,
                     keep_network=setting.keep_networks,
+                    keep_steps=setting.keep_steps,
                 )

@@ -21,8 +21,8 @@ class _Mapped(Protocol):
 class ClassificationTask(Generic[Config]):
     """A task whose network gives logits over the answers, for each position or for all.
 
-    Loss: mean cross entropy over the targets. A subclass has the batches, and says how they are
-    evaluated.
+    Loss: mean cross entropy over the counted targets. A subclass has the batches, and says how they
+    are evaluated.
     """
 
     def __init__(self, config: Config) -> None:
@@ -52,13 +52,17 @@ class ClassificationTask(Generic[Config]):
         """Return the logits of the answers, ``[..., answers]``."""
         return model(inputs)
 
+    def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return logits and targets where a batch is scored: everywhere."""
+        return self.logits(model, batch.inputs), batch.targets
+
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:
         """Yield the examples of a split, each once."""
         raise NotImplementedError
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy over the targets, in nats."""
-        return F.cross_entropy(*_flat(self.logits(model, batch.inputs), batch.targets))
+        return F.cross_entropy(*_flat(*self.scored(model, batch)))
 
     def evaluate(
         self,
@@ -72,8 +76,7 @@ class ClassificationTask(Generic[Config]):
         total = right = count = 0.0
         with torch.inference_mode():
             for batch in self.evaluation_batches(split):
-                targets = batch.targets.to(device)
-                logits = self.logits(model, batch.inputs.to(device))
+                logits, targets = self.scored(model, batch.to(device))
                 total += F.cross_entropy(*_flat(logits, targets), reduction="sum").item()
                 right += (logits.argmax(dim=-1) == targets).sum().item()
                 count += targets.numel()

@@ -1,6 +1,5 @@
 """Configurations of tasks, with the fingerprints of their data. Torch-free."""
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
@@ -9,6 +8,7 @@ from qkvary.arch.choices import check_choices, check_word
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
+from qkvary.tasks.config_parts import Accuracy, NextToken, check_sizes, digest
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -46,50 +46,13 @@ SEQUENCE_DATA_VERSION = 1
 NUMBER_DATA_VERSION = 1
 """Incremented by hand when the spelled numbers or their splits change."""
 
-
-def _check_sizes(task: "TaskConfig", *sizes: str) -> None:
-    """Refuse sizes below 1; None is no size."""
-    for name in sizes:
-        value: int | None = getattr(task, name)
-        if value is not None and value < 1:
-            raise ValueError(f"task {task.name}: {name} must be at least 1, got {value}")
-
-
-def _digest(*parts: object) -> str:
-    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()
-
-
-class _Accuracy:
-    """A task whose headline metric is accuracy."""
-
-    __slots__ = ()
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
-    has_test: ClassVar[bool] = True
-
-
-class _NextToken:
-    """A task that predicts the next token of a window, whose headline metric is the loss."""
-
-    __slots__ = ()
-    metric: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
-    context: int
-
-    @property
-    def has_test(self) -> bool:
-        """Whether a test split is apart from the validation split, as far as is known here."""
-        return True
-
-    @property
-    def sequence_length(self) -> int:
-        """Tokens in one sequence, for the costs."""
-        return self.context
+RECALL_DATA_VERSION = 1
+"""Incremented by hand when the generator draws other sequences of pairs and queries."""
 
 
 @stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceTaskConfig(_Accuracy):
+class SequenceTaskConfig(Accuracy):
     """A synthetic task: predict a fixed rearrangement of a random sequence.
 
     Source: Borji 2023, section 3.1, and its public code.
@@ -112,7 +75,7 @@ class SequenceTaskConfig(_Accuracy):
 
     def __post_init__(self) -> None:
         check_word("sequence task", self.name, get_args(SequenceTaskName))
-        _check_sizes(self, "length", "train_examples", "validation_examples", "test_examples")
+        check_sizes(self, "length", "train_examples", "validation_examples", "test_examples")
         if self.vocabulary < 2:
             raise ValueError(
                 f"task {self.name}: vocabulary must be at least 2, got {self.vocabulary}"
@@ -126,7 +89,7 @@ class SequenceTaskConfig(_Accuracy):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences, without the task."""
-        return _digest(
+        return digest(
             "sequences",
             SEQUENCE_DATA_VERSION,
             self.length,
@@ -138,9 +101,70 @@ class SequenceTaskConfig(_Accuracy):
         )
 
 
+@stored("RecallTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecallTaskConfig(Accuracy):
+    """Multi-query associative recall: answer each key with the value that stood behind it.
+
+    Source: Arora et al. 2023 (Zoology), section 4, and its code.
+    """
+
+    name: Literal["recall"] = "recall"
+    """Fixed; it tells this task from the others in a record."""
+    length: int
+    """Tokens in one sequence: pairs, and behind them queries among zeros."""
+    pairs: int
+    """Key-value pairs in one sequence, each of which is queried once."""
+    vocabulary: int = 8_192
+    """Distinct tokens: zero, and one half keys, the other half values."""
+    power: float = 0.01
+    """Exponent of the distances of queries, small ones being likelier; 1 for uniform distances."""
+    train_examples: int = 100_000
+    """Sequences in the training split."""
+    validation_examples: int = 1_000
+    """Sequences in the validation split."""
+    test_examples: int = 3_000
+    """Sequences in the test split."""
+    data_seed: int = 42
+    """Seed from which all three splits are drawn."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_sizes(self, "pairs", "train_examples", "validation_examples", "test_examples")
+        if self.length < 4 * self.pairs or self.vocabulary // 2 <= self.pairs:
+            raise ValueError(
+                f"task recall: expected a length of at least {4 * self.pairs} and a vocabulary of "
+                f"at least {2 * self.pairs + 2} for {self.pairs} pairs, got {self.length} and "
+                f"{self.vocabulary}"
+            )
+        if not 0.0 < self.power <= 1.0:
+            raise ValueError(f"task recall: power must be above 0 and at most 1, got {self.power}")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.length
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the settings that determine the sequences."""
+        return digest(
+            "recall",
+            RECALL_DATA_VERSION,
+            self.length,
+            self.pairs,
+            self.vocabulary,
+            self.power,
+            self.train_examples,
+            self.validation_examples,
+            self.test_examples,
+            self.data_seed,
+        )
+
+
 @stored("CharacterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CharacterTaskConfig(_NextToken):
+class CharacterTaskConfig(NextToken):
     """Predict the next character of a text.
 
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
@@ -166,7 +190,7 @@ class CharacterTaskConfig(_NextToken):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_sizes(
+        check_sizes(
             self, "context", "evaluation_batches", "evaluation_batch_size", "scored_characters"
         )
         if not 0.0 < self.train_fraction < 1.0:
@@ -183,12 +207,12 @@ class CharacterTaskConfig(_NextToken):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
-        return _digest("characters", self.text_sha256, self.train_fraction)
+        return digest("characters", self.text_sha256, self.train_fraction)
 
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(_NextToken):
+class LanguageTaskConfig(NextToken):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -200,6 +224,8 @@ class LanguageTaskConfig(_NextToken):
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str
     """Fingerprint of the data set."""
+    has_test: bool = field(default=True, metadata={**NAMES_NOTHING, **ADDED_LATER})
+    """Whether the set has a test split; without one the validation split is scored at the end."""
     context: int
     """Tokens per row."""
     protocol: Protocol = "packed"
@@ -216,7 +242,7 @@ class LanguageTaskConfig(_NextToken):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_sizes(self, "context", "evaluation_batch_size", "validation_tokens", "test_tokens")
+        check_sizes(self, "context", "evaluation_batch_size", "validation_tokens", "test_tokens")
         if self.document_mask and self.protocol != "packed":
             raise ValueError(
                 f"expected the protocol packed with a document mask, got {self.protocol}, which "
@@ -231,7 +257,7 @@ class LanguageTaskConfig(_NextToken):
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NumberTaskConfig(_NextToken):
+class NumberTaskConfig(NextToken):
     """Predict the next word of the spelled numbers from 1 to 9,999.
 
     Source: Borji 2023, section 3.3 (number generation), and its code.
@@ -248,7 +274,7 @@ class NumberTaskConfig(_NextToken):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_sizes(self, "context")
+        check_sizes(self, "context")
 
     @property
     def has_test(self) -> bool:
@@ -258,12 +284,48 @@ class NumberTaskConfig(_NextToken):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the windows."""
-        return _digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
+        return digest("numbers", NUMBER_DATA_VERSION, self.protocol, self.context)
+
+
+@stored("TextTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTaskConfig(Accuracy):
+    """Predict the label of a text from some of its bytes."""
+
+    name: Literal["texts"] = "texts"
+    """Fixed; it tells this task from the others in a record."""
+    data: str = field(default="english-novels", metadata=NAMES_NOTHING)
+    """A folder with a folder of ``.txt`` files for each label, or ``english-novels`` for novels and
+    their authors; not part of a run's identity."""
+    labels: tuple[str, ...] | None = None
+    """The labels to tell apart; None for all."""
+    data_sha256: str
+    """Fingerprint of the texts with these labels."""
+    context: int
+    """Bytes per window; a shorter text is padded."""
+    windows_per_label: int = 100
+    """Windows that are scored of each label, spread over its texts of a split."""
+    evaluation_batch_size: int = 100
+    """Windows per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_sizes(self, "context", "windows_per_label", "evaluation_batch_size")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the texts."""
+        return self.data_sha256
 
 
 @stored("ImageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ImageTaskConfig(_Accuracy):
+class ImageTaskConfig(Accuracy):
     """Predict the class of an image.
 
     Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
@@ -288,7 +350,7 @@ class ImageTaskConfig(_Accuracy):
     def __post_init__(self) -> None:
         check_word("image data set", self.name, tuple(IMAGE_SETS))
         check_word("splits", self.splits, get_args(ImageSplits))
-        _check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
+        check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
         if self.validation_images >= self.images.train_images:
             raise ValueError(
                 f"task {self.name}: expected fewer validation_images than the "
@@ -346,7 +408,7 @@ class TranslationTaskConfig:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_sizes(self, "min_count", "max_tokens", "evaluation_batch_size")
+        check_sizes(self, "min_count", "max_tokens", "evaluation_batch_size")
         if self.source == self.target:
             raise ValueError(
                 f"task translation: expected two languages, got {self.source} for both"
@@ -374,7 +436,7 @@ class TranslationTaskConfig:
 
 @stored("AnomalyTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnomalyTaskConfig(_Accuracy):
+class AnomalyTaskConfig(Accuracy):
     """Find the one image of a set that shows another class than the others.
 
     Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
@@ -396,7 +458,7 @@ class AnomalyTaskConfig(_Accuracy):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        _check_sizes(self, "evaluation_batch_size")
+        check_sizes(self, "evaluation_batch_size")
         if self.set_size < 3:
             raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
 
@@ -413,7 +475,7 @@ class AnomalyTaskConfig(_Accuracy):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the features and the settings that determine the sets."""
-        return _digest(
+        return digest(
             "anomaly",
             ANOMALY_DATA_VERSION,
             FEATURE_SETS[self.features].fingerprint,
@@ -425,9 +487,11 @@ class AnomalyTaskConfig(_Accuracy):
 
 TaskConfig = (
     SequenceTaskConfig
+    | RecallTaskConfig
     | CharacterTaskConfig
     | LanguageTaskConfig
     | NumberTaskConfig
+    | TextTaskConfig
     | ImageTaskConfig
     | TranslationTaskConfig
     | AnomalyTaskConfig

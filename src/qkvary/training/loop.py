@@ -214,10 +214,8 @@ class _Trainer:
     def check_free_space(self) -> None:
         """Warn at the start if checkpoints will not fit."""
         numbers = sum(p.numel() * p.element_size() for p in self.parameters)
-        needed, free = (
-            int(CHECKPOINTS_NEEDED * (1 + ADAM_MOMENTS) * numbers),
-            free_bytes(self.directory),
-        )
+        needed = int(CHECKPOINTS_NEEDED * (1 + ADAM_MOMENTS) * numbers)
+        free = free_bytes(self.directory)
         if self.is_writer and free is not None and free < needed:
             self.warn(
                 f"{self.directory} has {free:,} bytes free, but two checkpoints need about "
@@ -241,7 +239,7 @@ class _Trainer:
             setattr(self.state, field.name, getattr(stored, field.name))
         self.stored_step = self.state.step
         if isinstance(self.journal, Journal):
-            self.restore_log(self.journal, _mark(about))
+            self.restore_log(self.journal, FileEntry(**cast("dict[str, Any]", about["journal"])))
         self.log(
             "resumed",
             torch=torch.__version__,
@@ -307,6 +305,7 @@ class _Trainer:
         self.stopwatch.lap("other")
         self.wrapped.train()
         saved = self.reported = time.perf_counter()
+        self.offer_network()
         while state.step < training.steps and not self.is_solved():
             if self.any_rank(stop()) or not self.step(stop):
                 if state.step:
@@ -316,6 +315,7 @@ class _Trainer:
                 self.log_loss()
             if state.step % training.evaluate_every == 0 or state.step == training.steps:
                 self.validate()
+            self.offer_network()
             self.report_progress()
             if self.any_rank(time.perf_counter() - saved >= checkpoint_seconds):
                 self.checkpoint()
@@ -460,6 +460,13 @@ class _Trainer:
         self.log("test", seconds=self.state.seconds["training"], **scores)
         return self.outcome("done", network=network, scores=scores, attention=attention)
 
+    def offer_network(self) -> None:
+        """Call ``on_network`` after a step that the callbacks name."""
+        if self.any_rank(self.state.step in self.callbacks.network_steps):
+            network = self.gather_network()
+            if self.is_writer:
+                self.callbacks.on_network(self.state.step, network)
+
     def gather_network(self) -> nn.Module:
         """Return the unsharded network on rank 0."""
         return self.distribution.gather_network(self.model, self.build)
@@ -491,8 +498,3 @@ class _Trainer:
             state_sha256=digest,
             network=self.model if network is None else network,
         )
-
-
-def _mark(about: Mapping[str, JsonValue]) -> FileEntry:
-    mark = cast("dict[str, Any]", about["journal"])
-    return FileEntry(size=mark["size"], sha256=mark["sha256"])

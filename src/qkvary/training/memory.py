@@ -47,6 +47,21 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
     """
     if run.device != "cpu":
         return
+    own, rows = _count_rows(run, processes)
+    require_memory(
+        training_bytes(run, processes=processes),
+        f"training with {own:,} rows of {run.sequence_length:,} tokens, {rows:,} at a time, takes",
+        "use a smaller --micro-batch-size, --batch-size, --context or network",
+    )
+
+
+def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
+    """Return the bytes of a run in each process: its state, its batch and one micro-batch.
+
+    Args:
+        run: The run.
+        processes: Number of processes.
+    """
     model, tokens = as_model(run.network), run.sequence_length
     own, rows = _count_rows(run, processes)
     execution = run.training.execution
@@ -57,11 +72,7 @@ def require_training_memory(run: RunConfig, *, processes: int = 1) -> None:
     )
     # The loss is fused: not all logits exist at once.
     activations -= tokens * model.vocabulary * LOGIT_BYTES
-    require_memory(
-        state + own * tokens * _TOKEN_BYTES + rows * activations,
-        f"training with {own:,} rows of {tokens:,} tokens, {rows:,} at a time, takes",
-        "use a smaller --micro-batch-size, --batch-size, --context or network",
-    )
+    return state + own * tokens * _TOKEN_BYTES + rows * activations
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:

@@ -404,6 +404,16 @@ _MODERN_SIZES = (
 def _modern_sizes() -> tuple[Preset, ...]:
     return (
         _modern(
+            "lm-1m",
+            "minutes on two cores: 5 tokens a parameter, not 20",
+            steps=1_280,
+            rows=16,
+            micro=16,
+            rate=3e-3,
+            corpus="tinystories",
+            tokenizer="bytes",
+        ),
+        _modern(
             "lm-10m",
             "bytes, because GPT-2's table alone would have more parameters",
             steps=3_060,

@@ -129,8 +129,8 @@ class Stopwatch:
         self._mark, self._cpu_mark = now, cpu
 
 
-def _do_nothing(_value: object) -> None:
-    """Ignore the value."""
+def _do_nothing(*_values: object) -> None:
+    """Ignore the values."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +144,10 @@ class Callbacks:
     sample: Callable[[Any], str] | None = None
     """Generates a text from the network at each validation, for the log. It must restore the state
     of the global generator."""
+    network_steps: frozenset[int] = frozenset()
+    """Steps after which ``on_network`` is called; 0 is before the first."""
+    on_network: Callable[[int, Any], None] = _do_nothing
+    """Called with a number of steps and the network after it, which goes on being trained."""
 
 
 NO_CALLBACKS = Callbacks()

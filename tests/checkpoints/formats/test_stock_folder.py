@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from gguf import GGUFReader
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoTokenizer,
     GPT2Config,
     LlamaConfig,
     PreTrainedConfig,
@@ -17,6 +19,7 @@ from transformers import (
 from transformers.utils import logging
 
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.checkpoints.chat_templates import read_chat_template
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.cli.main import main
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
@@ -34,6 +37,10 @@ LLAMA = {
 }
 ROUNDING = 1e-6
 """Relative: transformers has the rotation of Llama in float32, whatever the weights."""
+CHAT = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}</{{ message.role }}>"
+    "{% endfor %}"
+)
 ENDS = {"bos_token_id": None, "eos_token_id": None}
 
 
@@ -223,3 +230,43 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(UnsafeError):
         load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"chat_template.jinja": CHAT, "tokenizer_config.json": '{"chat_template": "older"}'},
+        {"tokenizer_config.json": json.dumps({"chat_template": CHAT})},
+        {
+            "tokenizer_config.json": json.dumps(
+                {
+                    "chat_template": [
+                        {"name": "tools", "template": "other"},
+                        {"name": "default", "template": CHAT},
+                    ]
+                }
+            )
+        },
+    ],
+)
+def test_a_chat_template_goes_through_every_export(tmp_path: Path, files: dict[str, str]) -> None:
+    save(tmp_path / "stock", make_llama(vocab_size=256))
+    for name, text in files.items():
+        (tmp_path / "stock" / name).write_text(text, "utf-8")
+    for out, to in (("a.gguf", "gguf"), ("own", "transformers")):
+        words = ["--out", str(tmp_path / out), "--to", to, "--tokenizer", "bytes"]
+        assert main(["export", str(tmp_path / "stock"), *words]) == 0
+        assert read_chat_template(tmp_path / out) == CHAT
+    written = GGUFReader(tmp_path / "a.gguf").get_field("tokenizer.chat_template")
+    assert written is not None
+    assert written.contents() == CHAT
+    reader = AutoTokenizer.from_pretrained(tmp_path / "own")
+    text = reader.apply_chat_template([{"role": "user", "content": "hé"}], tokenize=False)
+    assert text == "<user>hé</user>"
+
+
+def test_a_chat_template_that_is_no_text_is_damage(tmp_path: Path) -> None:
+    save(tmp_path, make_llama())
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(DamagedError, match="no readable chat template"):
+        read_chat_template(tmp_path)

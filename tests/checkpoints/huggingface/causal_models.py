@@ -8,8 +8,8 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import DECISIVE, make_language_model_config, randomize
 
-LABELS = (*DECISIVE, "QKV@w3", "Q-K=V@w3", "Q-K=V@rotary", "Q-K=V@alibi")
-"""The decisive variants, and windows and positions of every kind."""
+LABELS = (*DECISIVE, "QKV@w3", "Q-K=V@w3", "Q-K=V@rotary", "Q-K=V@alibi", "Q-GQA-2@linear")
+"""The decisive variants, windows and positions of every kind, and one that keeps a state."""
 VOCABULARY, PADDING = 13, 0
 
 

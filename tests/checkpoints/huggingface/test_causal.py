@@ -105,7 +105,16 @@ def test_every_way_to_generate_gives_the_same_with_and_without_cache(
     check_equal(generate(model, ids, mask, **options), expected)
 
 
-@pytest.mark.parametrize("label", LABELS)
+def test_no_token_of_a_state_is_taken_back() -> None:
+    model, ids = make_model("Q-K=V@linear"), prompt(1, 4).repeat(1, 2)
+    message = "expected layers that keep tokens for generation that takes tokens back"
+    with pytest.raises(ValueError, match=message):
+        generate(model, ids, assistant_model=make_model("GQA-2"))
+    with pytest.raises(ValueError, match=message):
+        generate(model, ids, prompt_lookup_num_tokens=2)
+
+
+@pytest.mark.parametrize("label", [label for label in LABELS if "linear" not in label])
 def test_rejected_tokens_are_cropped(label: str) -> None:
     """By looking up the prompt, and by another network."""
     model, assistant = make_model(label), make_model("GQA-2")

@@ -33,9 +33,10 @@ ROTARY = PositionConfig(rotary_fraction=1.0, rotary_base=500.0, value_rope="none
 LLAMA = ("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "GQA-2", "Q-MQA", "I-K=V", "Q-I-V", "I-I-V")
 FAILURES = {
     "stride": "a stride of 2 tokens",
-    "core": "the core soft; choices: softmax",
+    "core": "the core {core}; choices: softmax",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
+    "decay": "weights that decay with the distance",
     "decoupled": "decoupled positions; choices: none, rotary",
     "diagonal": "a normalised diagonal of scores",
     "plus": "the bias of + on every key position",
@@ -123,6 +124,7 @@ def failure_of(label: str) -> str | None:
         "kv_norm": variant.kv_norm,
         "latent": variant.latent is not None,
         "decoupled": variant.decoupled is not None,
+        "decay": variant.decay != "none",
         "diagonal": variant.diagonal != "none",
         "plus": variant.plus,
         "key_bias": variant.key_bias,
@@ -133,7 +135,8 @@ def failure_of(label: str) -> str | None:
         "core": variant.core != "softmax",
         "rotation": variant.positions == "rotary",
     }
-    return next((FAILURES[name] for name, is_so in found.items() if is_so), None)
+    reasons = (FAILURES[name] for name, is_so in found.items() if is_so)
+    return next((reason.replace("{core}", variant.core) for reason in reasons), None)
 
 
 @pytest.mark.parametrize("label", LABELS)

@@ -47,6 +47,26 @@ def test_a_row_is_the_mean_and_spread_of_its_runs() -> None:
     assert (row.costs.parameters_total, row.costs.cache_bytes_per_token) == (1_000, None)
 
 
+def test_a_state_that_does_not_grow_is_divided_by_the_tokens_of_a_sequence() -> None:
+    study = make_study()
+    caches = {"QKV": (12, 600), "Q-K=V": (0, 600)}
+    records = [
+        dataclasses.replace(
+            record,
+            costs={
+                **record.costs,
+                "length": 50,
+                "cache_bytes_per_token": caches[record.variant][0],
+                "cache_bytes_per_sequence": caches[record.variant][1],
+            },
+        )
+        for record in make_records(study, by_variant({"QKV": QKV, "Q-K=V": SHARED}))
+    ]
+    table = tables_of(study, records)["reverse"]
+    found = [table.row(label).costs for label in caches]
+    assert [cost.cache_bytes_per_token for cost in found if cost is not None] == [12, 12]
+
+
 def test_a_missing_row_is_an_error_with_choices() -> None:
     study = make_study()
     table = tables_of(study, [])["reverse"]

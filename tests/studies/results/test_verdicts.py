@@ -5,7 +5,6 @@ import pytest
 from qkvary.studies.results.statistics import Estimate, paired_t
 from qkvary.studies.results.verdicts import (
     DifferenceWording,
-    decimals_of,
     judge,
     steps_wording,
 )
@@ -101,11 +100,3 @@ def test_without_an_interval_nothing_is_claimed(differences: list[float], senten
 def test_unfinished_pairs_are_named() -> None:
     _, sentence = judge(estimate(0.5, 0.1), LOSS, detectable=None, pairs=3, pairs_planned=5)
     assert sentence == "supported: higher by 0.50 [0.40, 0.60], from 3 of 5 pairs"
-
-
-@pytest.mark.parametrize(
-    ("spread", "decimals"),
-    [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1e-9, 6), (0.0, 3), (None, 3)],
-)
-def test_decimals_show_two_digits_of_the_spread(spread: float | None, decimals: int) -> None:
-    assert decimals_of(spread) == decimals

@@ -9,7 +9,14 @@ from tests.studies.toy_study import toy_study
 
 def test_a_job_comes_through_the_pipe(tmp_path: Path) -> None:
     cells = toy_study([1, 2]).cells()
-    job = Job(store=tmp_path / "ä\n", cells=cells, checkpoint_seconds=0.1, keep=5)
+    job = Job(
+        store=tmp_path / "ä\n",
+        cells=cells,
+        checkpoint_seconds=0.1,
+        keep=5,
+        tracker="wandb",
+        project="a study",
+    )
     line = job.to_line()
     assert line.count(b"\n") == 1
     found = Job.from_line(line)

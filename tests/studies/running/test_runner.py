@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import publishing, worker_process
-from qkvary.studies.running.runner import MAX_CRASHES, RunnerOptions, run_study
+from qkvary.studies.running import publishing, work_loop, worker_process
+from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
+from qkvary.studies.running.work_loop import MAX_CRASHES
 from tests.storage.damage import trials
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import (
@@ -103,14 +104,19 @@ def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
 
+@pytest.mark.parametrize("workers", [1, 3])
 def test_a_run_that_crashes_workers_counts_as_failed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3: each crash is reported and another worker resumes; the fourth fails the run."""
+    """S3: each crash is reported and another worker resumes; the fourth fails the run.
+
+    The other worker waits for the run while it crashes, and must not take it up a fifth time.
+    """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(worker_process, "TAIL_BYTES", 40_000)
+    monkeypatch.setattr(work_loop, "POLL_SECONDS", 0.001)
     study = toy_study([0, 1, CRASHES])
-    summary = run_toy(study, root, workers=1)
+    summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
     assert [starts(root)[key] for key in keys] == [MAX_CRASHES + 1] * 2
@@ -118,8 +124,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     assert len(deaths) == 2 * (MAX_CRASHES + 1)
     record = Store(root / "runs").record(keys[0])
     assert record
-    died = starts(root)[keys[0]]
-    said = f"this run crashed {died} workers, the last with signal SIGSEGV"
+    said = f"this run crashed {MAX_CRASHES + 1} workers, the last with signal SIGSEGV"
     assert record.message.startswith(said)
     assert "last words of the worker" in record.message
 

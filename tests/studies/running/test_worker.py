@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.arch.canonical import to_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
@@ -20,8 +21,10 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
 from qkvary.studies.study import Cell, Study
+from qkvary.text.names import slug
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
+from tests.training.recorded_tracker import Recorded
 
 quick_path = pytest.fixture(quick_folder)
 
@@ -249,3 +252,23 @@ def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
     assert Store(tmp_path).state(cell.run_key) == "open"
     Worker(job, make, [].append).work()
     assert Store(tmp_path).state(cell.run_key) == "done"
+
+
+def test_the_log_of_a_run_is_copied_to_the_tracker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell, *_) = toy_study([7], steps=20).cells()
+    library = Recorded("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    job = Job(
+        store=tmp_path, cells=(cell,), checkpoint_seconds=1e9, tracker="trackio", project="My Study"
+    )
+    Worker(job, worker.train_cell, [].append).work()
+    begun, *logged, ended = library.calls
+    assert begun[1:3] == ("my-study", f"{slug(cell.title)}-{cell.run_key[:8]}")
+    assert begun[3] == to_dict(cell.run)
+    assert ended == ("finish",)
+    curve = Store(tmp_path).curve(cell.run_key)
+    assert [step for _, _, step in logged] == [event["step"] for event in curve]
+    losses = [values["train/loss"] for _, values, _ in logged if "train/loss" in values]
+    assert losses == [event["loss"] for event in curve if event["event"] == "train"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qkvary.checkpoints.gguf.files import MAGIC, parse_file
+from qkvary.checkpoints.gguf.files import MAGIC, GgufFile, parse_file
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.models import LoadedModel, build_model
@@ -27,14 +27,23 @@ def load(path: Path) -> LoadedModel:
             here.
         DamagedError: if a file is damaged.
     """
+    file = read(path)
+    config, weights = read_network(file, str(path))
+    return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
+
+
+def read(path: Path) -> GgufFile:
+    """Return metadata and tensors of a file, or of the only file in a folder.
+
+    Raises:
+        UsageError: if a folder holds several files.
+        DamagedError: if the file is damaged.
+    """
     found = [path] if path.is_file() else _list_files(path)
     if len(found) > 1:
         names = ", ".join(one.name for one in found[:5])
         raise UsageError(f"expected one .gguf in {path}, got {len(found)}: {names}; name the file")
-    where = str(found[0])
-    file = parse_file(read_file(found[0]), where)
-    config, weights = read_network(file, where)
-    return build_model(config, weights, read_tokenizer(file.metadata, where), where)
+    return parse_file(read_file(found[0]), str(found[0]))
 
 
 def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:

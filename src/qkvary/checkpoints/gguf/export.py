@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from qkvary.checkpoints.gguf.files import MAGIC, TensorType, pack_file
+from qkvary.checkpoints.gguf.files import CHAT_TEMPLATE, MAGIC, TensorType, pack_file
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.models import LoadedModel
@@ -25,13 +25,16 @@ class GgufExport(NamedTuple):
     """Losses and differences, one sentence each."""
 
 
-def export_gguf(loaded: LoadedModel, path: Path, kind: TensorType = "f32") -> GgufExport:
+def export_gguf(
+    loaded: LoadedModel, path: Path, kind: TensorType = "f32", *, chat_template: str | None = None
+) -> GgufExport:
     """Write a model for llama.cpp; an existing file of this format is replaced.
 
     Args:
         loaded: The network and its tokenizer, if it has one.
         path: The file.
         kind: The type of the matrices.
+        chat_template: The Jinja text with which llama.cpp writes messages as a prompt.
 
     Raises:
         UsageError: if llama.cpp cannot compute the network or make its tokens, or ``path`` holds
@@ -43,7 +46,9 @@ def export_gguf(loaded: LoadedModel, path: Path, kind: TensorType = "f32") -> Gg
     network = convert_network(loaded.network, kind)
     vocabulary = convert_tokenizer(loaded.tokenizer, loaded.network.config.vocabulary)
     name = {"general.name": path.stem} if path.stem else {}
-    data = pack_file({**network.metadata, **name, **vocabulary.metadata}, network.tensors)
+    chat = {CHAT_TEMPLATE: chat_template} if chat_template else {}
+    metadata = {**network.metadata, **name, **vocabulary.metadata, **chat}
+    data = pack_file(metadata, network.tensors)
     make_directory(path.absolute().parent)
     write_output(path, data)
     return GgufExport(network.architecture, len(data), (*network.notes, *vocabulary.notes))

@@ -26,6 +26,9 @@ Q8_BLOCK = 32
 GELU = "qkvary.gelu"
 """The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
 
+CHAT_TEMPLATE = "tokenizer.chat_template"
+"""The key of the text with which llama.cpp writes messages as a prompt."""
+
 TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]
 """Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""

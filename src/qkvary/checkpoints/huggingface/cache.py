@@ -33,7 +33,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         self.index = index
         self.rows = 0
         self.device = torch.device("cpu")
-        # A window drops tokens that a rollback would need.
+        # A window drops tokens that a rollback would need, and a state is the sum of all of them.
         self.is_croppable = self.stored.config.variant.reach is None
 
     @property
@@ -87,8 +87,16 @@ class NetworkCacheLayer(CacheLayerMixin):
         """Keep all tokens of an empty layer with a window, so that tokens can be removed.
 
         The network still attends only within its window.
+
+        Raises:
+            ValueError: for a layer that keeps a state, of which no token can be removed.
         """
         stored = self.stored
+        if stored.state is not None:
+            raise ValueError(
+                "expected layers that keep tokens for generation that takes tokens back, got the "
+                "state of linear attention"
+            )
         if not (self.is_croppable or stored.length):
             variant = dataclasses.replace(stored.config.variant, window=None)
             config = dataclasses.replace(stored.config, variant=variant)

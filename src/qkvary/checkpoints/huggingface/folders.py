@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
+from qkvary.checkpoints.chat_templates import TEMPLATE
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
@@ -56,7 +57,11 @@ class _Weights(NamedTuple):
 
 
 def export_folder(
-    loaded: LoadedModel, path: StrPath, *, to: Target = "transformers"
+    loaded: LoadedModel,
+    path: StrPath,
+    *,
+    to: Target = "transformers",
+    chat_template: str | None = None,
 ) -> ExportResult:
     """Write a model for transformers; an existing export is replaced.
 
@@ -64,6 +69,7 @@ def export_folder(
         loaded: The network and its tokenizer, if it has one.
         path: The folder.
         to: The class to export to.
+        chat_template: The Jinja text with which engines write messages as a prompt.
 
     Raises:
         UsageError: if the class cannot express the network, or ``path`` holds something else.
@@ -82,6 +88,8 @@ def export_folder(
     }
     if loaded.tokenizer is not None and fast is not None:
         files |= _describe_tokenizer(loaded.tokenizer, fast, loaded.network.config.max_tokens)
+    if chat_template:
+        files[TEMPLATE] = chat_template.encode()
     manifest = describe(files, about={"kind": EXPORT_KIND, "architecture": weights.architecture})
     make_directory(path.absolute().parent)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})

@@ -1,6 +1,7 @@
 """Tasks with lm-eval: its prompts and scoring, our networks, and local copies of the data.
 
-All code specific to lm-eval is in this module (docs/decisions/0014). Needs the extra ``eval``.
+All code specific to lm-eval is here and in ``stock_tasks`` (docs/decisions/0014). Needs the extra
+``eval``.
 """
 
 import logging
@@ -25,8 +26,10 @@ from transformers import PreTrainedTokenizerFast
 
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
+from qkvary.inference.decoding import stream
 from qkvary.inference.evaluation.answers import Accuracy, Contamination, TaskScore, measure_accuracy
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, LocalRows, read_rows
+from qkvary.inference.requests import GREEDY, MAX_STOPS, Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -64,6 +67,7 @@ class NetworkLM(HFLM):
             tokenizer: The tokenizer of the network.
             batch_size: Requests per batch.
         """
+        self._network, self._words = model, tokenizer
         self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
         self._begin = tokenizer.beginning
         begin = tokenizer.separator if self._begin is None else self._begin
@@ -93,6 +97,35 @@ class NetworkLM(HFLM):
         if add_special_tokens is False and found[:1] == [self._begin]:
             found = found[1:]
         return found[-left_truncate_len:] if left_truncate_len else list(found)
+
+    def generate_until(self, requests: list[Any], **_options: Any) -> list[str]:
+        """Continue prompts one by one; a prompt that does not fit loses its beginning.
+
+        Raises:
+            UsageError: for a task whose answers leave the prompt no room.
+        """
+        answers: list[str] = []
+        for request in requests:
+            context, options = request.args
+            until = options.get("until") or []
+            stops = [until] if isinstance(until, str) else until
+            longest = int(options.get("max_gen_toks", self.max_gen_toks))
+            room = self._limit - longest
+            if room < 1:
+                raise UsageError(
+                    f"expected answers of less than {self._limit:,} tokens for this network, got "
+                    f"up to {longest:,} in {self.task}"
+                )
+            asked = Request(
+                prompt=tuple(self.tok_encode(context)[-room:] or [self.prefix_token_id]),
+                max_new_tokens=longest,
+                sampling=_sampling(options),
+                stop=tuple(stop for stop in stops if stop)[:MAX_STOPS],
+                stop_tokens=tuple(self._words.ends),
+            )
+            events = stream(self._network, [asked], tokenizer=self._words)
+            answers.append("".join(event.text for event in events))
+        return answers
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
         """Answer requests; the progress bar appears only on a terminal."""
@@ -125,6 +158,13 @@ class NetworkLM(HFLM):
         )
 
 
+def _sampling(options: Mapping[str, Any]) -> Sampling:
+    """Return the sampling that a task asks for; greedy by default."""
+    if not options.get("do_sample") or not options.get("temperature"):
+        return GREEDY
+    return Sampling(temperature=float(options["temperature"]))
+
+
 def evaluate_tasks(
     model: LanguageModel,
     tokenizer: Tokenizer,
@@ -154,12 +194,8 @@ def evaluate_tasks(
             or too few examples.
         DamagedError: if a file is damaged.
     """
-    if isinstance(tokenizer, CharacterTokenizer):
-        raise UsageError(
-            f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
-            "tasks need a byte-level or BPE tokenizer"
-        )
-    with _quiet():
+    require_any_text(tokenizer)
+    with be_quiet():
         asked = {name: configure_task(name, folder, fewshot=fewshot) for name in names}
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
         shared = {} if find_shared is None else _find_shared_questions(asked, limit, find_shared)
@@ -167,6 +203,19 @@ def evaluate_tasks(
             name: _evaluate_task(lm, name, one, limit, shared.get(name))
             for name, one in asked.items()
         }
+
+
+def require_any_text(tokenizer: Tokenizer) -> None:
+    """Check that a tokenizer can encode every text.
+
+    Raises:
+        UsageError: if it cannot.
+    """
+    if isinstance(tokenizer, CharacterTokenizer):
+        raise UsageError(
+            f"expected a tokenizer for any text, got one of {tokenizer.vocabulary} characters; "
+            "tasks need a byte-level or BPE tokenizer"
+        )
 
 
 def _find_shared_questions(
@@ -304,7 +353,7 @@ def _make_stand_in() -> PreTrainedTokenizerFast:
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def be_quiet() -> Generator[None]:
     """Let lm-eval log only errors; the scores hold what matters of the rest."""
     logger = logging.getLogger("lm_eval")
     before = logger.level

@@ -47,7 +47,7 @@ class TaskReading:
     """Tasks, and how they are asked."""
 
     tasks: tuple[str, ...]
-    """Names of tasks; ``five`` for all but lambada."""
+    """Names of tasks; ``five`` for the local ones but lambada."""
     task_data: Path | None = None
     """The folder of the task files; ``None`` for ``lm_eval`` in ``$QKVARY_DATA``."""
     fewshot: int | None = None

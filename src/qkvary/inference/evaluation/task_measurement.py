@@ -7,56 +7,87 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import FIVE, MeanScore, TaskScore, average
 from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
 from qkvary.inference.evaluation.reading import TaskReading
 from qkvary.inference.evaluation.text_measurement import ShowProgress, no_progress
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
+
+if TYPE_CHECKING:
+    from qkvary.inference.evaluation.stock_tasks import StockScore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedTasks:
+    """Tasks that can be asked."""
+
+    reading: TaskReading
+    """How they are asked."""
+    local: tuple[str, ...]
+    """Those with local files."""
+    others: tuple[str, ...]
+    """Those that lm-eval loads itself."""
+    against: TrainingText | None
+    """The text in which the questions of local tasks are looked for."""
+    manager: Any
+    """What lm-eval knows of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskMeasurement:
     """The scores of a language model on tasks."""
 
-    reading: TaskReading
+    asked: PreparedTasks
     """The tasks and how they were asked."""
     scores: Mapping[str, TaskScore]
-    """The score on each task by its name."""
+    """The score on each local task by its name."""
     mean: MeanScore | None
     """The mean of the five tasks; ``None`` unless all five were asked."""
-    against: TrainingText | None
-    """The text in which the questions were looked for."""
+    others: "Mapping[str, StockScore]"
+    """The scores on tasks and groups that lm-eval loads itself."""
     lm_eval: str
     """The version of lm-eval."""
 
 
-def prepare_tasks(reading: TaskReading) -> TrainingText | None:
+def prepare_tasks(reading: TaskReading) -> PreparedTasks:
     """Check that the tasks can be asked, before a network is loaded.
 
-    Returns:
-        The text in which the questions are looked for, if one is requested.
-
     Raises:
-        UsageError: if lm-eval is not installed, or there is no such text.
+        UsageError: if lm-eval is not installed, or there is no such task or text.
         DamagedError: if the text is damaged.
     """
     require("lm_eval")
-    # Read when the libraries are imported: no look-ups online, progress bars only in terminals.
-    os.environ["HF_HUB_OFFLINE"] = "1"
+    names = dict.fromkeys(one for name in reading.tasks for one in _expand(name))
+    others = tuple(name for name in names if name not in LOCAL_TASKS)
+    if others and reading.against is not None:
+        raise UsageError(
+            f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
+            f"choices: {', '.join(LOCAL_TASKS)}"
+        )
+    # Read when the libraries are imported: no needless look-ups online, and progress bars only in
+    # terminals.
+    if not others:
+        os.environ["HF_HUB_OFFLINE"] = "1"
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")
-    return None if reading.against is None else open_training_text(reading.against)
+    return PreparedTasks(
+        reading=reading,
+        local=tuple(name for name in names if name in LOCAL_TASKS),
+        others=others,
+        against=None if reading.against is None else open_training_text(reading.against),
+        manager=_load("stock_tasks", "find_stock_tasks")(others) if others else None,
+    )
 
 
 def measure_tasks(
     loaded: LoadedModel,
-    reading: TaskReading,
-    against: TrainingText | None = None,
+    asked: PreparedTasks,
     *,
     batch_size: int = 8,
     show_progress: ShowProgress = no_progress,
@@ -65,43 +96,50 @@ def measure_tasks(
 
     Args:
         loaded: The network and its tokenizer.
-        reading: The tasks and how they are asked.
-        against: What ``prepare_tasks`` returned.
+        asked: The tasks.
         batch_size: Requests per batch; changes rounding only.
         show_progress: Opens a display of the progress.
 
     Raises:
-        UsageError: for an unknown task, a missing file, a tokenizer that cannot encode every text,
-            or too few examples.
+        UsageError: for a missing file, a tokenizer that cannot encode every text, too few examples,
+            or a task that lm-eval refuses.
         DamagedError: if a file is damaged.
     """
+    reading, against = asked.reading, asked.against
 
     def find_shared(questions: Sequence[str]) -> Sequence[bool]:
         with show_progress("reading training text") as on_progress:
             return cast("TrainingText", against).find(questions, on_progress=on_progress)
 
-    # Imports lm-eval, which takes seconds and need not be installed.
-    evaluate = cast(
-        "Callable[..., dict[str, TaskScore]]",
-        import_module("qkvary.inference.evaluation.harness").evaluate_tasks,
-    )
-    scores = evaluate(
-        loaded.network,
-        cast("Tokenizer", loaded.tokenizer),
-        tuple(dict.fromkeys(one for name in reading.tasks for one in _expand(name))),
-        folder=_find_folder(reading),
-        fewshot=reading.fewshot,
-        limit=reading.limit,
-        batch_size=batch_size,
-        find_shared=None if against is None else find_shared,
-    )
+    network, tokenizer = loaded.network, cast("Tokenizer", loaded.tokenizer)
+    options = {"fewshot": reading.fewshot, "limit": reading.limit, "batch_size": batch_size}
+    scores: dict[str, TaskScore] = {}
+    if asked.local:
+        scores = _load("harness", "evaluate_tasks")(
+            network,
+            tokenizer,
+            asked.local,
+            folder=_find_folder(reading),
+            find_shared=None if against is None else find_shared,
+            **options,
+        )
+    others: dict[str, StockScore] = {}
+    if asked.others:
+        others = _load("stock_tasks", "evaluate_stock_tasks")(
+            network, tokenizer, asked.others, asked.manager, **options
+        )
     return TaskMeasurement(
-        reading=reading,
+        asked=asked,
         scores=scores,
         mean=average(scores),
-        against=against,
+        others=others,
         lm_eval=version("lm_eval"),
     )
+
+
+def _load(module: str, function: str) -> Callable[..., Any]:
+    """Return a function of a module that imports lm-eval, which need not be installed."""
+    return getattr(import_module(f"qkvary.inference.evaluation.{module}"), function)
 
 
 def _expand(name: str) -> Sequence[str]:

@@ -11,8 +11,7 @@ from qkvary.studies.results.summary import (
     ResultTable,
     Verdict,
 )
-from qkvary.studies.results.verdicts import decimals_of
-from qkvary.text.numbers import fixed, interval
+from qkvary.text.numbers import decimals_of, fixed, interval
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:

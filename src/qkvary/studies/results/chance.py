@@ -8,7 +8,13 @@ from statistics import fmean
 
 from qkvary.studies.results.summary import RunRow
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import AnomalyTaskConfig, ImageTaskConfig, SequenceTaskConfig
+from qkvary.tasks.config import (
+    AnomalyTaskConfig,
+    ImageTaskConfig,
+    RecallTaskConfig,
+    SequenceTaskConfig,
+    TextTaskConfig,
+)
 from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
@@ -56,6 +62,11 @@ def guess_score(setting: Setting) -> float | None:
             choices = task.images.classes
         case AnomalyTaskConfig():
             choices = task.set_size
+        case RecallTaskConfig():
+            # A guess among the values of the sequence.
+            choices = task.pairs
+        case TextTaskConfig():
+            choices = getattr(setting.network, "classes", None)
         case _:
             choices = getattr(setting.network, "vocabulary", None)
     if choices is None or setting.metric not in (None, task.metric):

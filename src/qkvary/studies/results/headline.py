@@ -20,9 +20,8 @@ from qkvary.studies.results.summary import (
     VariantRow,
     Verdict,
 )
-from qkvary.studies.results.verdicts import decimals_of
 from qkvary.text.names import count, listed
-from qkvary.text.numbers import fixed
+from qkvary.text.numbers import decimals_of, fixed
 
 MOST_NAMED = 6
 """Variants that a sentence names, those without a visible cost with the surest first."""

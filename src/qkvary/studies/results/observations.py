@@ -168,7 +168,7 @@ def _observe(
         training_seconds=_timing(record, "training_seconds"),
         total_seconds=_timing(record, "total_seconds"),
         selected=True,
-        is_tested=setting.is_tested,
+        is_tested=setting.task.has_test,
     )
     return Observation(row=row, record=record)
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from qkvary.studies.results.comparisons import Level, Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
@@ -196,8 +197,14 @@ def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | No
         ),
         macs_per_token=_mean_of([cost.get("macs_per_token") for cost in costs]),
         macs_per_sequence=_mean_of([cost.get("macs_per_sequence") for cost in costs]),
-        cache_bytes_per_token=_mean_of([cost.get("cache_bytes_per_token") for cost in costs]),
+        cache_bytes_per_token=_mean_of([_cache_per_token(cost) for cost in costs]),
     )
+
+
+def _cache_per_token(cost: Mapping[str, Any]) -> float | None:
+    """Return the bytes kept of a token; a state is divided by the tokens of a sequence."""
+    grows, whole = cost.get("cache_bytes_per_token"), cost.get("cache_bytes_per_sequence")
+    return whole / cost["length"] if grows == 0 and whole else grows
 
 
 def _mean_of(values: Sequence[float | None]) -> float | None:

@@ -121,7 +121,8 @@ class CostRow:
     macs_per_token: float | None
     macs_per_sequence: float | None
     cache_bytes_per_token: float | None
-    """None for a network that keeps no cache (bidirectional)."""
+    """None for a network that keeps no cache (bidirectional). A state that does not grow is divided
+    by the tokens of a sequence."""
 
     @property
     def parameters_total(self) -> float | None:

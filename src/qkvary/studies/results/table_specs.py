@@ -251,5 +251,5 @@ def _specify(
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
         notes=tuple(dict.fromkeys(setting.note for setting in members if setting.note)),
-        is_tested=any(setting.is_tested for setting in members),
+        is_tested=any(setting.task.has_test for setting in members),
     )

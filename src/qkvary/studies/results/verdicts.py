@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from qkvary.studies.results.statistics import Estimate
 from qkvary.studies.results.summary import Verdict
-from qkvary.text.numbers import fixed, interval
+from qkvary.text.numbers import decimals_of, fixed, interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,6 @@ def steps_wording(horizon: int) -> DifferenceWording:
     return DifferenceWording(
         higher_is_better=False, more="later", less="sooner", unit=" steps", limit=float(horizon)
     )
-
-
-def decimals_of(spread: float | None) -> int:
-    """Return the decimals that show two digits of a spread: 3 for 0.034, 0 for 120."""
-    if spread is None or not math.isfinite(spread) or spread <= 0:
-        return 3
-    return min(6, max(0, 1 - math.floor(math.log10(spread))))
 
 
 def judge(

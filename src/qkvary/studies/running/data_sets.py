@@ -5,12 +5,18 @@ from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
 from qkvary.data.images import check_images
+from qkvary.data.labelled_texts import check_labelled_texts
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.data.translations import load_translations
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
-from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig, TranslationTaskConfig
+from qkvary.tasks.config import (
+    ImageTaskConfig,
+    LanguageTaskConfig,
+    TextTaskConfig,
+    TranslationTaskConfig,
+)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
@@ -24,11 +30,13 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         UsageError: if a set is not the expected one, or cannot be prepared.
         DamagedError: if a file of images is not the published one.
         DownloadError: if images cannot be downloaded.
-        QkvaryError: as ``ensure_prepared`` and ``load_translations``.
+        QkvaryError: as ``ensure_prepared``, ``load_translations`` and ``check_labelled_texts``.
     """
     tasks = [cell.run.task for cell in cells]
     for data in {task.data for task in tasks if isinstance(task, TranslationTaskConfig)}:
         load_translations(data)
+    for texts in {task for task in tasks if isinstance(task, TextTaskConfig)}:
+        check_labelled_texts(texts.data, texts.labels, texts.data_sha256)
     named = {
         (task.data, task.data_sha256): None
         for task in tasks

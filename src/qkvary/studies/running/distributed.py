@@ -6,7 +6,6 @@ each run to the other ranks, and at last that no run remains.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from qkvary.inference.decoding import generate
 from qkvary.inference.samples import TextSampler
@@ -17,11 +16,9 @@ from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
 from qkvary.studies.running.worker import load_cell_task, train_cell
 from qkvary.studies.study import Cell
-from qkvary.text.names import slug
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution
 from qkvary.training.loop import train
-from qkvary.training.tensorboard import TensorBoardLog
 
 NO_MORE = -1
 
@@ -36,8 +33,6 @@ class Monitoring:
     """Called with every log entry."""
     prompt: str | None = None
     """Prompt that the network continues at each validation; None for no samples."""
-    tensorboard: Path | None = None
-    """Folder of the TensorBoard logs; None for none."""
 
 
 def make_worker(
@@ -59,23 +54,16 @@ def make_worker(
     numbers = {cell.run_key: number for number, cell in enumerate(job.cells)}
 
     def train_together(cell: Cell, claim: Claim, context: RunContext) -> RunResult | None:
-        sampler, board = _sampler(cell, monitoring.prompt), None
-        if monitoring.tensorboard is not None:
-            board = TensorBoardLog(monitoring.tensorboard / slug(cell.title) / cell.run_key[:8])
+        sampler = _sampler(cell, monitoring.prompt)
         _announce(distribution, numbers[cell.run_key])
 
         def on_log(entry: Mapping[str, JsonValue]) -> None:
+            context.callbacks.on_log(entry)
             monitoring.on_log(cell, entry)
-            if board is not None:
-                board.write(entry)
 
-        try:
-            callbacks = replace(context.callbacks, on_log=on_log, sample=sampler)
-            around = replace(context, callbacks=callbacks)
-            made = train_cell(cell, claim, around, distribution, execution)
-        finally:
-            if board is not None:
-                board.close()
+        callbacks = replace(context.callbacks, on_log=on_log, sample=sampler)
+        around = replace(context, callbacks=callbacks)
+        made = train_cell(cell, claim, around, distribution, execution)
         if made is None:
             # Another process may have received the signal to stop.
             worker.stop()

@@ -14,11 +14,12 @@ from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.study import Cell
 from qkvary.training.config import RunConfig
+from qkvary.training.trackers import TrackerName
 
 STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 """The message when a training or a study is interrupted."""
 MessageKind = Literal[
-    "ready", "started", "progress", "ended", "elsewhere", "waiting", "note", "fatal"
+    "ready", "started", "progress", "ended", "elsewhere", "given_up", "waiting", "note", "fatal"
 ]
 
 
@@ -34,6 +35,10 @@ class Job:
     """Seconds between two checkpoints of a run."""
     keep: int = DEFAULT_KEEP
     """Number of newest checkpoints to keep per run."""
+    tracker: TrackerName | None = None
+    """The tracker that gets a copy of the logs."""
+    project: str = ""
+    """The name of the study there."""
 
     def to_line(self) -> bytes:
         """Return the job as one line."""
@@ -45,9 +50,9 @@ class Job:
     def from_line(cls, line: bytes) -> "Job":
         """Return the job that a line encodes."""
         fields = cast("dict[str, Any]", decode(line))
-        store, seconds = Path(fields["store"]), float(fields["checkpoint_seconds"])
-        cells = tuple(_cell(cell) for cell in fields["cells"])
-        return cls(store=store, cells=cells, checkpoint_seconds=seconds, keep=int(fields["keep"]))
+        fields["store"] = Path(fields["store"])
+        fields["cells"] = tuple(_cell(cell) for cell in fields["cells"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +60,9 @@ class WorkerMessage:
     """A message from a worker."""
 
     kind: MessageKind
-    """``elsewhere``: another runner has completed the run; ``waiting``: other processes hold all
-    remaining runs; ``fatal``: no run can continue, for example because the disk is full."""
+    """``elsewhere``: another runner has completed the run; ``given_up``: it crashed too many
+    processes, and the runner should record that; ``waiting``: other processes hold all remaining
+    runs; ``fatal``: no run can continue, for example because the disk is full."""
     cell: int = -1
     """Number of the run in the job."""
     text: str = ""
@@ -95,7 +101,7 @@ class WorkerMessage:
 
 def _cell(fields: dict[str, Any]) -> Cell:
     run = from_dict(RunConfig, fields.pop("run"))
-    return Cell(run=run, **fields)
+    return Cell(run=run, keep_steps=tuple(fields.pop("keep_steps")), **fields)
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -9,9 +9,10 @@ store at once. Torch-free.
                                       attention.safetensors  attention on one example
                                       samples.safetensors  questions with its answers
                                       network/             the trained network, if it is kept
+                                      network-at-100/      the network after 100 steps, likewise
                                       MANIFEST.json        sizes and digests of all files
                                       record.json          the result; written last
-                                      run.lock             the owner
+                                      run.lock             the owner, and owners that died
                                       checkpoints/         until the run is done
                                       damaged-1/           damaged files, if there were any
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -147,10 +149,15 @@ class Store:
         manifest = read_manifest(directory)
         return manifest.read(directory, name) if name in manifest.files else None
 
-    def network(self, key: str) -> Path | None:
-        """Return the checkpoint of a finished run's network, or None if none was kept."""
+    def network(self, key: str, step: int | None = None) -> Path | None:
+        """Return the checkpoint of a finished run's network, or None if none was kept.
+
+        Args:
+            key: The run's key.
+            step: The steps after which it was kept; None for the trained network.
+        """
         directory = self.directory(key)
-        path = directory / NETWORK_NAME
+        path = directory / network_name(step)
         return path if (directory / RECORD_NAME).exists() and path.exists() else None
 
     def find_damage(self, key: str) -> str | None:
@@ -163,9 +170,8 @@ class Store:
         try:
             if self.record(key) is not None:
                 read_manifest(directory).read_all(directory)
-            network = self.network(key)
-            if network is not None:
-                read_manifest(network).read_all(network)
+                for network in _networks(directory):
+                    read_manifest(directory / network).read_all(directory / network)
         except (DamagedError, UnsafeError) as error:
             return str(error)
         return None
@@ -187,7 +193,7 @@ class Store:
         """
         directory = self.directory(key)
         make_directory(directory)
-        lock = OwnerLock(directory / LOCK_NAME)
+        lock = OwnerLock(directory / LOCK_NAME, progress=lambda: _newest_checkpoint(directory))
         try:
             # After locking: another process may have finished the run just before.
             problem = self.find_damage(key)
@@ -215,6 +221,17 @@ class Store:
         return record is not None and record.status == "diverged"
 
 
+def network_name(step: int | None = None) -> str:
+    """Return the name of the folder of a network: after some steps, or trained."""
+    return NETWORK_NAME if step is None else f"{NETWORK_NAME}-at-{step}"
+
+
+def _networks(directory: Path) -> list[str]:
+    """Return the folders of the networks of a run."""
+    found = sorted(path.name for path in directory.glob(f"{NETWORK_NAME}-at-*/"))
+    return [NETWORK_NAME, *found] if (directory / NETWORK_NAME).exists() else found
+
+
 def clean_up(directory: Path) -> None:
     """Remove the checkpoints and temporary files of a finished run; for its owner only.
 
@@ -224,6 +241,11 @@ def clean_up(directory: Path) -> None:
     clean_leftovers(directory)
     if (directory / CHECKPOINTS_NAME).exists():
         remove_dir(directory / CHECKPOINTS_NAME)
+
+
+def _newest_checkpoint(directory: Path) -> str:
+    steps = stored_steps(directory / CHECKPOINTS_NAME)
+    return f"step {steps[0]}" if steps else ""
 
 
 def _config_bytes(config: Mapping[str, Any]) -> bytes:
@@ -241,14 +263,15 @@ def _restore(
     if problem is not None:
         # A diverged run resumes from its checkpoints, and needs its log.
         log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
-        folder = quarantine(directory, (*files, NETWORK_NAME, *log))
+        folder = quarantine(directory, (*files, *_networks(directory), *log))
         warnings.append(f"{problem}; the run is repeated, and the damaged files are in {folder}")
     elif done:
         for name in (*files, JOURNAL_NAME):
             remove_file(directory / name)
-        for name in (NETWORK_NAME, CHECKPOINTS_NAME):
-            if (directory / name).exists():
-                remove_dir(directory / name)
+        for name in _networks(directory):
+            remove_dir(directory / name)
+        if (directory / CHECKPOINTS_NAME).exists():
+            remove_dir(directory / CHECKPOINTS_NAME)
     elif (directory / MANIFEST_NAME).exists():
         # Killed between the manifest and the record, or the record was deleted.
         warnings.append(f"{directory / RECORD_NAME} is missing; the run is resumed")
@@ -283,6 +306,11 @@ class Claim:
     def directory(self) -> Path:
         """The run's folder."""
         return self.store.directory(self.key)
+
+    @property
+    def deaths(self) -> int:
+        """Earlier owners that died since the run was last released or had a checkpoint."""
+        return self.lock.deaths
 
     def restart(self) -> Path:
         """Quarantine log and checkpoints of a run whose checkpoints are all damaged.
@@ -323,6 +351,10 @@ class Claim:
             clean_up(directory)
         self.release()
 
-    def release(self) -> None:
-        """Release the run; its log and checkpoints remain."""
-        self.lock.release()
+    def release(self, *, keep_deaths: bool = False) -> None:
+        """Release the run; its log and checkpoints remain.
+
+        Args:
+            keep_deaths: Whether the next owner should still know of the deaths.
+        """
+        self.lock.release(keep_deaths=keep_deaths)

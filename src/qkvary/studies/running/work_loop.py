@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from qkvary.arch.canonical import to_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
@@ -25,8 +26,14 @@ from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
+from qkvary.text.names import slug
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
+from qkvary.training.trackers import LogCopy, TrackedRun
 
+COPIES_NAME = "logs"
+"""The folder of the copies of logs, below the store."""
+MAX_CRASHES = 3
+"""A run that crashes more processes than this without progress counts as failed."""
 POLL_SECONDS = 0.5
 """Seconds between checks of runs that other processes hold."""
 
@@ -130,11 +137,21 @@ class Worker:
         if state == "open":
             with suppress(BusyError):
                 claim = self._store.claim(key, run_identity(cell.run))
+                if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
+                    return self._give_up(number, claim)
                 if claim is not None:
                     return self._made(number, claim)
             if self._store.state(key) != "done":
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
+        return True
+
+    def _give_up(self, number: int, claim: Claim) -> bool:
+        """Leave the run to the runner, which may know why it crashed."""
+        owner = claim.lock.last_owner
+        text = "" if owner is None else f"the last was {owner}"
+        claim.release(keep_deaths=True)
+        self._send(WorkerMessage(kind="given_up", cell=number, text=text))
         return True
 
     def _made(self, number: int, claim: Claim) -> bool:
@@ -167,9 +184,12 @@ class Worker:
 
     def _attempt(self, number: int, claim: Claim) -> RunResult | None:
         cell, started = self._job.cells[number], now()
+        copy = self._copy_log(number)
         context = RunContext(
             stop=self._stopping.is_set,
-            callbacks=Callbacks(on_event=lambda event: self._pass_on(number, event)),
+            callbacks=Callbacks(
+                on_event=lambda event: self._pass_on(number, event), on_log=copy.log
+            ),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
@@ -192,6 +212,22 @@ class Worker:
             traceback.print_exc()
             record = make_record(cell, status="failed", started=started, message=_reason(error))
             return RunResult(record=record)
+        finally:
+            copy.finish()
+
+    def _copy_log(self, number: int) -> LogCopy:
+        """Return the copy of a run's log for the tracker of the job."""
+        cell = self._job.cells[number]
+        return LogCopy(
+            self._job.tracker,
+            TrackedRun(
+                project=slug(self._job.project),
+                name=f"{slug(cell.title)}-{self._keys[number][:8]}",
+                config=to_dict(cell.run),
+                folder=self._job.store / COPIES_NAME,
+            ),
+            lambda text: self._send(WorkerMessage(kind="note", cell=number, text=text)),
+        )
 
     def _pass_on(self, number: int, event: Event) -> None:
         if event.warning:

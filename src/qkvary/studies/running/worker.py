@@ -2,6 +2,7 @@
 
 import functools
 import sys
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -9,7 +10,6 @@ import torch
 from torch import nn
 
 from qkvary.checkpoints.models import save_model
-from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.inference.decoding import generate
 from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
@@ -18,7 +18,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
 from qkvary.studies.running.recording import make_record
 from qkvary.studies.running.samples import Sample, samples_to_bytes
-from qkvary.studies.running.store import Claim
+from qkvary.studies.running.store import Claim, network_name
 from qkvary.studies.running.utilization import measure_utilization
 from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
@@ -94,12 +94,19 @@ def train_cell(
 ) -> RunResult | None:
     """Train the network of a run in the claimed folder; return None if it was stopped."""
     started, task = now(), load_cell_task(cell.run.task)
+
+    def keep(step: int, network: nn.Module) -> None:
+        path = claim.directory / network_name(step)
+        save_model(path, cast("LanguageModel", network), task.tokenizer)
+
     outcome = train(
         cell.run,
         task,
         claim.directory,
         stop=context.stop,
-        callbacks=context.callbacks,
+        callbacks=replace(
+            context.callbacks, network_steps=frozenset(cell.keep_steps), on_network=keep
+        ),
         distribution=distribution,
         checkpoint_seconds=context.checkpoint_seconds,
         keep=context.keep,
@@ -112,7 +119,7 @@ def train_cell(
         return None
     if cell.keep_network and outcome.status == "done":
         network = cast("LanguageModel", outcome.network)
-        save_model(claim.directory / NETWORK_NAME, network, task.tokenizer)
+        save_model(claim.directory / network_name(), network, task.tokenizer)
     processes = 1 if distribution is None else distribution.size
     speed = outcome.timing["steps_per_second"] if outcome.status == "done" else 0.0
     record = make_record(

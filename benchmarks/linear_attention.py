@@ -1,0 +1,158 @@
+"""Linear attention against the softmax: a training step at 2,048 tokens, and one decoded token.
+
+d_model 256, 4 layers, 4 heads, vocabulary 256; random weights, batch 1, one thread, float32. In
+training the softmax is torch's fused kernel and linear attention sums up chunks of 64 tokens. A
+token is decoded behind 64 to 65,536 others: by the softmax from a preallocated cache with the
+fastest of our kernels, by linear attention from its state. The bytes that are held are said beside
+the times, and in the last line behind how many tokens both take equally long.
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.inference.stepping import Stepper
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.linear_attention import State
+from timing.interleaved import Effort, print_case, read_effort, take_turns
+
+NAME = "linear_attention"
+FULL = Effort(rounds=15, turn_seconds=0.1)
+QUICK = Effort(rounds=2, turn_seconds=0.0)
+D_MODEL, HEADS, LAYERS, D_FF, VOCABULARY = 256, 4, 4, 1024, 256
+TRAINED = (
+    "QKV@linear",
+    "Q-K=V@linear",
+    "Q=K=V@linear",
+    "QKV@linear-relu@decay-learned",
+    "QKV@linear-identity@decay-fixed",
+)
+LENGTH, QUICK_LENGTH = 2048, 96
+CONTEXTS, QUICK_CONTEXTS = (64, 256, 1024, 4096, 16_384, 65_536), (64, 128)
+ROOM = 8192
+"""Tokens that all rounds of a context may decode."""
+SOFTMAX, LINEAR = "QKV", "QKV@linear"
+NOT_SLOWER, TIMES_AS_FAST = 1.0, 10.0
+
+
+def make_network(label: str, max_tokens: int) -> LanguageModel:
+    """A network with random weights."""
+    attention = AttentionConfig(
+        d_model=D_MODEL, num_heads=HEADS, variant=parse_variant(label), causal=True, bias=False
+    )
+    config = LanguageModelConfig(
+        attention=attention,
+        block=BlockConfig(d_ff=D_FF),
+        num_layers=LAYERS,
+        vocabulary=VOCABULARY,
+        max_tokens=max_tokens,
+        positions="none",
+    )
+    return LanguageModel(config, seed=0)
+
+
+def make_step(label: str, length: int) -> Callable[[], None]:
+    """A training step on one fixed sequence."""
+    model = make_network(label, length).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    tokens = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
+
+    def call() -> None:
+        model(tokens, targets=tokens.flip(1)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return call
+
+
+def measure_training(labels: tuple[str, ...], length: int, effort: Effort) -> None:
+    """Print the time of each linear variant over that of the softmax."""
+    timing = take_turns({label: make_step(label, length) for label in (SOFTMAX, *labels)}, effort)
+    for label in labels:
+        print_case(
+            NAME,
+            f"training step: {label} over {SOFTMAX}, {length} tokens",
+            timing.ratio(label, SOFTMAX),
+            goal=NOT_SLOWER,
+            better="lower",
+            timing=timing,
+        )
+
+
+class Token:
+    """One more token behind a context of random entries, or behind a random state."""
+
+    def __init__(self, label: str, context: int) -> None:
+        """Fill a cache and choose the fastest step."""
+        model = make_network(label, context + ROOM).eval()
+        options = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
+        self.cache = KVCache(model.config.layers, max_tokens=context + ROOM, options=options)
+        generator = torch.Generator().manual_seed(0)
+        size = D_MODEL // HEADS
+        for layer in self.cache.layers:
+            shape = (1, HEADS, context, size)
+            layer.append({n: torch.randn(shape, generator=generator) for n in ("key", "value")})
+            if layer.state is not None:
+                values = torch.randn(1, HEADS, size, size, generator=generator)
+                layer.state.write(State(values, torch.full((1, HEADS, size), float(context))))
+        self.bytes = self.cache.nbytes * (context if label == SOFTMAX else 1)
+        self.bytes //= context + ROOM if label == SOFTMAX else 1
+        self.step, self.token = Stepper(model, self.cache), torch.tensor([5])
+
+    def __call__(self) -> None:
+        """Decode a token, which stays."""
+        self.step(self.token)
+
+
+def measure_decoding(contexts: tuple[int, ...], effort: Effort) -> None:
+    """Print the time of the softmax over that of linear attention behind every context."""
+    ratios: dict[int, float] = {}
+    for context in contexts:
+        tokens = {label: Token(label, context) for label in (SOFTMAX, LINEAR)}
+        timing = take_turns(tokens, effort)
+        ratio = timing.ratio(SOFTMAX, LINEAR)
+        ratios[context] = ratio.value
+        print_case(
+            NAME,
+            f"decoded token: {SOFTMAX} over {LINEAR}, behind {context}",
+            ratio,
+            goal=TIMES_AS_FAST if context == contexts[-1] else NOT_SLOWER,
+            better="higher",
+            timing=timing,
+            held_bytes={label: token.bytes for label, token in tokens.items()},
+            crossing_tokens=find_crossing(ratios) if context == contexts[-1] else None,
+        )
+
+
+def find_crossing(ratios: dict[int, float]) -> int | None:
+    """Return the context at which the ratio passes 1, between the two measured around it."""
+    pairs = list(ratios.items())
+    for (short, low), (long, high) in itertools.pairwise(pairs):
+        if low < 1.0 <= high:
+            share = -math.log(low) / (math.log(high) - math.log(low))
+            return round(short * (long / short) ** share)
+    return None
+
+
+def main() -> None:
+    """Measure all cases."""
+    torch.set_num_threads(1)
+    effort = read_effort(full=FULL, quick=QUICK)
+    is_quick = effort is QUICK
+    if is_quick:
+        measure_training(TRAINED[:1], QUICK_LENGTH, effort)
+    else:
+        measure_training(TRAINED, LENGTH, effort)
+    with torch.inference_mode():
+        measure_decoding(QUICK_CONTEXTS if is_quick else CONTEXTS, effort)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""Chat templates: the Jinja text with which an engine writes messages as a prompt.
+
+It is copied from checkpoint to export and never run here.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from qkvary.checkpoints.formats import gguf
+from qkvary.checkpoints.formats.transformers_folder import read_part
+from qkvary.checkpoints.gguf.files import CHAT_TEMPLATE
+from qkvary.data.checkpoint_names import find_checkpoint
+from qkvary.data.model_configs import parse_config
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES
+
+TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
+
+
+def read_chat_template(reference: StrPath) -> str | None:
+    """Return the chat template of a checkpoint, or ``None``.
+
+    A folder has it in a file of its own or beside its tokenizer's names; of several templates the
+    one named ``default`` counts.
+
+    Args:
+        reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`.
+
+    Raises:
+        DamagedError: if it is not a text, or differs from the folder's manifest.
+    """
+    path = find_checkpoint(reference)
+    if gguf.recognises(path):
+        found = gguf.read(path).metadata.get(CHAT_TEMPLATE)
+        return found if isinstance(found, str) else None
+    folder = path if path.is_dir() else path.parent
+    name = next((one for one in (TEMPLATE, TOKENIZER_CONFIG) if (folder / one).is_file()), None)
+    return None if name is None else _read(folder, name)
+
+
+def _read(folder: Path, name: str) -> str | None:
+    data = read_part(folder, name, limit=MAX_SIDE_FILE_BYTES)
+    try:
+        if name == TEMPLATE:
+            return data.decode()
+        found = parse_config(data, str(folder / name)).get("chat_template")
+    except ValueError as error:
+        raise DamagedError(f"{folder / name} has no readable chat template: {error}") from None
+    if isinstance(found, list):
+        entries = cast("Iterable[Mapping[str, Any]]", found)
+        named = {one.get("name"): one.get("template") for one in entries if isinstance(one, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None

@@ -1,0 +1,195 @@
+"""Texts with labels: novels by their authors, or the files of a folder, ``FOLDER/LABEL/*.txt``.
+
+The texts of each label are split by the sha256 of their contents, so that a text is in one split.
+"""
+
+import functools
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.corpora import CORPORA, find_local
+from qkvary.data.documents import NULS
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.names import suggest
+
+NOVELS = "english-novels"
+"""The corpus whose files are named ``Author_Title_Year.txt``."""
+LabelledSplit = Literal["train", "validation", "test"]
+HELD_OUT_SHARE = 0.1
+"""Share of a label's texts in the validation and in the test split, at least one text each."""
+FEWEST_TEXTS = len(get_args(LabelledSplit))
+LARGEST_TEXT = 2**26
+"""Maximum bytes of a file."""
+
+
+class LabelledText(NamedTuple):
+    """A text of a label."""
+
+    name: str
+    """The name of its file."""
+    data: NDArray[np.uint8]
+    """Its bytes."""
+    sha256: str
+    """The checksum of its bytes."""
+
+
+Splits = Mapping[LabelledSplit, tuple[tuple[LabelledText, ...], ...]]
+"""The texts of each split, by label."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledTexts:
+    """Texts with labels, in three splits."""
+
+    labels: tuple[str, ...]
+    """The labels, sorted."""
+    splits: Splits
+    """The texts of each split, by label."""
+    fingerprint: str
+    """sha256 of labels, splits and contents."""
+
+
+@functools.lru_cache(maxsize=2)
+def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = None) -> LabelledTexts:
+    """Return texts and their labels, read once per process.
+
+    Args:
+        data: A folder with a folder of ``.txt`` files for each label; or ``english-novels``, whose
+            labels are the authors of at least three novels.
+        labels: The labels to keep; None for all.
+
+    Raises:
+        UsageError: if there are too few labels or texts, a label has no texts, or two texts are
+            equal.
+        DamagedError: if a file is blank or no UTF-8 text.
+    """
+    files = _novels() if data == NOVELS else _list_folder(Path(data).expanduser())
+    for label in labels or ():
+        if label not in files:
+            raise UsageError(
+                f"expected a label of the texts in {data}, got {label!r}; {suggest(label, files)}"
+            )
+    files = {label: some for label, some in files.items() if labels is None or label in labels}
+    if len(files) < 2:
+        found = f"{len(files)}{''.join(f': {label}' for label in files)}"
+        raise UsageError(
+            f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
+        )
+    splits: dict[LabelledSplit, list[tuple[LabelledText, ...]]] = {
+        split: [] for split in get_args(LabelledSplit)
+    }
+    names: dict[str, Path] = {}
+    for label, paths in files.items():
+        texts: list[LabelledText] = []
+        if len(paths) < FEWEST_TEXTS:
+            raise UsageError(
+                f"expected at least {FEWEST_TEXTS} .txt files of each label, one for each split, "
+                f"got {len(paths)} of {label} in {data}"
+            )
+        for path in paths:
+            text = _read(path)
+            if text.sha256 in names:
+                raise UsageError(
+                    f"expected texts that differ, got {names[text.sha256]} and {path}: remove one"
+                )
+            names[text.sha256] = path
+            texts.append(text)
+        for split, some in split_texts(texts).items():
+            splits[split].append(some)
+    kept: Splits = {split: tuple(texts) for split, texts in splits.items()}
+    return LabelledTexts(
+        labels=tuple(files), splits=kept, fingerprint=_fingerprint(tuple(files), kept)
+    )
+
+
+def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str) -> LabelledTexts:
+    """Return texts with labels whose fingerprint is the expected one.
+
+    Args:
+        data: As for :func:`load_labelled_texts`.
+        labels: Likewise.
+        sha256: The expected fingerprint.
+
+    Raises:
+        UsageError: as :func:`load_labelled_texts`.
+        DamagedError: likewise, and if the texts are others.
+    """
+    texts = load_labelled_texts(data, labels)
+    if texts.fingerprint != sha256:
+        raise DamagedError(
+            f"expected the texts of {data} with sha256 {sha256}, got {texts.fingerprint}: other "
+            "texts, or changed ones"
+        )
+    return texts
+
+
+def split_texts(
+    texts: Sequence[LabelledText],
+) -> dict[LabelledSplit, tuple[LabelledText, ...]]:
+    """Split the texts of a label: the smallest checksums are the test, the next the validation.
+
+    Args:
+        texts: At least three.
+    """
+    ordered = sorted(texts, key=lambda text: text.sha256)
+    count = max(1, round(HELD_OUT_SHARE * len(ordered)))
+    return {
+        "train": tuple(ordered[2 * count :]),
+        "validation": tuple(ordered[count : 2 * count]),
+        "test": tuple(ordered[:count]),
+    }
+
+
+def _novels() -> dict[str, list[Path]]:
+    folder = find_local(CORPORA[NOVELS])
+    if folder is None:
+        raise UsageError(
+            f"{NOVELS} is not on this machine: put it at {CORPORA[NOVELS].local} below QKVARY_DATA"
+        )
+    authors: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*/*.txt")):
+        authors.setdefault(path.stem.partition("_")[0], []).append(path)
+    return {
+        author: books for author, books in sorted(authors.items()) if len(books) >= FEWEST_TEXTS
+    }
+
+
+def _list_folder(folder: Path) -> dict[str, list[Path]]:
+    if not folder.is_dir():
+        raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got {folder}")
+    inner = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    return {one.name: sorted(one.glob("*.txt")) for one in inner}
+
+
+def _read(path: Path) -> LabelledText:
+    content = read_file(path, limit=LARGEST_TEXT)
+    try:
+        is_blank = not content.decode("utf-8").strip()
+    except UnicodeDecodeError as error:
+        raise DamagedError(f"expected UTF-8 text in {path}, got {error}") from None
+    if is_blank or NULS in content:
+        raise DamagedError(
+            f"expected text in {path}, got {'nothing' if is_blank else 'many NUL bytes'}"
+        )
+    return LabelledText(
+        name=path.name,
+        data=np.frombuffer(content, dtype=np.uint8),
+        sha256=hashlib.sha256(content).hexdigest(),
+    )
+
+
+def _fingerprint(labels: tuple[str, ...], splits: Splits) -> str:
+    lines = [
+        f"{split} {label} {text.sha256}"
+        for split, groups in splits.items()
+        for label, texts in zip(labels, groups, strict=True)
+        for text in texts
+    ]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,126 @@
+"""Sequences of key-value pairs and queries: the input of associative recall.
+
+Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient Language Models",
+section 4 and its code, whose sequences are filled with zeros (``random_non_queries=False``).
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.random_numbers import random_words
+
+RecallSplit = Literal["train", "validation", "test"]
+NO_ANSWER = -1
+"""The answer where no key is queried."""
+_ROWS = 1_024
+"""Sequences that are drawn at once, from a stream of their own."""
+
+
+class RecallSequences(NamedTuple):
+    """Sequences and the answers to their queries."""
+
+    tokens: NDArray[np.int32]
+    """Key and value of each pair in turn, then queried keys among zeros, ``[count, length]``."""
+    pairs: NDArray[np.int32]
+    """The number of the queried pair at each position, or ``NO_ANSWER``, ``[count, length]``."""
+
+
+def draw_recall(
+    *,
+    seed: int,
+    length: int,
+    pairs: int,
+    vocabulary: int,
+    power: float,
+    split: RecallSplit,
+    count: int,
+) -> RecallSequences:
+    """Draw ``count`` sequences, always the same ones for the same arguments.
+
+    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct, from there on. Behind
+    the pairs each key is queried once, at an even distance ``2 g`` from their end. The distances
+    of the pairs are drawn in the order of the pairs, without replacement, with probabilities
+    proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the sequences of a
+    smaller one.
+
+    Args:
+        seed: The seed.
+        length: Tokens per sequence.
+        pairs: Key-value pairs per sequence.
+        vocabulary: Distinct tokens.
+        power: Exponent of the distances; 1 for uniform ones.
+        split: The split.
+        count: The number of sequences.
+
+    Raises:
+        ValueError: if the pairs and their queries do not fit, or the split is unknown.
+    """
+    if pairs < 1 or length < 4 * pairs or vocabulary // 2 <= pairs or count < 1:
+        raise ValueError(
+            f"expected a count and pairs of at least 1, 4 tokens of the length for each pair and "
+            f"a vocabulary with as many keys, got {count}, {pairs}, {length} and {vocabulary}"
+        )
+    if split not in get_args(RecallSplit):
+        raise ValueError(
+            f"expected a split, got {split!r}; choices: {', '.join(get_args(RecallSplit))}"
+        )
+    purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
+    drawn = [
+        _draw_block(purpose, number, length=length, pairs=pairs, vocabulary=vocabulary, power=power)
+        for number in range(-(-count // _ROWS))
+    ]
+    tokens, queried = (np.concatenate(parts)[:count] for parts in zip(*drawn, strict=True))
+    return RecallSequences(tokens, queried)
+
+
+def _draw_block(
+    purpose: tuple[str | int, ...],
+    number: int,
+    *,
+    length: int,
+    pairs: int,
+    vocabulary: int,
+    power: float,
+) -> RecallSequences:
+    first_value, places = vocabulary // 2, (length - 2 * pairs) // 2
+    words = random_words(_ROWS * (2 * pairs + places), *purpose, number).reshape(_ROWS, -1)
+    keys = 1 + _draw_distinct(words[:, :pairs], first_value - 1)
+    values = first_value + _draw_distinct(words[:, pairs : 2 * pairs], vocabulary - first_value)
+    tokens = np.zeros((_ROWS, length), dtype=np.int32)
+    queried = np.full((_ROWS, length), NO_ANSWER, dtype=np.int32)
+    tokens[:, 0 : 2 * pairs : 2] = keys
+    tokens[:, 1 : 2 * pairs : 2] = values
+    columns = 2 * (pairs + _draw_places(words[:, 2 * pairs :], pairs, power))
+    np.put_along_axis(tokens, columns, keys, axis=1)
+    np.put_along_axis(queried, columns, np.arange(pairs, dtype=np.int32)[None], axis=1)
+    return RecallSequences(tokens, queried)
+
+
+def _draw_distinct(words: NDArray[np.uint64], below: int) -> NDArray[np.int32]:
+    """Return distinct numbers in ``[0, below)`` for each row of words, uniform over all choices."""
+    found = np.zeros((len(words), 0), dtype=np.int64)
+    for column in range(words.shape[1]):
+        # The number-th of those that are left: every smaller one that is taken moves it up by one.
+        number = (words[:, column] % np.uint64(below - column)).astype(np.int64)
+        for taken in _columns(np.sort(found, axis=1)):
+            number += number >= taken
+        found = np.column_stack((found, number))
+    return found.astype(np.int32)
+
+
+def _columns(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    yield from table.T
+
+
+def _draw_places(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:
+    """Return distinct places in the order of draws without replacement.
+
+    An exponential clock runs at each place at the rate of its probability; the first to ring are
+    distributed like successive draws (Efraimidis and Spirakis 2006).
+    """
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    rates = np.arange(1, words.shape[1] + 1) ** (power - 1.0)
+    return np.argsort(-np.log(uniform) / rates, axis=1, kind="stable")[:, :pairs]

@@ -1,0 +1,133 @@
+"""Any task that lm-eval knows, as lm-eval loads it: its data sets come from the hub.
+
+Unlike the tasks with local files (``harness``), these have the metrics that lm-eval gives them.
+Needs the extra ``eval``.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lm_eval.evaluator import evaluate
+from lm_eval.tasks import TaskManager
+
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.evaluation.answers import measure_accuracy
+from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from qkvary.text.names import near_names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StockScore:
+    """The score of a network on a task, or on a group of tasks."""
+
+    documents: int | None
+    """The number of questions; ``None`` for a group."""
+    fewshot: int | None
+    """Solved examples before each question; ``None`` for a group."""
+    version: str
+    """The version of the task in lm-eval."""
+    metrics: Mapping[str, tuple[float, float | None]]
+    """Value and standard error by the name of the metric, with its filter if it has one."""
+
+
+def find_stock_tasks(names: Sequence[str]) -> TaskManager:
+    """Look names up among the tasks, groups and tags of lm-eval.
+
+    Args:
+        names: The names.
+
+    Raises:
+        UsageError: for an unknown name; the message suggests the nearest.
+    """
+    manager = TaskManager()
+    for name in names:
+        if not manager.match_tasks([name]):
+            near = near_names(name, manager.all_tasks)
+            advice = f"did you mean {near[0]}?" if near else "`lm-eval ls tasks` lists all"
+            raise UsageError(f"expected a task, got {name!r}; {advice}")
+    return manager
+
+
+def evaluate_stock_tasks(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    names: Sequence[str],
+    manager: TaskManager,
+    *,
+    fewshot: int | None = None,
+    limit: int | None = None,
+    batch_size: int = 8,
+) -> dict[str, StockScore]:
+    """Evaluate a network on tasks of lm-eval.
+
+    Args:
+        model: The network, in evaluation mode.
+        tokenizer: The tokenizer of the network.
+        names: Names of tasks, groups or tags.
+        manager: What ``find_stock_tasks`` returned for them.
+        fewshot: Solved examples before each question; by default those of each task.
+        limit: The maximum number of questions per task, the first ones.
+        batch_size: Requests per batch.
+
+    Returns:
+        Scores by the names of tasks and groups, as lm-eval lists them.
+
+    Raises:
+        UsageError: if the data of a task cannot be loaded, or lm-eval refuses the task.
+    """
+    require_any_text(tokenizer)
+    with be_quiet():
+        lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
+        try:
+            tasks = manager.load(list(names))
+            for task in tasks["tasks"].values():
+                _set_shots(task, fewshot)
+            # Its standard errors by resampling would start a process per core.
+            results = evaluate(lm, tasks, limit=limit, bootstrap_iters=0, log_samples=True)
+        except (OSError, ValueError, ImportError, RuntimeError) as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            raise UsageError(
+                f"lm-eval cannot evaluate {', '.join(names)}: {said[0]}; data sets are downloaded "
+                "from the hub unless they are in its cache"
+            ) from error
+    found = cast("Mapping[str, Any]", results)
+    return {name: _read_score(found, name) for name in found["results"]}
+
+
+def _set_shots(task: Any, fewshot: int | None) -> None:
+    """Set the solved examples; a task that is made for none keeps none, as lm-eval does."""
+    if fewshot is not None and task.get_config("num_fewshot") != 0:
+        task.set_config(key="num_fewshot", value=fewshot)
+    task.set_fewshot_seed(seed=SHOT_SEED)
+
+
+def _read_score(results: Mapping[str, Any], name: str) -> StockScore:
+    samples: Sequence[Mapping[str, Any]] = results.get("samples", {}).get(name, ())
+    metrics: dict[str, tuple[float, float | None]] = {}
+    for key, value in results["results"][name].items():
+        metric, _, rule = key.partition(",")
+        if metric.endswith("_stderr") or not isinstance(value, int | float) or not rule:
+            continue
+        label = metric if rule == "none" else f"{metric} ({rule})"
+        answers = [one[metric] for one in samples if one["filter"] == rule and metric in one]
+        metrics[label] = (float(value), _error_of_mean(answers, float(value)))
+    counts = results.get("n-samples", {}).get(name)
+    return StockScore(
+        documents=None if counts is None else int(counts["effective"]),
+        fewshot=results.get("n-shot", {}).get(name),
+        version=str(results.get("versions", {}).get(name, "")),
+        metrics=metrics,
+    )
+
+
+def _error_of_mean(answers: Sequence[Any], value: float) -> float | None:
+    """Return the standard error of a metric that is the mean of its answers, else None."""
+    if not answers or not all(isinstance(one, int | float) for one in answers):
+        return None
+    measured = measure_accuracy([float(one) for one in answers])
+    is_mean = math.isclose(measured.value, value, rel_tol=1e-9, abs_tol=1e-12)
+    return measured.error if is_mean and math.isfinite(measured.error) else None

@@ -1,0 +1,220 @@
+"""What the documents claim, as data: each claim in words of this project, with what judges it.
+
+One JSON file per document, in ``claims/``, found by its file name. ``studies.results`` derives the
+verdicts. Never imports torch, numpy or scipy, and reads no study.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal, cast, get_args
+
+from qkvary.text.names import suggest
+
+SCHEMA_VERSION = 1
+
+ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
+KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
+Shown = Literal["claim", "opposite"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedRange:
+    """The range in which a difference or figure lies if the claim is true."""
+
+    above: float = -math.inf
+    below: float = math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByFigure:
+    """A printed figure, judged by its recomputation."""
+
+    table: str
+    """The published table, its row and its column."""
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByComparison:
+    """A printed figure or the difference of two, known up to their rounding."""
+
+    first: ByFigure
+    second: ByFigure | None
+    """The figure that is subtracted; None for none."""
+    claimed: ClaimedRange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByTest:
+    """An exact statement that a test of this project checks."""
+
+    node: str
+    """The test as pytest names it, without parameters."""
+    says: str
+    """The statement, in a sentence."""
+    shows: Shown = "claim"
+    condition: str = ""
+    """The condition under which the statement agrees with the claim."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByStudy:
+    """A figure of a kept study, or a difference of two variants."""
+
+    study: str
+    table: str
+    """The table of the page, which names the task or setting."""
+    variant: str
+    reference: str
+    """The variant that is subtracted; empty for a figure that is no difference."""
+    claimed: ClaimedRange
+    unit: str
+    """The unit after the figure."""
+    quantity: str = ""
+    """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
+    condition: str = ""
+    """The condition under which the figure agrees with the claim."""
+
+    @property
+    def key(self) -> str:
+        """The name of the figure among those that are kept."""
+        pair = f"{self.variant} | {self.reference}"
+        return f"{self.study} | {self.table} | {pair} | {self.quantity}"
+
+
+Judge = ByFigure | ByComparison | ByTest | ByStudy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """One claim of a document."""
+
+    name: str
+    """Document and number, such as ``poster-12``."""
+    document: str
+    place: str
+    """The section, table or caption."""
+    text: str
+    """The claim in words of this project."""
+    kind: ClaimKind
+    judges: tuple[Judge, ...]
+    some: bool
+    """Whether it is true if any of its judges agrees, as "sometimes"; otherwise all have to."""
+    note: str
+    """A sentence on how the claim was read or what limits the judges; empty for none."""
+    needs: str
+    """What a test here would take; empty for a claim that is judged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimedDocument:
+    """A document with its claims, in its order."""
+
+    name: str
+    title: str
+    source: str
+    claims: tuple[Claim, ...]
+
+
+def document_names() -> tuple[str, ...]:
+    """Return the names of the documents, in the order of their publication."""
+    folder = resources.files("qkvary.literature.claims")
+    found = [item.name for item in folder.iterdir() if item.name.endswith(".json")]
+    return tuple(sorted(name.removesuffix(".json") for name in found))
+
+
+@functools.cache
+def load_document(name: str) -> ClaimedDocument:
+    """Read the claims of one document.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    names = document_names()
+    if name not in names:
+        raise ValueError(f"expected a document, got {name!r}; {suggest(name, names)}")
+    text = (resources.files("qkvary.literature.claims") / f"{name}.json").read_text("utf-8")
+    return decode_document(json.loads(text), name)
+
+
+def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:
+    """Build the claims of a document from the contents of its file.
+
+    Raises:
+        ValueError: if the contents have another schema, name or kind.
+    """
+    if data.get("schema_version") != SCHEMA_VERSION or data.get("document") != name:
+        raise ValueError(
+            f"claims of {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "
+            f"got {data.get('schema_version')!r} and {data.get('document')!r}"
+        )
+    claims = tuple(_claim(name, entry) for entry in cast("list[dict[str, Any]]", data["claims"]))
+    return ClaimedDocument(name=name, title=data["title"], source=data["source"], claims=claims)
+
+
+def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
+    name = f"{document}-{entry['number']}"
+    if entry["kind"] not in KINDS:
+        raise ValueError(f"claim {name}: expected a kind out of {KINDS}, got {entry['kind']!r}")
+    return Claim(
+        name=name,
+        document=document,
+        place=entry["place"],
+        text=entry["claim"],
+        kind=entry["kind"],
+        judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
+        some=entry.get("some", False),
+        note=entry.get("note", ""),
+        needs=entry.get("needs", ""),
+    )
+
+
+def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
+    """Read one judge, which the first of its keys tells apart."""
+    if "figure" in entry:
+        return _figure(entry["figure"])
+    if "compare" in entry:
+        first, *others = map(_figure, entry["compare"])
+        second = others[0] if others else None
+        return ByComparison(first=first, second=second, claimed=_range(entry))
+    if "test" in entry:
+        return ByTest(
+            node=entry["test"],
+            says=entry["says"],
+            shows=entry.get("shows", "claim"),
+            condition=entry.get("condition", ""),
+        )
+    if "study" in entry:
+        return ByStudy(
+            study=entry["study"],
+            table=entry["table"],
+            variant=entry["variant"],
+            reference=entry.get("reference", ""),
+            quantity=entry.get("quantity", ""),
+            claimed=_range(entry),
+            unit=entry["unit"],
+            condition=entry.get("condition", ""),
+        )
+    raise ValueError(
+        f"claim {claim}: expected a judge with figure, compare, test or study, got {list(entry)}"
+    )
+
+
+def _figure(words: "list[str]") -> ByFigure:
+    """Read the table, row and column of a figure; a table of single figures has one column."""
+    table, row, *column = words
+    return ByFigure(table=table, row=row, column=column[0] if column else "value")
+
+
+def _range(entry: Mapping[str, Any]) -> ClaimedRange:
+    found = ClaimedRange(
+        above=float(entry.get("above", -math.inf)), below=float(entry.get("below", math.inf))
+    )
+    if found == ClaimedRange() or found.above >= found.below:
+        raise ValueError(f"expected a range with above or below, got {dict(entry)}")
+    return found

@@ -1,0 +1,1 @@
+"""The claims of the documents as data, one JSON file per document."""

@@ -1,0 +1,314 @@
+"""Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
+
+All take features of query and key, ``phi(q)`` and ``phi(k)``, and give the sums of weighted values
+and the sums of weights. Does not know feature maps, nor what is divided by these sums.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from qkvary.nn.scores import content_scores
+
+Queries = Float[Tensor, "batch heads queries features"]
+Keys = Float[Tensor, "batch kv_heads tokens features"]
+Values = Float[Tensor, "batch kv_heads tokens head_dim"]
+
+GroupedQueries = Float[Tensor, "batch kv_heads chunks group chunk _"]
+GroupedTotals = Float[Tensor, "batch kv_heads chunks group chunk"]
+ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk _"]
+
+
+class State(NamedTuple):
+    """What tokens leave behind: sums over all of them, in place of an entry of each."""
+
+    values: Float[Tensor, "batch kv_heads features head_dim"]
+    """``S``, the sum of ``phi(k) v^T``, decayed where the layer decays."""
+    keys: Float[Tensor, "batch kv_heads features"] | None
+    """The sum of ``phi(k)``; none where nothing is divided by it."""
+
+
+class Mixture(NamedTuple):
+    """Weighted values of every query, and what they are divided by."""
+
+    values: Float[Tensor, "batch heads queries head_dim"]
+    """The sums of weighted values."""
+    weights: Float[Tensor, "batch heads queries"] | None
+    """The sums of weights; none where nothing is divided by them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sums:
+    """Which sums a layer takes."""
+
+    log_decay: Float[Tensor, " kv_heads"] | None = None
+    """The logarithm of the factor of each KV head per token of distance; ``None`` for 1."""
+    has_weights: bool = True
+    """Whether weights are summed up too."""
+    decays_weights: bool = True
+    """Whether the sums of weights decay as those of values do."""
+
+
+def weigh_pairs(
+    query: Queries, key: Keys, sums: Sums, seen: Bool[Tensor, "rows 1 _ tokens"] | None
+) -> tuple[
+    Float[Tensor, "batch heads queries tokens"], Float[Tensor, "batch heads queries"] | None
+]:
+    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and their sums.
+
+    Args:
+        query: Features of the queries, those of the last tokens.
+        key: Features of the keys.
+        sums: Which sums are taken.
+        seen: False for pairs that must not see each other.
+    """
+    products = content_scores(query, key)
+    if seen is not None:
+        products = products * seen
+    weights = products
+    if sums.log_decay is not None:
+        fade = _fade(sums.log_decay, query.shape[2], key.shape[2])
+        weights = products * fade.repeat_interleave(query.shape[1] // key.shape[1], dim=0)
+    total = (weights if sums.decays_weights else products).sum(dim=-1)
+    return weights, total if sums.has_weights else None
+
+
+def attend_to_all(query: Queries, key: Keys, value: Values, sums: Sums) -> Mixture:
+    """Return the mixtures of queries that see every token, without a map of pairs."""
+    total = None
+    if sums.has_weights:
+        total = content_scores(query, key.sum(dim=2, keepdim=True)).squeeze(-1)
+    return Mixture(content_scores(query, (key.mT @ value).mT), total)
+
+
+def step(
+    query: Queries, key: Keys, value: Values, sums: Sums, before: State | None
+) -> tuple[Mixture, State]:
+    """Return the mixture of one new token, and the state with it: the recurrence.
+
+    ``S_t = decay S_{t-1} + phi(k_t) v_t^T`` and ``y_t = phi(q_t) S_t``.
+
+    Source: Katharopoulos et al. 2020, "Transformers are RNNs", section 3.4; with the decay Kayyam
+    et al. 2026, appendix A.1.
+    """
+    values, keys = key.mT @ value, key.sum(dim=2) if sums.has_weights else None
+    if before is not None:
+        factor = None if sums.log_decay is None else sums.log_decay.exp()[:, None]
+        old, total = before
+        values = values + (old if factor is None else old * factor[..., None])
+        if keys is not None and total is not None:
+            keys = keys + (total if factor is None or not sums.decays_weights else total * factor)
+    mixed = content_scores(query, values.mT)
+    weights = None if keys is None else content_scores(query, keys[..., None, :]).squeeze(-1)
+    return Mixture(mixed, weights), State(values, keys)
+
+
+def attend_in_chunks(
+    query: Queries,
+    key: Keys,
+    value: Values,
+    sums: Sums,
+    *,
+    chunk: int,
+    before: State | None = None,
+    documents: Int[Tensor, "batch tokens"] | None = None,
+    document_before: Int[Tensor, " batch"] | None = None,
+    keep: bool = False,
+) -> tuple[Mixture, State | None]:
+    """Return the mixtures of new tokens: pair by pair within a chunk, by the state before it.
+
+    Args:
+        query: Features of the queries.
+        key: Features of the keys; zero for padding.
+        value: The values.
+        sums: Which sums are taken.
+        chunk: Tokens of a chunk.
+        before: The state of earlier tokens.
+        documents: The document of each token, each document's tokens in a row.
+        document_before: That of the last earlier token.
+        keep: Whether the state behind the last token is wanted too.
+
+    Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
+    """
+    tokens = key.shape[2]
+    whole = tokens - tokens % chunk
+    if whole in (0, tokens):
+        size = min(chunk, tokens)
+        seen = None if documents is None else _read_documents(documents, document_before, size)
+        return _attend(query, key, value, sums, size=size, before=before, seen=seen, keep=keep)
+    mixtures: list[Mixture] = []
+    for part in (slice(0, whole), slice(whole, tokens)):
+        own = None if documents is None else documents[:, part]
+        mixture, before = attend_in_chunks(
+            query[:, :, part],
+            key[:, :, part],
+            value[:, :, part],
+            sums,
+            chunk=chunk,
+            before=before,
+            documents=own,
+            document_before=document_before,
+            keep=keep or part.stop == whole,
+        )
+        mixtures.append(mixture)
+        document_before = None if own is None else own[:, -1]
+    totals = [one.weights for one in mixtures if one.weights is not None]
+    values = torch.cat([one.values for one in mixtures], dim=2)
+    return Mixture(values, torch.cat(totals, dim=2) if totals else None), before
+
+
+class _Documents(NamedTuple):
+    """What documents hide, chunk by chunk, as factors of 0 and 1."""
+
+    same: Float[Tensor, "batch chunks chunk chunk"]
+    """Pairs of one document."""
+    follows: Float[Tensor, "batch chunks chunk"]
+    """Tokens of the document that the state before their chunk is of."""
+    stays: Float[Tensor, "batch chunks chunk"]
+    """Tokens of the document that the state behind their chunk is of."""
+    carries: Float[Tensor, "batch chunks"]
+    """Chunks before and behind which the state is of one document."""
+
+
+def _read_documents(
+    documents: Int[Tensor, "batch tokens"], before: Int[Tensor, " batch"] | None, size: int
+) -> _Documents:
+    ids = documents.unflatten(1, (-1, size))
+    first = ids[:, :1, 0] if before is None else before[:, None]
+    last = ids[:, :, -1]
+    previous = torch.cat((first, last[:, :-1]), dim=1)
+    return _Documents(
+        same=(ids[..., :, None] == ids[..., None, :]).float(),
+        follows=(ids == previous[..., None]).float(),
+        stays=(ids == last[..., None]).float(),
+        carries=(previous == last).float(),
+    )
+
+
+def _attend(
+    query: Queries,
+    key: Keys,
+    value: Values,
+    sums: Sums,
+    *,
+    size: int,
+    before: State | None,
+    seen: _Documents | None,
+    keep: bool,
+) -> tuple[Mixture, State | None]:
+    """Attend to tokens that are whole chunks of one size."""
+    # Queries [batch, kv_heads, chunks, group, tokens, channels]: a group reads one KV head.
+    key, value = (one.unflatten(2, (-1, size)).contiguous() for one in (key, value))
+    query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
+    query = query.contiguous()
+    mixed, total = _attend_inside(query, key, value, sums, seen)
+    states, after = None, None
+    if keep or key.shape[2] > 1:
+        states, after = _scan(key, value, sums, before, seen)
+    elif before is not None:
+        totals = None if before.keys is None else before.keys.unsqueeze(2)
+        states = State(before.values.unsqueeze(2), totals)
+    if states is not None and (before is not None or key.shape[2] > 1):
+        mixed, total = _add_states(mixed, total, query, states, sums, seen)
+    mixed = mixed.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+    if total is not None:
+        total = total.transpose(2, 3).flatten(3, 4).flatten(1, 2)
+    return Mixture(mixed, total), after
+
+
+def _attend_inside(
+    query: GroupedQueries, key: ChunkedKeys, value: ChunkedKeys, sums: Sums, seen: _Documents | None
+) -> tuple[GroupedQueries, GroupedTotals | None]:
+    """Return the sums over the pairs within each chunk."""
+    size = key.shape[3]
+    inside = torch.ones(size, size, dtype=query.dtype, device=query.device).tril()
+    products = _by_group(query, key.mT)
+    products = products * (inside if seen is None else (inside * seen.same)[:, None, :, None])
+    weights = products
+    if sums.log_decay is not None:
+        weights = products * _fade(sums.log_decay, size, size)[:, None, None]
+    total = (weights if sums.decays_weights else products).sum(dim=-1)
+    return _by_group(weights, value), total if sums.has_weights else None
+
+
+def _scan(
+    key: ChunkedKeys,
+    value: ChunkedKeys,
+    sums: Sums,
+    before: State | None,
+    seen: _Documents | None,
+) -> tuple[State, State]:
+    """Return the states before all chunks, along one dimension more, and that behind the last."""
+    plain = key if seen is None else key * seen.stays[:, None, :, :, None]
+    carried = None if seen is None else seen.carries[:, None]
+    faded, factor = plain, carried
+    if sums.log_decay is not None:
+        size = key.shape[3]
+        left = torch.arange(size - 1, -1, -1, device=key.device)
+        faded = plain * torch.exp(sums.log_decay[:, None] * left)[:, None, :, None]
+        whole = torch.exp(sums.log_decay * size)[:, None]
+        factor = whole.expand(1, -1, key.shape[2]) if carried is None else whole * carried
+    values = _accumulate(faded.mT @ value, None if before is None else before.values, factor)
+    if not sums.has_weights:
+        return State(values[0], None), State(values[1], None)
+    added = (faded if sums.decays_weights else plain).sum(dim=3)
+    kept = factor if sums.decays_weights else carried
+    keys = _accumulate(added, None if before is None else before.keys, kept)
+    return State(values[0], keys[0]), State(values[1], keys[1])
+
+
+def _accumulate(
+    added: Float[Tensor, "batch kv_heads chunks *sizes"],
+    before: Float[Tensor, "batch kv_heads *sizes"] | None,
+    factor: Float[Tensor, "_ _ chunks"] | None,
+) -> tuple[Float[Tensor, "batch kv_heads chunks *sizes"], Float[Tensor, "batch kv_heads *sizes"]]:
+    """Return the running sums before each chunk, and that behind the last."""
+    parts = added.unbind(2)
+    now = torch.zeros_like(parts[0]) if before is None else before
+    found: list[Tensor] = []
+    for index, part in enumerate(parts):
+        found.append(now)
+        if factor is not None:
+            now = now * factor[:, :, index].view(*factor.shape[:2], *(1 for _ in part.shape[2:]))
+        now = now + part
+    return torch.stack(found, dim=2), now
+
+
+def _add_states(
+    mixed: GroupedQueries,
+    total: GroupedTotals | None,
+    query: GroupedQueries,
+    states: State,
+    sums: Sums,
+    seen: _Documents | None,
+) -> tuple[GroupedQueries, GroupedTotals | None]:
+    """Add what the states before the chunks hold for their queries."""
+    plain = query if seen is None else query * seen.follows[:, None, :, None, :, None]
+    faded = plain
+    if sums.log_decay is not None:
+        passed = torch.arange(1, query.shape[4] + 1, device=query.device)
+        faded = plain * torch.exp(sums.log_decay[:, None] * passed)[:, None, None, :, None]
+    mixed = mixed + _by_group(faded, states.values)
+    if total is None or states.keys is None:
+        return mixed, total
+    asking = faded if sums.decays_weights else plain
+    return mixed, total + _by_group(asking, states.keys[..., None]).squeeze(-1)
+
+
+def _by_group(
+    query: GroupedQueries, matrix: Float[Tensor, "batch kv_heads chunks _ outer"]
+) -> Float[Tensor, "batch kv_heads chunks group chunk outer"]:
+    """Multiply all rows of a group with the matrix of their KV head."""
+    return (query.flatten(3, 4) @ matrix).unflatten(3, query.shape[3:5])
+
+
+def _fade(
+    log_decay: Float[Tensor, " kv_heads"], queries: int, keys: int
+) -> Float[Tensor, "kv_heads queries keys"]:
+    """Return the decay of every pair; 1 for keys after the query, which are masked."""
+    index = torch.arange(keys, device=log_decay.device)
+    distance = (index[keys - queries :, None] - index).clamp(min=0)
+    return torch.exp(log_decay[:, None, None] * distance)

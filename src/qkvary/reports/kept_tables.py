@@ -1,0 +1,135 @@
+"""Reads the tables of kept reports: ``STUDY/tables/*.csv`` in a folder such as ``studies``."""
+
+import csv
+import io
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from qkvary.literature.claim import ByStudy
+from qkvary.reports.tables import read_csv_field
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.untrusted_files import read_file
+from qkvary.studies.results.kept_figures import KeptFigure
+from qkvary.studies.results.statistics import wilson
+
+LARGEST_TABLE = 2**26
+"""Maximum bytes of a table of a report."""
+STEPS = "steps_to_solve"
+"""The quantity of the table of steps after which a task is solved."""
+DIVERGED = "diverged"
+"""The quantity that is the share of runs that diverged or failed."""
+
+Row = Mapping[str, str]
+
+
+def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
+    """Return the rows of a table of a report.
+
+    Args:
+        path: The file.
+        wanted: Columns that it must have.
+
+    Raises:
+        DamagedError: if it is not such a table.
+    """
+    try:
+        text = read_file(path, limit=LARGEST_TABLE).decode("utf-8")
+        reader = csv.DictReader(io.StringIO(text), strict=True)
+        rows, columns = list(reader), set(reader.fieldnames or ())
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DamagedError(f"expected a table of a report in {path}: {error}") from None
+    if not set(wanted) <= columns or any(None in row or None in row.values() for row in rows):
+        raise DamagedError(f"expected a table of a report in {path}, got other columns")
+    return [{name: read_csv_field(value) for name, value in row.items()} for row in rows]
+
+
+def read_kept(folder: Path, judge: ByStudy) -> KeptFigure | None:
+    """Return the figure for which a judge asks, or None where its tables do not have it.
+
+    Args:
+        folder: The folder with one folder per study.
+        judge: The judge.
+
+    Raises:
+        DamagedError: if a table is not one of a report.
+    """
+    tables = folder / judge.study / "tables"
+    try:
+        if judge.quantity == DIVERGED:
+            return _count_diverged(tables, judge)
+        return _read_figure(tables, judge)
+    except ValueError as error:
+        raise DamagedError(f"expected numbers in the tables of {tables}: {error}") from None
+
+
+def _read_figure(tables: Path, judge: ByStudy) -> KeptFigure | None:
+    for name, beside in _places(judge):
+        path = tables / f"{name}.csv"
+        wanted = {"table": judge.table, "variant": judge.variant, **beside}
+        rows = read_rows(path, ()) if path.is_file() else []
+        found = [row for row in rows if wanted.items() <= row.items()]
+        if found:
+            row, unit = found[0], "_steps" if judge.quantity == STEPS else ""
+            paired = name in ("contrasts", "results")
+            return KeptFigure(
+                value=float(row["value" if name == "figures" else f"difference{unit}"]),
+                low=_number(row, f"low{unit}"),
+                high=_number(row, f"high{unit}"),
+                detectable=_number(row, "detectable"),
+                runs=int(row["pairs" if paired else "runs"]),
+                paired=paired,
+                parameters=_parameters(tables, judge),
+            )
+    return None
+
+
+def _places(judge: ByStudy) -> Sequence[tuple[str, dict[str, str]]]:
+    """Return the files in which a figure may stand, with the columns that identify it there."""
+    if judge.quantity == STEPS:
+        return [("solving", {})]
+    metric = {"metric": judge.quantity} if judge.quantity else {}
+    return [
+        ("contrasts", {"reference": judge.reference, **metric}),
+        ("results", {"baseline": judge.reference, **metric}),
+        ("figures", {"reference": judge.reference, "quantity": judge.quantity}),
+    ]
+
+
+def _count_diverged(tables: Path, judge: ByStudy) -> KeptFigure | None:
+    """Return the share of runs that diverged or failed, with Wilson's interval."""
+    path = tables / "runs.csv"
+    if not path.is_file():
+        return None
+    # A run of two settings has two rows.
+    states = {row["run_key"]: row["state"] for row in read_rows(path, {"state", "run_key"})}
+    ended = [state for state in states.values() if state in ("done", "diverged", "failed")]
+    bad = sum(state != "done" for state in ended)
+    low, high = wilson(bad, len(ended)) or (None, None)
+    return KeptFigure(
+        value=bad / len(ended) if ended else 0.0,
+        low=low,
+        high=high,
+        detectable=None,
+        runs=len(ended),
+        paired=False,
+        parameters=_parameters(tables, judge),
+    )
+
+
+def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
+    """Return the parameters of the networks that are compared."""
+    path = tables / "costs.csv"
+    if not path.is_file():
+        return None
+    rows = read_rows(path, {"variant", "task", "parameters_total"})
+    # A contrast between settings names them behind its variants.
+    labels = {name.partition(" (")[0] for name in (judge.variant, judge.reference)}
+    own = [row for row in rows if row["variant"] in labels] or rows
+    near = [row for row in own if judge.table in row["task"] or row["task"] in judge.table]
+    found = [int(float(row["parameters_total"])) for row in near or own if row["parameters_total"]]
+    return (min(found), max(found)) if found else None
+
+
+def _number(row: Row, column: str) -> float | None:
+    text = row.get(column, "")
+    return float(text) if text else None

@@ -1,0 +1,107 @@
+"""The file system of a folder, and how far its locks reach. Never imports torch."""
+
+import fcntl
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+LockReach = Literal["all machines", "this machine", "unknown"]
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+_SHARED = {"nfs", "nfs4", "lustre", "gpfs", "ceph", "cifs", "smb3", "ocfs2", "gfs2"}
+"""Network file systems whose locks reach all machines, unless an option says otherwise."""
+_LOCAL_OPTIONS = {"nolock", "local_lock=flock", "local_lock=all", "localflock", "nobrl"}
+"""Options of network file systems that keep locks on one machine."""
+_UNKNOWN = {"beegfs", "9p", "virtiofs", "orangefs", "afs"}
+_OTHER_PROCESS = """
+import fcntl, sys
+try:
+    fcntl.flock(open(sys.argv[1], "rb+"), fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(7)
+"""
+_REFUSED = 7
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """A mounted file system."""
+
+    kind: str
+    """Its type, such as ``ext4`` or ``nfs4``."""
+    mount: str
+    """Where it is mounted."""
+    options: frozenset[str]
+    """The options of the mount."""
+
+    @property
+    def lock_reach(self) -> LockReach:
+        """The machines between which a lock in it holds."""
+        if self.kind in _SHARED:
+            return "this machine" if self.options & _LOCAL_OPTIONS else "all machines"
+        if self.kind in _UNKNOWN or (self.kind.startswith("fuse.") and self.kind != "fuse.sshfs"):
+            return "unknown"
+        return "this machine"
+
+    @property
+    def lock_problem(self) -> str | None:
+        """A sentence about locks of a shared folder that do not reach all machines, or None."""
+        if self.kind in _SHARED and self.lock_reach != "all machines":
+            option = ", ".join(sorted(self.options & _LOCAL_OPTIONS))
+            return (
+                f"{self.mount} ({self.kind}) is mounted with {option}: its locks hold on one "
+                "machine only, and two machines can execute the same run; mount it without"
+            )
+        if self.kind == "fuse.sshfs":
+            return f"{self.mount} is mounted through ssh: its locks hold on one machine only"
+        if self.lock_reach == "unknown":
+            return (
+                f"it is not known whether locks of {self.mount} ({self.kind}) hold between "
+                "machines: try two `qkvary study` at once before you rely on them"
+            )
+        return None
+
+
+def find_file_system(path: Path) -> FileSystem | None:
+    """Return the file system of an existing path, or None where the system does not tell."""
+    try:
+        lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
+    except OSError:
+        return None
+    found: FileSystem | None = None
+    resolved = path.resolve()
+    for one in _parse(lines):
+        inside = resolved.is_relative_to(one.mount)
+        # Of two mounts in one place the later hides the earlier.
+        if inside and (found is None or len(one.mount) >= len(found.mount)):
+            found = one
+    return found
+
+
+def _parse(lines: list[str]) -> Iterator[FileSystem]:
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        place, rest = before.split(), after.split()
+        if len(place) < 6 or len(rest) < 2:
+            continue
+        options = {*place[5].split(","), *(rest[2].split(",") if len(rest) > 2 else ())}
+        mount = _ESCAPE.sub(lambda found: chr(int(found[1], 8)), place[4])
+        yield FileSystem(kind=rest[0], mount=mount, options=frozenset(options))
+
+
+def locks_exclude(folder: Path) -> bool:
+    """Return whether a lock on a file in an existing folder keeps another process out."""
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            other = [sys.executable, "-c", _OTHER_PROCESS, file.name]
+            done = subprocess.run(other, check=False, capture_output=True, timeout=60)
+            return done.returncode == _REFUSED
+    except (OSError, subprocess.TimeoutExpired):
+        return False

@@ -1,0 +1,63 @@
+"""Which of four authors wrote a few lines? A bidirectional encoder of bytes, trained in seconds."""
+
+from qkvary.data.checksums import FOUR_AUTHORS_SHA256
+from qkvary.studies.recall import RECALL_VARIANTS
+from qkvary.studies.study import Setting, Study
+from qkvary.studies.texts import text_network
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+
+AUTHORS = ("Dickens", "Doyle", "Gaskell", "Haggard")
+"""Four of 17 authors with three novels at hand, chosen because counts of byte pairs tell their
+novels apart."""
+CONTEXT, STEPS = 128, 240
+
+_LIMITS = (
+    (
+        "Each author has one novel for training, one for validation and one for the test: names "
+        "and scenes of the one novel are learnt with its author, and do not help with the others."
+    ),
+    (
+        "A network of two layers after 240 steps. The likelihood of byte pairs, counted in the "
+        "training novels, is right in 0.56 of the scored windows, that of single bytes in 0.37. "
+        "So this shows what sharing costs at the start, not in a classifier as one would train it."
+    ),
+)
+
+STUDY = Study(
+    name="authors-quick",
+    question="What does sharing cost an encoder that classifies texts?",
+    description=(
+        "Which of four authors (Dickens, Doyle, Gaskell, Haggard) wrote 128 bytes of a novel? The "
+        "novels are split by book, three for each author. Bidirectional attention over bytes, two "
+        "layers of width 32 with four heads, learned positions, a head on the mean of the hidden "
+        "states; 240 steps of 16 windows, every author equally likely; 250 windows of each author "
+        "are scored."
+    ),
+    settings=(
+        Setting(
+            name="authors",
+            task=TextTaskConfig(
+                labels=AUTHORS,
+                data_sha256=FOUR_AUTHORS_SHA256,
+                context=CONTEXT,
+                windows_per_label=250,
+            ),
+            network=text_network(classes=len(AUTHORS), context=CONTEXT),
+            training=TrainingConfig(
+                steps=STEPS,
+                batch_size=16,
+                optimizer=OptimizerConfig(
+                    name="adamw", learning_rate=2e-3, weight_decay=0.01, gradient_clip=1.0
+                ),
+                schedule=ScheduleConfig(name="cosine", warmup_steps=20),
+                evaluate_every=STEPS // 3,
+            ),
+            limits=_LIMITS,
+            note=f"Guessing one of the {len(AUTHORS)} authors scores {1 / len(AUTHORS):g}.",
+        ),
+    ),
+    variants=RECALL_VARIANTS,
+    seeds=(0, 1, 2, 3),
+    contrasts=(("Q-K=V", "GQA-2"), ("Q-K=V", "Q=K-V")),
+)

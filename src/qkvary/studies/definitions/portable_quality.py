@@ -1,0 +1,67 @@
+"""Whether shared keys and values learn as well in the form that other engines compute."""
+
+from qkvary.studies.small_language_models import (
+    describe_scale,
+    novels,
+    small_network,
+    small_training,
+)
+from qkvary.studies.study import Setting, Study
+
+CONTEXT = 128
+STEPS = 800
+HEADS = 16
+ROTATED = "Q-K=V@rotary"
+GROUPED = "GQA-8@rotary"
+LATENT = "Q-K=V@decoupled-16@latent-240@kv-norm"
+ROPE_CHANNELS = (8, 16, 32)
+
+_PLAIN = tuple(f"Q-K=V@decoupled-{size}" for size in ROPE_CHANNELS)
+_NORMED = tuple(f"{label}@kv-norm" for label in _PLAIN)
+_LIMITS = (
+    (
+        "These are small networks at the beginning of their training, as in lm-small: which form "
+        "learns faster there, not which is better in the end."
+    ),
+    (
+        "A head has 16 channels, where those of usual networks have 64 or 128, so that 8 to 32 "
+        "channels of decoupled positions are half to twice a head, as 64 beside 128 are usual."
+    ),
+    (
+        "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
+        "the others, and has up to 280,000 more parameters (latent attention 378,000), because "
+        "positions take projections of their own. Blocks have LayerNorm and GELU as in lm-small; "
+        "what is exported has RMSNorm and SwiGLU."
+    ),
+    describe_scale(networks=9, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
+)
+
+STUDY = Study(
+    name="portable-quality",
+    question="Are shared keys and values as good in the portable form as with rotated keys?",
+    description=(
+        "The networks, text and training of lm-small. Q-K=V with rotary positions and the output "
+        "rotated back, which other engines do not compute, beside the form that they do: keys "
+        "that are not rotated, and decoupled positions of 8, 16 or 32 channels, with and without "
+        "a norm of what key and value share. At the cache of 256 numbers a token and layer: "
+        "latent attention (MLA: 240 channels and 16 of positions) and GQA-8."
+    ),
+    settings=(
+        Setting(
+            name="novels",
+            task=novels(context=CONTEXT),
+            network=small_network(context=CONTEXT, num_heads=HEADS),
+            training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
+            limits=_LIMITS,
+        ),
+    ),
+    variants=(ROTATED, *_PLAIN, *_NORMED, LATENT, GROUPED),
+    baseline=ROTATED,
+    contrasts=(
+        *zip(_NORMED, _PLAIN, strict=True),
+        *((label, GROUPED) for label in _NORMED),
+        (_NORMED[1], LATENT),
+        (LATENT, GROUPED),
+    ),
+    seeds=(0, 1, 2, 3, 4),
+)

@@ -1,0 +1,50 @@
+"""Associative recall in networks that learn it, or do not, in seconds."""
+
+from qkvary.studies.recall import RECALL_VARIANTS, quick_recall, with_cores
+from qkvary.studies.study import CrossSettingContrast, Study
+
+SMALL, LARGE, ONE = "four heads of 8", "four heads of 16", "one head of 64"
+
+_LIMITS = (
+    (
+        "A network learns to recall all at once, and these are stopped after 800 steps: a variant "
+        "that recalls nothing by then is slower, and might recall everything later."
+    ),
+    (
+        "31 keys, 32 values, 4 pairs in 32 tokens and one learning rate for all variants, which "
+        "is one at which QKV learns: recall-mqar has the published sizes and rates."
+    ),
+    (
+        "The state of linear attention does not grow. Its bytes are divided by the 32 tokens of a "
+        "sequence, to stand beside a cache: behind longer texts it is so much smaller."
+    ),
+)
+
+STUDY = Study(
+    name="recall-quick",
+    question="Which sharing learns to recall, and how many bytes of cache does it take?",
+    description=(
+        "Multi-query associative recall (Arora et al. 2023, Zoology), small: 4 pairs of a key and "
+        "a value, and behind them each key once more, to be answered with its value; 32 tokens, a "
+        "vocabulary of 64, two layers, at most 800 steps of 32 sequences, or until 0.99 of the "
+        "validation is right. All sharings of paper 1's tables with four heads of 8 and of 16 "
+        "channels; those of projections with one head of 64 too, which has the bytes of four "
+        "heads of 16. All of them with linear attention too, whose state is a matrix for each "
+        "head, and QKV and Q-K=V with SOFT."
+    ),
+    settings=(
+        quick_recall(SMALL, d_model=32, num_heads=4, learning_rate=5e-3, limits=_LIMITS),
+        quick_recall(LARGE, d_model=64, num_heads=4, learning_rate=3e-3, limits=_LIMITS),
+        quick_recall(ONE, d_model=64, num_heads=1, learning_rate=3e-3, limits=_LIMITS),
+    ),
+    variants=with_cores(RECALL_VARIANTS),
+    seeds=(0, 1, 2),
+    contrasts=(
+        ("Q-K=V", "GQA-2"),
+        ("Q-GQA-2", "MQA"),
+        ("Q-K=V@linear", "QKV@linear"),
+        CrossSettingContrast(
+            variant="Q-K=V", setting=ONE, reference="Q-K=V", reference_setting=LARGE
+        ),
+    ),
+)

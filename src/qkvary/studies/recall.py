@@ -1,0 +1,192 @@
+"""Networks and training of associative recall. Torch-free."""
+
+from collections.abc import Sequence
+
+from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.studies.study import Setting
+from qkvary.tasks.config import RecallTaskConfig
+from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
+
+RECALL_VARIANTS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-2", "MQA", "Q-GQA-2", "Q-MQA")
+"""The sharings of paper 1's tables, of projections and of heads."""
+PROJECTIONS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
+"""Those of projections alone, which are all that one head has."""
+CORES = ("linear", "soft")
+"""Cores without a softmax that are causal: linear attention with 1 + elu, and SOFT."""
+SOLVED = 0.99
+"""Validation accuracy at which a run ends, as in the published code."""
+
+
+def with_cores(labels: Sequence[str], soft: Sequence[str] = ("QKV", "Q-K=V")) -> tuple[str, ...]:
+    """Return labels, the same with linear attention, and some of them with SOFT.
+
+    Args:
+        labels: Labels without a core.
+        soft: Those that SOFT stands beside.
+    """
+    linear, other = CORES
+    return (
+        *labels,
+        *(f"{label}@{linear}" for label in labels),
+        *(f"{label}@{other}" for label in soft),
+    )
+
+
+def recall_network(
+    task: RecallTaskConfig,
+    *,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    dropout: float = 0.0,
+    tied_head: bool = False,
+    init: Initialization = TORCH_INIT,
+) -> LanguageModelConfig:
+    """Return a pre-norm language model of two layers with learned positions.
+
+    Args:
+        task: The task.
+        d_model: Channels.
+        num_heads: Query heads.
+        d_ff: Inner width of the feed-forward networks.
+        dropout: Dropout after the embedding and on attention probabilities.
+        tied_head: Whether the output head is the embedding.
+        init: Initialization of all weights.
+    """
+    return LanguageModelConfig(
+        attention=AttentionConfig(
+            d_model=d_model, num_heads=num_heads, causal=True, dropout=dropout, init=init
+        ),
+        block=BlockConfig(d_ff=d_ff),
+        num_layers=2,
+        vocabulary=task.vocabulary,
+        max_tokens=task.length,
+        tied_head=tied_head,
+        embedding_dropout=dropout,
+        init=init,
+    )
+
+
+def recall_training(
+    *,
+    steps: int,
+    batch_size: int,
+    evaluate_every: int,
+    learning_rate: float,
+    weight_decay: float = 0.0,
+    warmup_steps: int = 0,
+    gradient_clip: float | None = None,
+) -> TrainingConfig:
+    """Return the training with AdamW and a cosine to zero, which ends when the task is solved.
+
+    Args:
+        steps: Steps at most.
+        batch_size: Sequences per step.
+        evaluate_every: Steps between validations.
+        learning_rate: Peak learning rate.
+        weight_decay: Decoupled weight decay.
+        warmup_steps: Steps to the peak.
+        gradient_clip: Largest norm of gradients.
+    """
+    return TrainingConfig(
+        steps=steps,
+        batch_size=batch_size,
+        optimizer=OptimizerConfig(
+            name="adamw",
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            gradient_clip=gradient_clip,
+        ),
+        schedule=ScheduleConfig(name="cosine", warmup_steps=warmup_steps),
+        evaluate_every=evaluate_every,
+        solve_threshold=SOLVED,
+        stop_when_solved=True,
+    )
+
+
+def recall_floor(task: RecallTaskConfig) -> str:
+    """Return a sentence on what solvers score that do not recall."""
+    return f"Always answering with the value of one pair scores {1 / task.pairs:g}."
+
+
+def quick_recall(
+    name: str, *, d_model: int, num_heads: int, learning_rate: float, limits: tuple[str, ...]
+) -> Setting:
+    """Return a small setting that trains in seconds, in a table of its own.
+
+    Args:
+        name: The name of the setting and its table.
+        d_model: Channels.
+        num_heads: Query heads; one head leaves the sharings of projections alone.
+        learning_rate: Peak learning rate.
+        limits: What the setting cannot show.
+    """
+    task = RecallTaskConfig(
+        length=32, pairs=4, vocabulary=64, validation_examples=256, test_examples=1_000
+    )
+    return Setting(
+        name=name,
+        task=task,
+        network=recall_network(task, d_model=d_model, num_heads=num_heads, d_ff=2 * d_model),
+        training=recall_training(
+            steps=800,
+            batch_size=32,
+            evaluate_every=40,
+            learning_rate=learning_rate,
+            warmup_steps=40,
+            gradient_clip=1.0,
+        ),
+        table=name,
+        variants=with_cores(PROJECTIONS) if num_heads == 1 else None,
+        limits=limits,
+        note=recall_floor(task),
+    )
+
+
+def published_recall() -> tuple[Setting, ...]:
+    """Return the published settings: (length, pairs) x widths, with one head and with four.
+
+    Those with one head have the sharings of projections alone, in a table of their own.
+
+    Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
+    attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight
+    decay 0.1 and a cosine that falls after each epoch. Their blocks have no feed-forward network
+    and a second norm instead; ours have one of twice the width.
+    """
+    return tuple(
+        _published_setting(length, pairs, batch_size, width=width, num_heads=heads)
+        for heads in (4, 1)
+        for length, pairs, batch_size in ((64, 4, 512), (128, 8, 512), (256, 16, 256))
+        for width in (64, 128, 256, 512)
+    )
+
+
+def _published_setting(
+    length: int, pairs: int, batch_size: int, *, width: int, num_heads: int
+) -> Setting:
+    task = RecallTaskConfig(length=length, pairs=pairs)
+    per_epoch = task.train_examples // batch_size
+    return Setting(
+        name=f"recall-n{length}-k{pairs}-d{width}-H{num_heads}",
+        task=task,
+        network=recall_network(
+            task,
+            d_model=width,
+            num_heads=num_heads,
+            d_ff=2 * width,
+            dropout=0.1,
+            tied_head=True,
+            init=Initialization(scheme="normal", std=0.02),
+        ),
+        training=recall_training(
+            steps=64 * per_epoch,
+            batch_size=batch_size,
+            evaluate_every=per_epoch,
+            learning_rate=1e-3,
+            weight_decay=0.1,
+        ),
+        note=recall_floor(task),
+        table="one head, as published" if num_heads == 1 else None,
+        variants=with_cores(PROJECTIONS) if num_heads == 1 else None,
+    )

@@ -1,0 +1,334 @@
+"""Verdicts on the claims of the documents, by rule from figures. Never imports torch.
+
+A judge's finding follows from its figure and interval alone:
+
+- a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
+  range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
+- a printed figure *holds* if its recomputation rounds to it or rounded inputs allow it, *holds with
+  a condition* if that takes another convention or a rounding, which is then named, and *does not
+  hold* otherwise;
+- a test *holds* or *does not hold* as its statement is the claim or the opposite.
+
+A claim has the verdict of its findings where they agree; where some hold and others do not, it
+*holds with a condition*, which lists them. A claim of "sometimes" fails only if all of them do.
+Printed figures that follow from each other do not show what was measured: a measured claim that has
+no other judge holds under that condition.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from qkvary.literature.claim import ByComparison, ByFigure, ByStudy, ByTest, Claim, ClaimedRange
+from qkvary.literature.figures import BASELINE, PublishedTable, load_published
+from qkvary.literature.recomputation import Recomputed, format_value, recompute
+from qkvary.literature.rounding import printed_interval
+from qkvary.studies.results.kept_figures import FindKept, KeptFigure, find_packaged
+from qkvary.text.names import count, listed
+from qkvary.text.numbers import MISSING, compact, decimals_of, fixed, interval
+
+ClaimVerdict = Literal[
+    "holds", "holds with a condition", "does not hold", "not distinguished", "not tested here"
+]
+CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
+OWN_FIGURES = "by the document's own figures, which were not measured again here"
+"""The condition of a measured claim that only printed figures judge."""
+RECOMPUTE = "qkvary published"
+"""The command that recomputes a published table."""
+SCRIPTS = {"mlp-basis-transfer": "python studies/mlp-basis-transfer/measure.py"}
+"""The commands of kept experiments that are no studies."""
+_SLACK = 1e-12
+"""The tolerance for floating-point errors where an interval ends at the end of a range."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """What one judge finds."""
+
+    verdict: ClaimVerdict
+    what: str
+    """The name of the figure or statement."""
+    figure: str
+    """The figure with its interval, or the statement, in words."""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    detectable: float | None = None
+    """The smallest difference that would have been seen."""
+    condition: str = ""
+    study: str = ""
+    """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
+    parameters: tuple[int, int] | None = None
+    """The parameters of the smallest and the largest of its networks."""
+    record: str
+    """The page, table or test in which the figure stands."""
+    check: str
+    """The command that finds the figure again."""
+
+    @property
+    def printed(self) -> bool:
+        """Whether it judges printed figures alone."""
+        return self.check.startswith(RECOMPUTE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedClaim:
+    """A claim with its verdict and what led to it."""
+
+    claim: Claim
+    verdict: ClaimVerdict
+    condition: str
+    scale: str
+    """The networks behind the verdict; empty if none were trained for it."""
+    findings: tuple[Finding, ...]
+
+
+def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
+    """Judge a claim.
+
+    Args:
+        claim: The claim.
+        find: Returns the figures of kept studies.
+
+    Raises:
+        KeyError: if a judge names a published figure that does not exist.
+    """
+    findings: list[Finding] = []
+    for judge in claim.judges:
+        match judge:
+            case ByFigure():
+                findings.append(_by_figure(judge))
+            case ByComparison():
+                findings.append(_by_comparison(judge))
+            case ByTest():
+                findings.append(_by_test(judge))
+            case ByStudy():
+                findings.append(_by_study(judge, find(judge)))
+    deciding = _deciding(claim, findings)
+    verdict, condition = _combine(deciding, some=claim.some)
+    own = claim.kind in ("measured", "prediction") and all(one.printed for one in deciding)
+    if own and verdict.startswith("holds"):
+        verdict, condition = "holds with a condition", _join(OWN_FIGURES, condition)
+    return JudgedClaim(
+        claim=claim,
+        verdict=verdict,
+        condition=condition,
+        scale=_scale(claim, verdict, deciding),
+        findings=tuple(findings),
+    )
+
+
+def in_range(low: float, high: float, claimed: ClaimedRange) -> ClaimVerdict:
+    """Return the verdict on a figure that lies between two ends."""
+    if claimed.above - _SLACK <= low and high <= claimed.below + _SLACK:
+        return "holds"
+    if high < claimed.above or claimed.below < low:
+        return "does not hold"
+    return "not distinguished"
+
+
+def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings that count: measurements before printed figures that agree."""
+    tested = [one for one in findings if one.verdict != "not tested here"]
+    if claim.kind not in ("measured", "prediction") or all(one.printed for one in tested):
+        return tested
+    return [one for one in tested if not one.printed or one.verdict == "does not hold"]
+
+
+def _combine(findings: Sequence[Finding], *, some: bool) -> tuple[ClaimVerdict, str]:
+    """Return the verdict of several findings, and its condition.
+
+    Args:
+        findings: The findings.
+        some: Whether one that holds is enough, and all have to fail for the claim to fail.
+    """
+    found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
+    yes = [*found["holds"], *found["holds with a condition"]]
+    no, open_ = found["does not hold"], found["not distinguished"]
+    stated = _join(*dict.fromkeys(one.condition for one in yes))
+    if not findings:
+        return "not tested here", ""
+    if not yes:
+        fails = bool(no) and not (some and open_)
+        return ("does not hold", "") if fails else ("not distinguished", "")
+    if not no and not open_:
+        return ("holds with a condition", stated) if stated else ("holds", "")
+    parts = [f"for {_names(yes)}"]
+    parts += [f"not for {_names(no)}"] if no else []
+    parts += [f"not distinguished for {_names(open_)}"] if open_ else []
+    return "holds with a condition", _join(", ".join(parts), stated)
+
+
+_DECIDED = CLAIM_VERDICTS[:-1]
+
+
+def _names(findings: Sequence[Finding]) -> str:
+    return listed(list(dict.fromkeys(one.what for one in findings)))
+
+
+def _join(*sentences: str) -> str:
+    return "; ".join(sentence for sentence in sentences if sentence)
+
+
+@functools.cache
+def _recomputed(table: str) -> dict[tuple[str, str], Recomputed]:
+    return {(one.figure.row, one.figure.column): one for one in recompute(table)}
+
+
+def _published(judge: ByFigure) -> tuple[PublishedTable, Recomputed]:
+    """Return a printed figure with its table; a KeyError lists the rows and columns."""
+    table = load_published(judge.table)
+    figure = table.figure(judge.row, judge.column)
+    return table, _recomputed(judge.table)[figure.row, figure.column]
+
+
+def _title(table: PublishedTable, judge: ByFigure) -> str:
+    # The column of a table of single figures has no meaning.
+    title = next(one.title for one in table.columns if one.key == judge.column)
+    return judge.row if title == "figure" else f"{judge.row}, {title}"
+
+
+def _by_figure(judge: ByFigure) -> Finding:
+    table, found = _published(judge)
+    verdict, condition = _recomputed_verdict(found)
+    value = found.derivation.value if found.derivation else None
+    number = MISSING if value is None else format_value(value, found.figure)
+    unit = f" ({found.unit})" if found.unit else ""
+    said = f"printed {found.figure.printed}, recomputed {number}{unit}"
+    return Finding(
+        verdict=verdict,
+        what=_title(table, judge),
+        figure=said if found.derivation else f"printed {found.figure.printed}{unit}",
+        value=value if isinstance(value, int | float) else None,
+        condition=condition,
+        record=table.source,
+        check=f"{RECOMPUTE} {judge.table}",
+    )
+
+
+def _recomputed_verdict(found: Recomputed) -> tuple[ClaimVerdict, str]:
+    """Return the verdict on a recomputed figure, and its condition."""
+    match found.verdict:
+        case "equal":
+            return "holds", ""
+        case "wrong":
+            return "does not hold", ""
+        case "measured" | "stated":
+            return "not tested here", ""
+        case "rounding":
+            # Rounded inputs that allow the figure are no condition; a rounding of its own is.
+            allowed = found.derivation is not None and found.derivation.spread is not None
+            condition = "" if allowed else found.why.removesuffix(".")
+        case "other convention":
+            convention = found.alternative.convention if found.alternative else ""
+            condition = f"with {convention}" if convention else found.why.removesuffix(".")
+    return ("holds with a condition" if condition else "holds"), condition
+
+
+def _by_comparison(judge: ByComparison) -> Finding:
+    table, first = _published(judge.first)
+    value, (low, high) = first.figure.value or 0.0, printed_interval(first.figure)
+    what, said = _title(table, judge.first), f"printed {first.figure.printed}"
+    if judge.second is not None:
+        second = _published(judge.second)[1].figure
+        least, most = printed_interval(second)
+        value, low, high = value - (second.value or 0.0), low - most, high - least
+        decimals = decimals_of((high - low) / 2)
+        ends = interval(low, high, decimals)
+        what = f"{what} against {judge.second.row}"
+        said = f"{said} against {second.printed}: {fixed(value, decimals, sign=True)} {ends}"
+    return Finding(
+        verdict=in_range(low, high, judge.claimed),
+        what=what,
+        figure=said,
+        value=value,
+        low=low,
+        high=high,
+        record=table.source,
+        check=f"{RECOMPUTE} {judge.first.table}",
+    )
+
+
+def _by_test(judge: ByTest) -> Finding:
+    holds = judge.shows == "claim"
+    met: ClaimVerdict = "holds with a condition" if judge.condition else "holds"
+    return Finding(
+        verdict=met if holds else "does not hold",
+        what=f"\u201c{judge.says.removesuffix('.')}\u201d",
+        figure=judge.says,
+        condition=judge.condition if holds else "",
+        record=judge.node.partition("::")[0],
+        check=f"pytest {judge.node}",
+    )
+
+
+def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
+    pair = f"{judge.variant} against {judge.reference}" if judge.reference else judge.variant
+    # Differences to the baseline are named by their variant alone.
+    short = judge.variant if judge.reference.partition("@")[0] == BASELINE else pair
+    what = f"{short} ({judge.study}: {judge.table})"
+    record = f"studies/{judge.study}/README.md"
+    check = SCRIPTS.get(judge.study, f"qkvary study {judge.study}")
+    if kept is None:
+        missing = "no figure of that name in the tables"
+        return Finding(
+            verdict="not tested here", what=what, figure=missing, record=record, check=check
+        )
+    verdict: ClaimVerdict = "not tested here"
+    if kept.low is not None and kept.high is not None:
+        verdict = in_range(kept.low, kept.high, judge.claimed)
+    if verdict == "holds" and judge.condition:
+        verdict = "holds with a condition"
+    return Finding(
+        verdict=verdict,
+        what=what,
+        figure=f"{pair}: {_amount(judge, kept, verdict)}",
+        value=kept.value,
+        low=kept.low,
+        high=kept.high,
+        detectable=kept.detectable,
+        condition=judge.condition if verdict.startswith("holds") else "",
+        study=f"{judge.study}: {_runs(kept)}",
+        parameters=kept.parameters,
+        record=record,
+        check=check,
+    )
+
+
+def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
+    """Write a figure with its interval, and what would have been seen where that matters."""
+    unit = f" {judge.unit}" if judge.unit else ""
+    signed = bool(judge.reference)
+    if kept.low is None or kept.high is None:
+        return f"{fixed(kept.value, 3, sign=signed)}{unit}, without an interval"
+    decimals = decimals_of((kept.high - kept.low) / 2)
+    text = f"{fixed(kept.value, decimals, sign=signed)} {interval(kept.low, kept.high, decimals)}"
+    if verdict != "not distinguished":
+        return f"{text}{unit}"
+    if kept.detectable is None:
+        return f"{text}{unit}; no possible difference would have been seen"
+    seen = fixed(kept.detectable, decimals_of(kept.detectable))
+    return f"{text}{unit}; a difference of {seen} would have been seen"
+
+
+def _runs(kept: KeptFigure) -> str:
+    return count(kept.runs, "pair" if kept.paired else "run")
+
+
+def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
+    """Write the sizes of the networks behind a verdict, and their studies."""
+    # What is not distinguished beside a failure is no reason of the verdict.
+    alone = verdict in ("does not hold", "not distinguished")
+    reasons = [one for one in findings if one.verdict == verdict] if alone else findings
+    studies = "; ".join(dict.fromkeys(one.study for one in reasons if one.study))
+    sizes = [size for one in reasons for size in one.parameters or ()]
+    if sizes:
+        small, large = (compact(size, 2).replace(" ", "") for size in (min(sizes), max(sizes)))
+        size = large if small == large else f"{small} to {large}"
+        return f"in networks of {size} parameters ({studies})"
+    if studies:
+        return f"in {studies}"
+    printed = bool(reasons) and all(one.printed for one in reasons)
+    fails = verdict == "does not hold" and claim.kind != "arithmetic"
+    return "by the document's own figures" if printed and fails else ""

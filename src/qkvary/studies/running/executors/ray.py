@@ -1,0 +1,139 @@
+"""Ray: each run is a task of a running cluster, which Ray places and repeats after a crash."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
+from qkvary.studies.running.executors.contract import (
+    ClusterOptions,
+    Ending,
+    Executor,
+    Resources,
+    Task,
+)
+from qkvary.studies.running.executors.execution import (
+    Execution,
+    needed_resources,
+    read_messages,
+)
+from qkvary.studies.running.work_loop import TrainFunction
+from qkvary.studies.running.worker import train_cell
+from qkvary.studies.study import Cell
+from qkvary.text.units import data_size
+
+_PASSED_ON = ("QKVARY_", "OMP_", "MKL_", "HF_")
+"""Prefixes of the environment variables that tasks get from this process."""
+_UNTIL_IT_ENDS = -1
+
+
+class RayExecutor:
+    """Executes tasks on a Ray cluster."""
+
+    runs_per_task = 1
+
+    def __init__(self, options: ClusterOptions, train_run: TrainFunction = train_cell) -> None:
+        """Connect to a running cluster.
+
+        Args:
+            options: Its address, and the GPUs of a run.
+            train_run: Trains one run.
+
+        Raises:
+            UsageError: if Ray is not installed, or no cluster answers.
+        """
+        require("ray")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Optional dependency.
+        import ray  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+        self._ray: Any = ray
+        self._train_run, self._gpu_share = train_run, options.gpu_share
+        self._tasks: dict[Any, Task] = {}
+        self._is_mine = not self._ray.is_initialized()
+        if self._is_mine:
+            self._connect(options.address or os.environ.get("RAY_ADDRESS") or "auto")
+        self._execute = self._ray.remote(Execution.__call__)
+
+    def _connect(self, address: str) -> None:
+        environment = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
+        environment["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
+        try:
+            self._ray.init(
+                address=address,
+                log_to_driver=False,
+                logging_level="ERROR",
+                runtime_env={"env_vars": environment},
+            )
+        except ConnectionError as error:
+            raise UsageError(
+                f"no Ray cluster answers at {address!r}: start one with `ray start --head`, or "
+                "give its --address"
+            ) from error
+        except (ValueError, RuntimeError) as error:
+            raise UsageError(f"cannot connect to the Ray cluster {address!r}: {error}") from error
+
+    def needs(self, cell: Cell) -> Resources:
+        """Return what a run needs of a node."""
+        return needed_resources(cell, self._gpu_share)
+
+    def find_obstacle(self, needs: Resources) -> str | None:
+        """Return why a run cannot be placed on any present node, or None."""
+        wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        for name, least in wanted.items():
+            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
+            if least > most:
+                write = data_size if name == "memory" else "{:g}".format
+                return (
+                    f"runs wait for a node with {name} {write(least)}; those of the cluster have "
+                    f"at most {write(most)}"
+                )
+        return None
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Submit tasks; Ray repeats those whose worker or node dies."""
+        for task in tasks:
+            wanted = task.resources
+            remote = self._execute.options(
+                name=task.job.cells[0].title,
+                num_cpus=wanted.cores,
+                num_gpus=wanted.gpus,
+                memory=wanted.memory_bytes,
+                max_retries=_UNTIL_IT_ENDS,
+            )
+            self._tasks[remote.remote(Execution.of(task, self._train_run))] = task
+
+    def collect(self, seconds: float) -> Sequence[Ending]:
+        """Return the tasks that have ended."""
+        waiting = list(self._tasks)
+        if not waiting:
+            return []
+        ended, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
+        return [self._end(one) for one in ended]
+
+    def _end(self, reference: Any) -> Ending:
+        task = self._tasks.pop(reference)
+        try:
+            return Ending(task=task, messages=read_messages(self._ray.get(reference)))
+        except self._ray.exceptions.RayError as error:
+            said = str(error).strip().splitlines() or [type(error).__name__]
+            return Ending(task=task, error=said[-1])
+
+    def cancel(self) -> None:
+        """Interrupt the tasks that are executed, and drop the others."""
+        for reference in self._tasks:
+            self._ray.cancel(reference)
+
+    def close(self) -> None:
+        """Disconnect from the cluster, unless the caller had connected to it."""
+        if self._is_mine:
+            self._ray.shutdown()
+
+
+def open_executor(options: ClusterOptions, _folder: Path) -> Executor:
+    """Return the executor of a running cluster."""
+    return RayExecutor(options)

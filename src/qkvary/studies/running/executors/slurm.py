@@ -1,0 +1,162 @@
+"""Slurm through submitit: each job of an array executes several runs."""
+
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from qkvary.storage.durable import make_directory, remove_dir
+from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
+from qkvary.studies.running.executors.contract import (
+    ClusterOptions,
+    Ending,
+    Executor,
+    Resources,
+    Task,
+)
+from qkvary.studies.running.executors.execution import (
+    Execution,
+    needed_resources,
+    read_messages,
+)
+from qkvary.studies.running.work_loop import TrainFunction
+from qkvary.studies.running.worker import train_cell
+from qkvary.studies.study import Cell
+
+FOLDER = "slurm"
+"""The folder of submitit's files and logs below the store."""
+POLL_SECONDS = 2.0
+"""Seconds between two looks at the jobs of a queue."""
+_OWN_ONLY = 0o700
+
+
+class _Job:
+    """What a job does, and does again after it was preempted or ran out of time."""
+
+    def __call__(self, execution: Execution) -> list[bytes]:
+        return execution()
+
+    def checkpoint(self, execution: Execution) -> Any:
+        """Return what submitit submits again; the run's own checkpoints hold its state."""
+        # Optional dependency.
+        from submitit.helpers import (  # noqa: PLC0415
+            DelayedSubmission,  # pyright: ignore[reportMissingImports]
+        )
+
+        return DelayedSubmission(self, execution)
+
+
+class SlurmExecutor:
+    """Executes tasks in jobs of Slurm, or in local processes through the same library."""
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        folder: Path,
+        train_run: TrainFunction = train_cell,
+        *,
+        cluster: Literal["slurm", "local"] = "slurm",
+    ) -> None:
+        """Prepare to submit jobs.
+
+        Args:
+            options: Limits and partition.
+            folder: The folder of runs.
+            train_run: Trains one run.
+            cluster: ``local`` for processes of this machine, for tests.
+
+        Raises:
+            UsageError: if submitit is not installed, or this machine has no Slurm.
+        """
+        require("submitit")
+        if cluster == "slurm" and shutil.which("sbatch") is None:
+            raise UsageError(
+                "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
+            )
+        self.runs_per_task = options.runs_per_job
+        # Optional dependency.
+        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
+
+        self._submitit: Any = submitit
+        self._options, self._train_run, self._cluster = options, train_run, cluster
+        self._folder = folder.absolute() / FOLDER
+        self._jobs: dict[str, tuple[Any, Task]] = {}
+        self._failed = False
+
+    def needs(self, cell: Cell) -> Resources:
+        """Return what a run needs of a node."""
+        return needed_resources(cell, self._options.gpu_share)
+
+    def find_obstacle(self, _needs: Resources) -> str | None:
+        """Return None: Slurm refuses what no node of a partition has."""
+        return None
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        """Submit tasks as arrays, one for all tasks with the same needs."""
+        make_directory(self._folder)
+        # It holds pickles, which nobody else may replace.
+        self._folder.chmod(_OWN_ONLY)
+        for needs in dict.fromkeys(task.resources for task in tasks):
+            array = [task for task in tasks if task.resources == needs]
+            executions = [Execution.of(task, self._train_run) for task in array]
+            try:
+                jobs = self._scheduler(needs).map_array(_Job(), executions)
+            except self._submitit.core.utils.FailedJobError as error:
+                last = str(error).strip().splitlines()[-1]
+                raise UsageError(f"Slurm refuses the jobs: {last}") from error
+            self._jobs |= {job.job_id: (job, task) for job, task in zip(jobs, array, strict=True)}
+
+    def _scheduler(self, needs: Resources) -> Any:
+        chosen = self._options
+        scheduler = self._submitit.AutoExecutor(folder=self._folder, cluster=self._cluster)
+        parameters: dict[str, Any] = {
+            "name": "qkvary",
+            "cpus_per_task": needs.cores,
+            "mem_gb": needs.memory_bytes / 2**30,
+            "timeout_min": chosen.minutes,
+            "slurm_array_parallelism": chosen.parallel_jobs,
+        }
+        if needs.gpus:
+            parameters["gpus_per_node"] = max(1, round(needs.gpus))
+        if chosen.partition is not None:
+            parameters["slurm_partition"] = chosen.partition
+        if chosen.slurm:
+            parameters["slurm_additional_parameters"] = dict(chosen.slurm)
+        scheduler.update_parameters(**parameters)
+        return scheduler
+
+    def collect(self, seconds: float) -> Sequence[Ending]:
+        """Return the tasks whose jobs have ended."""
+        ended = [name for name, (job, _) in self._jobs.items() if job.done()]
+        if not ended:
+            # Every look at a job reads the common folder.
+            time.sleep(seconds if self._cluster == "local" else POLL_SECONDS)
+        return [self._end(*self._jobs.pop(name)) for name in ended]
+
+    def _end(self, job: Any, task: Task) -> Ending:
+        try:
+            return Ending(task=task, messages=read_messages(job.result()))
+        except (
+            self._submitit.core.utils.UncompletedJobError,
+            self._submitit.core.utils.FailedJobError,
+        ) as error:
+            self._failed = True
+            last = str(error).strip().splitlines()[-1]
+            return Ending(task=task, error=f"job {job.job_id}: {last}")
+
+    def cancel(self) -> None:
+        """Cancel the jobs."""
+        for job, _ in self._jobs.values():
+            job.cancel(check=False)
+
+    def close(self) -> None:
+        """Remove the files of the jobs, unless one of them failed or is left."""
+        if self._folder.exists() and not self._failed and not self._jobs:
+            remove_dir(self._folder)
+
+
+def open_executor(options: ClusterOptions, folder: Path) -> Executor:
+    """Return the executor of this cluster's queue."""
+    return SlurmExecutor(options, folder)

@@ -1,0 +1,35 @@
+"""The network of studies of labelled texts. Torch-free."""
+
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.networks import BlockConfig, EncoderConfig
+
+BYTES = 257
+"""Distinct bytes and the padding behind short texts."""
+
+
+def text_network(
+    *, classes: int, context: int, d_model: int = 32, num_layers: int = 2, num_heads: int = 4
+) -> EncoderConfig:
+    """Return a pre-norm encoder of bytes with a head on the mean of the last hidden states.
+
+    Embeddings are N(0, 1), as positions are: drawn as a linear layer on one-hot tokens, they would
+    be so small that positions hide them.
+
+    Args:
+        classes: Labels.
+        context: Bytes per window.
+        d_model: Channels.
+        num_layers: Blocks.
+        num_heads: Query heads.
+    """
+    return EncoderConfig(
+        attention=AttentionConfig(d_model=d_model, num_heads=num_heads),
+        block=BlockConfig(d_ff=2 * d_model),
+        num_layers=num_layers,
+        vocabulary=BYTES,
+        max_tokens=context,
+        classes=classes,
+        positions="learned",
+        pooling="mean",
+        init=Initialization(embedding_std=1.0),
+    )

@@ -1,0 +1,132 @@
+"""The common parts of studies that ask why sharing works: one small network in two sizes.
+
+Torch-free.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from qkvary.arch.attention import Initialization
+from qkvary.arch.networks import BlockConfig, Norm, Skips
+from qkvary.studies.small_language_models import (
+    POSITIONS_PER_STEP,
+    novels,
+    small_network,
+    small_training,
+)
+from qkvary.studies.study import CrossSettingContrast, Setting, Study
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """A network, its rows and its training."""
+
+    d_model: int
+    """Channels."""
+    num_layers: int
+    """Blocks."""
+    num_heads: int
+    """Query heads."""
+    context: int
+    """Tokens per row."""
+    steps: int
+    """Steps of 1,024 positions."""
+    learning_rate: float
+    """Peak learning rate."""
+
+
+SIZES: Mapping[str, Size] = {
+    "small": Size(d_model=64, num_layers=3, num_heads=4, context=64, steps=240, learning_rate=4e-3),
+    "large": Size(
+        d_model=256, num_layers=4, num_heads=16, context=128, steps=800, learning_rate=2e-3
+    ),
+}
+"""The protocols of these studies; a run takes ten seconds or some minutes of one thread."""
+
+STD = 0.06
+"""Initial deviation of weights, that of ``small_network``."""
+SEEDS = (0, 1, 2, 3, 4)
+
+
+def why_setting(
+    name: str,
+    size: Size,
+    *,
+    variants: tuple[str, ...] | None = None,
+    skips: Skips = "both",
+    norm: Norm = "layernorm",
+    std: float = STD,
+    learning_rate: float | None = None,
+    weight_decay: float = 0.1,
+) -> Setting:
+    """Return a setting with a table of its own, on the bytes of novels.
+
+    Args:
+        name: Name of the setting and of its table.
+        size: Network, rows and training.
+        variants: Labels of its variants; None for all.
+        skips: The sublayers whose input is added to their output.
+        norm: Kind of normalisation.
+        std: Initial deviation of all weights.
+        learning_rate: Peak learning rate; None for that of the size.
+        weight_decay: Weight decay of all parameters and variants.
+    """
+    plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
+    attention = plain.layers[0]
+    init = Initialization(scheme="normal", std=std)
+    training = small_training(
+        steps=size.steps,
+        context=size.context,
+        learning_rate=size.learning_rate if learning_rate is None else learning_rate,
+    )
+    task = novels(context=size.context)
+    return Setting(
+        name=name,
+        task=replace(task, validation_tokens=8_192),
+        network=replace(
+            plain,
+            attention=replace(attention, init=init),
+            block=BlockConfig(d_ff=4 * size.d_model, norm=norm, skips=skips),
+            num_layers=size.num_layers,
+            init=init,
+        ),
+        training=replace(
+            training, optimizer=replace(training.optimizer, weight_decay=weight_decay)
+        ),
+        table=name,
+        variants=variants,
+    )
+
+
+def with_limits(study: Study, size: Size, *texts: str) -> Study:
+    """Return the study with the limits of its size and those given, in every setting."""
+    bytes_read = size.steps * POSITIONS_PER_STEP
+    limits = (
+        (
+            f"Networks of {size.num_layers} layers of {size.d_model} channels after "
+            f"{bytes_read:,} bytes, with rows of {size.context}: the beginning of a training, "
+            "at one learning rate for all where none is named."
+        ),
+        *texts,
+    )
+    return replace(study, settings=tuple(replace(one, limits=limits) for one in study.settings))
+
+
+def across(variants: tuple[str, ...], setting: str, reference: str) -> list[CrossSettingContrast]:
+    """Return the contrasts of equal variants between two settings."""
+    return [
+        CrossSettingContrast(
+            variant=label, setting=setting, reference=label, reference_setting=reference
+        )
+        for label in variants
+    ]
+
+
+def describe_size(size: Size, *, positions: str = "rotary positions on all channels") -> str:
+    """Return network, text and training in one sentence."""
+    return (
+        f"English novels by the byte, rows of {size.context}; {size.num_layers} layers of "
+        f"{size.d_model} channels and {size.num_heads} heads, {positions}, "
+        f"{size.steps:,} steps of {POSITIONS_PER_STEP:,} bytes at the learning rate "
+        f"{size.learning_rate:g}, AdamW that decays all parameters of all variants alike."
+    )

@@ -1,0 +1,53 @@
+"""What configurations of tasks have in common. Torch-free."""
+
+import hashlib
+from typing import ClassVar, Protocol
+
+
+class Accuracy:
+    """A task whose headline metric is accuracy."""
+
+    __slots__ = ()
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
+    has_test: ClassVar[bool] = True
+
+
+class NextToken:
+    """A task that predicts the next token of a window, whose headline metric is the loss."""
+
+    __slots__ = ()
+    metric: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
+    context: int
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+def check_sizes(task: _Named, *sizes: str) -> None:
+    """Refuse sizes below 1; None is no size.
+
+    Args:
+        task: A configuration.
+        sizes: Names of its fields.
+
+    Raises:
+        ValueError: if one is below 1.
+    """
+    for name in sizes:
+        value: int | None = getattr(task, name)
+        if value is not None and value < 1:
+            raise ValueError(f"task {task.name}: {name} must be at least 1, got {value}")
+
+
+def digest(*parts: object) -> str:
+    """Return the sha256 of values."""
+    return hashlib.sha256("\n".join(str(part) for part in parts).encode()).hexdigest()

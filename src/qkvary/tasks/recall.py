@@ -1,0 +1,136 @@
+"""Recall: answer each queried key with the value that stood behind it before."""
+
+import functools
+from collections.abc import Iterator
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.data.epochs import epoch_batch
+from qkvary.data.recall import NO_ANSWER, RecallSplit, draw_recall
+from qkvary.nn.decoder import Decoder
+from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.config import RecallTaskConfig
+from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, AttentionExample, Batch, Split
+
+EVALUATION_BATCH_TOKENS = 8_192
+"""Tokens per forward call of an evaluation."""
+
+
+class RecallTask(ClassificationTask[RecallTaskConfig]):
+    """Multi-query associative recall by a language model.
+
+    A sequence begins with pairs of a key and a value; behind them every key occurs once more,
+    among zeros, and there the next token is its value. Only these positions are scored. Loss: mean
+    cross entropy. Metric: accuracy.
+
+    Source: Arora et al. 2023 (Zoology), section 4, and its code. The published test sequences are
+    validated on as well; here validation has its own.
+    """
+
+    def build(self, network: Network, seed: int) -> LanguageModel:
+        """Build the language model.
+
+        Raises:
+            ValueError: if the network is not a language model that fits the sequences.
+        """
+        size, length = self.config.vocabulary, self.config.length
+        if (
+            not isinstance(network, LanguageModelConfig)
+            or network.vocabulary != size
+            or network.max_tokens < length
+        ):
+            raise ValueError(
+                f"expected a LanguageModelConfig with a vocabulary of {size:,} and at least "
+                f"{length} max_tokens for task recall, got {network}"
+            )
+        return LanguageModel(network, seed=seed)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
+
+        Raises:
+            ValueError: if a batch is larger than the training split.
+        """
+        order = epoch_batch(self.config.train_examples, batch_size, step=step, seed=seed)
+        tokens, pairs = self._examples("train")
+        chosen = torch.tensor(order[rows])
+        return _make_batch(tokens[chosen], pairs[chosen])
+
+    def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return logits and targets of the queries alone, without the other positions' logits."""
+        is_query = batch.targets != IGNORE_INDEX
+        decoder = cast("Decoder", model)
+        return decoder.head(decoder.features(batch.inputs)[is_query]), batch.targets[is_query]
+
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield all sequences of a split."""
+        size = max(1, EVALUATION_BATCH_TOKENS // self.config.length)
+        parts = (part.split(size) for part in self._examples(split))
+        return (_make_batch(*some) for some in zip(*parts, strict=True))
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the first validation sequence; a query's target is its value."""
+        tokens, pairs = (part[:1] for part in self._examples("validation"))
+        return AttentionExample(
+            maps=attention_maps(model, tokens.long())[0],
+            tokens=tuple(map(str, tokens[0].tolist())),
+            targets=tuple(
+                None if pair == NO_ANSWER else 2 * pair + 1 for pair in pairs[0].tolist()
+            ),
+        )
+
+    def _examples(self, split: RecallSplit) -> tuple[Tensor, Tensor]:
+        config = self.config
+        count = {
+            "train": config.train_examples,
+            "validation": config.validation_examples,
+            "test": config.test_examples,
+        }[split]
+        return _draw(
+            config.data_seed,
+            config.length,
+            config.pairs,
+            config.vocabulary,
+            config.power,
+            split,
+            count,
+        )
+
+
+def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
+    """Return sequences as inputs, with the values of the queried pairs as targets."""
+    inputs, is_query = tokens.long(), pairs != NO_ANSWER
+    values = inputs.gather(-1, torch.where(is_query, 2 * pairs + 1, 0).long())
+    return Batch(inputs, torch.where(is_query, values, IGNORE_INDEX))
+
+
+@functools.lru_cache(maxsize=6)
+def _draw(
+    seed: int,
+    length: int,
+    pairs: int,
+    vocabulary: int,
+    power: float,
+    split: RecallSplit,
+    count: int,
+) -> tuple[Tensor, Tensor]:
+    # Shared by all runs of this process.
+    drawn = draw_recall(
+        seed=seed,
+        length=length,
+        pairs=pairs,
+        vocabulary=vocabulary,
+        power=power,
+        split=split,
+        count=count,
+    )
+    return torch.from_numpy(drawn.tokens), torch.from_numpy(drawn.pairs)
+
+
+def load(config: RecallTaskConfig) -> RecallTask:
+    """Return the task."""
+    return RecallTask(config)

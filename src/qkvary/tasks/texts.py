@@ -1,0 +1,177 @@
+"""Texts: which label does a text have, such as its author?"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from qkvary.arch.networks import EncoderConfig, Network
+from qkvary.data.labelled_texts import LabelledSplit, LabelledText, check_labelled_texts
+from qkvary.data.random_numbers import random_indices
+from qkvary.nn.encoder import Encoder
+from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+
+PADDING = 256
+"""The token behind the end of a text that is shorter than a window."""
+VOCABULARY = 257
+SAMPLES = 10
+"""Windows that a run shows."""
+SHOWN_BYTES = 32
+"""Bytes whose attention a run shows."""
+
+
+class TextTask(ClassificationTask[TextTaskConfig]):
+    """Predict the label of a text from a window of its bytes.
+
+    Loss: mean cross entropy. Metric: accuracy. For training every label is equally likely, and
+    every window of its texts; scored are the same number of windows of each label, spread evenly.
+    """
+
+    def __init__(self, config: TextTaskConfig) -> None:
+        """Read the texts.
+
+        Args:
+            config: Texts and windows.
+
+        Raises:
+            UsageError: if the texts are not on this machine, or have too few labels.
+            DamagedError: if a file is damaged, or the texts are others.
+        """
+        super().__init__(config)
+        texts = check_labelled_texts(config.data, config.labels, config.data_sha256)
+        self.labels, self.texts = texts.labels, texts.splits
+        self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
+
+    def build(self, network: Network, seed: int) -> Encoder:
+        """Build the encoder.
+
+        Raises:
+            ValueError: if the network is not a pooled encoder that fits windows and labels.
+        """
+        context, labels = self.config.context, len(self.labels)
+        if (
+            not isinstance(network, EncoderConfig)
+            or (network.vocabulary, network.classes) != (VOCABULARY, labels)
+            or network.pooling == "none"
+            or network.max_tokens < context
+        ):
+            raise ValueError(
+                f"expected an EncoderConfig with pooling, a vocabulary of {VOCABULARY}, {labels} "
+                f"classes and at least {context} max_tokens for task texts, got {network}"
+            )
+        return Encoder(network, seed=seed)
+
+    def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Return the logits of the labels; padding is masked."""
+        mask = inputs != PADDING
+        return model(inputs, attention_mask=None if bool(mask.all()) else mask)
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return random windows of random labels, drawn with replacement."""
+        labels = random_indices(batch_size, len(self.labels), "labels of texts", seed, step)[rows]
+        places = random_indices(batch_size, 2**62, "windows of texts", seed, step)[rows]
+        windows = [
+            self._train[label].read(place % self._train[label].count)
+            for label, place in zip(labels.tolist(), places.tolist(), strict=True)
+        ]
+        return _make_batch(windows, labels)
+
+    def evaluation_batches(self, split: Split) -> Iterator[Batch]:
+        """Yield the windows of a split, label by label."""
+        windows, labels = self._scored_windows(split)
+        size = self.config.evaluation_batch_size
+        for first in range(0, len(labels), size):
+            yield _make_batch(windows[first : first + size], labels[first : first + size])
+
+    def attention_example(self, model: nn.Module) -> AttentionExample | None:
+        """Return the maps of the beginning of the first validation window."""
+        windows, _ = self._scored_windows("validation")
+        shown = windows[0][:SHOWN_BYTES]
+        return AttentionExample(
+            maps=attention_maps(model, torch.from_numpy(shown)[None])[0],
+            tokens=tuple(_print_token(token) for token in shown.tolist()),
+            targets=(None,) * len(shown),
+        )
+
+    def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
+        """Return windows of the validation split, spread over the labels, with their labels."""
+        windows, labels = self._scored_windows("validation")
+        chosen = np.linspace(0, len(labels) - 1, num=min(SAMPLES, len(labels))).astype(int)
+        batch = _make_batch([windows[one] for one in chosen], labels[chosen])
+        logits = self.logits(model, batch.inputs.to(next(model.parameters()).device))
+        return tuple(
+            Sample(
+                truth=self.labels[truth],
+                answer=self.labels[answer],
+                text=bytes(token for token in window if token != PADDING).decode(errors="replace"),
+            )
+            for window, truth, answer in zip(
+                batch.inputs.tolist(),
+                batch.targets.tolist(),
+                logits.argmax(dim=-1).tolist(),
+                strict=True,
+            )
+        )
+
+    def _scored_windows(
+        self, split: LabelledSplit
+    ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+        """Return windows without overlap, at most as many of each label as are scored."""
+        context, most = self.config.context, self.config.windows_per_label
+        windows: list[NDArray[np.int64]] = []
+        labels: list[int] = []
+        for label, texts in enumerate(self.texts[split]):
+            places = [
+                (text, start)
+                for text in texts
+                for start in range(0, max(1, len(text.data) - context + 1), context)
+            ]
+            count = min(most, len(places))
+            chosen = [places[number * len(places) // count] for number in range(count)]
+            windows += [_cut(text, start, context) for text, start in chosen]
+            labels += [label] * count
+        return windows, np.array(labels)
+
+
+class _Windows:
+    """All windows of the texts of a label."""
+
+    def __init__(self, texts: tuple[LabelledText, ...], context: int) -> None:
+        self._texts, self._context = texts, context
+        self._ends = np.cumsum([max(1, len(text.data) - context + 1) for text in texts])
+
+    @property
+    def count(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, number: int) -> NDArray[np.int64]:
+        """Return a window by its number."""
+        text = int(np.searchsorted(self._ends, number, side="right"))
+        before = int(self._ends[text - 1]) if text else 0
+        return _cut(self._texts[text], number - before, self._context)
+
+
+def _cut(text: LabelledText, start: int, context: int) -> NDArray[np.int64]:
+    found = np.full(context, PADDING, dtype=np.int64)
+    taken = text.data[start : start + context]
+    found[: len(taken)] = taken
+    return found
+
+
+def _make_batch(windows: list[NDArray[np.int64]], labels: NDArray[np.int64]) -> Batch:
+    return Batch(torch.from_numpy(np.stack(windows)), torch.from_numpy(labels))
+
+
+def _print_token(token: int) -> str:
+    if token == PADDING:
+        return "∅"
+    return {10: "↵", 32: "␣"}.get(token, chr(token) if 32 < token < 127 else f"{token:02X}")
+
+
+def load(config: TextTaskConfig) -> TextTask:
+    """Return the task."""
+    return TextTask(config)

@@ -1,0 +1,98 @@
+"""Judges every claim by the tables in this repository, and writes what is kept of that.
+
+    python studies/claims/make.py
+
+It writes the figures that the package carries (``kept_figures.json``), and then the page, the
+README, the JSON document and the table in this folder. With ``--check`` it writes nothing and fails
+where one of them is not what follows.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from qkvary.literature.claim import ByStudy, document_names, load_document
+from qkvary.reports.claims import claims_report
+from qkvary.reports.files import make_files
+from qkvary.reports.kept_tables import read_kept
+from qkvary.storage.durable import make_directory, write_output
+from qkvary.studies.results.claim_verdicts import judge_claim
+from qkvary.studies.results.kept_figures import NAME, KeptFigure, encode_kept
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGED = ROOT / "src" / "qkvary" / "studies" / "results" / NAME
+RECORD = re.compile(r"studies/([a-z0-9-]+)/README\.md")
+"""The page of a study as a verdict names it."""
+LINKS = {
+    "report.md": r"[studies/\1](../\1/README.md)",
+    "report.html": r'<a href="../\1/README.md">studies/\1</a>',
+}
+"""The same as a link from this folder."""
+RUN_AGAIN = """
+## Make it again
+
+    python studies/claims/make.py
+
+It reads the tables of the kept studies (`studies/*/tables`) and the figures and claims in the
+package (`src/qkvary/literature`), and trains nothing. With `--check` it writes nothing and says
+whether this page still follows. `qkvary claims --search WORD` shows the same in the terminal, from
+the figures that the package carries. The commands behind the claims find each figure again:
+`qkvary study NAME` trains a study, which takes minutes to hours, `qkvary published TABLE`
+recomputes a table, and `pytest TEST` runs a test, in a clone.
+"""
+
+
+def kept_figures(studies: Path) -> dict[str, KeptFigure]:
+    """Return the figures for which claims ask, from the tables of a folder."""
+    judges = [
+        judge
+        for name in document_names()
+        for claim in load_document(name).claims
+        for judge in claim.judges
+        if isinstance(judge, ByStudy)
+    ]
+    found = {judge.key: read_kept(studies, judge) for judge in judges}
+    missing = sorted(key for key, figure in found.items() if figure is None)
+    if missing:
+        raise SystemExit(f"no table has {'; '.join(missing)}")
+    return {key: figure for key, figure in found.items() if figure is not None}
+
+
+def page_files(studies: Path) -> Iterator[tuple[Path, bytes]]:
+    """Yield the files of this folder."""
+    documents = [load_document(name) for name in document_names()]
+    find = partial(read_kept, studies)
+    judged = [judge_claim(claim, find) for one in documents for claim in one.claims]
+    report = claims_report(documents, judged, asked=True)
+    names = {"report.md": "README.md", "report.json": "claims.json"}
+    for name, data in make_files(report, ("html", "markdown", "csv", "json")).items():
+        text = data.decode()
+        if name in LINKS:
+            text = RECORD.sub(LINKS[name], text)
+        more = RUN_AGAIN if name == "report.md" else ""
+        yield studies / "claims" / names.get(name, name), (text + more).encode()
+
+
+def main(words: list[str]) -> int:
+    """Write the files, or compare them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, name what differs")
+    check = parser.parse_args(words).check
+    studies = ROOT / "studies"
+    files = {PACKAGED: encode_kept(kept_figures(studies)).encode(), **dict(page_files(studies))}
+    if check:
+        wrong = [path for path, data in files.items() if path.read_bytes() != data]
+        for path in wrong:
+            sys.stdout.write(f"{path.relative_to(ROOT)} does not follow any more\n")
+        return 1 if wrong else 0
+    for path, data in files.items():
+        make_directory(path.parent)
+        write_output(path, data)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

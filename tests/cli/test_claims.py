@@ -1,0 +1,139 @@
+"""Claims on the command line: counted, searched, chosen by verdict, written, checked."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.cli.claims import complete_claim, complete_document
+from qkvary.cli.main import main
+from qkvary.literature.claim import document_names, load_document
+from qkvary.studies.results.claim_verdicts import CLAIM_VERDICTS
+
+STUDIES = Path(__file__).resolve().parents[2] / "studies"
+EVERY = [claim.name for name in document_names() for claim in load_document(name).claims]
+
+
+def printed(capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    assert main(["claims", *options]) == 0
+    return capsys.readouterr().out
+
+
+def found(capsys: pytest.CaptureFixture[str], *options: str) -> list[dict[str, Any]]:
+    return json.loads(printed(capsys, *options, "--json"))["claims"]
+
+
+def test_in_short_the_claims_of_each_document_are_counted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys)
+    assert f"{len(EVERY)} claims: " in text
+    for name in document_names():
+        assert load_document(name).title in text
+    assert "In the order of the document" not in text
+
+
+def test_json_holds_every_claim_with_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = found(capsys)
+    assert [one["name"] for one in claims] == EVERY
+    for one in claims:
+        assert one["verdict"] in CLAIM_VERDICTS
+        assert bool(one["needs"]) == (one["verdict"] == "not tested here")
+        for finding in one["findings"]:
+            assert finding["figure"]
+            assert finding["record"]
+            assert finding["check"].startswith(("qkvary ", "pytest tests/", "python studies/"))
+
+
+@pytest.mark.parametrize("width", ["60", "200"])
+def test_did_they_claim_it_and_is_it_so(
+    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    text = printed(capsys, "--search", "LONGER", "--search", "amplify")
+    assert max(map(len, text.splitlines())) <= int(width)
+    assert "does not hold" in text
+    words = "".join(text.split())
+    phrase = printed(capsys, "--search", "amplify LONGER")
+    assert phrase == text
+    assert "qkvarypublishedthree-projections-text" in words
+    assert "6.8%at128tokens,4.5%at4,096" in words
+
+
+def test_documents_verdicts_and_names_choose(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = found(capsys, "--document", "poster", "--verdict", "does-not-hold")
+    assert {one["verdict"] for one in claims} == {"does not hold"}
+    assert {one["document"] for one in claims} == {"poster"}
+    (one,) = found(capsys, "poster-3")
+    assert one["name"] == "poster-3"
+    assert found(capsys, "--search", "no such word anywhere") == []
+    assert "No claim was found." in printed(capsys, "--search", "no such word anywhere")
+
+
+def test_tables_in_a_folder_judge_instead_of_the_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    packaged = found(capsys, "--document", "key-value")
+    assert found(capsys, "--document", "key-value", "--studies", str(STUDIES)) == packaged
+    tables = tmp_path / "lm-small" / "tables"
+    tables.mkdir(parents=True)
+    text = (STUDIES / "lm-small" / "tables" / "results.csv").read_text("utf-8")
+    lines = text.splitlines()
+    place = lines[0].split(",").index("low")
+    turned = [line.split(",") for line in lines]
+    for row in turned[1:]:
+        row[place : place + 2] = ["-0.9", "-0.8"]
+    (tables / "results.csv").write_text("\n".join(map(",".join, turned)) + "\n", "utf-8")
+    (one,) = found(capsys, "--search", "degrades decoders", "--studies", str(tmp_path))
+    found_now = {finding["record"]: finding["verdict"] for finding in one["findings"]}
+    assert found_now == {
+        "studies/quickstart/README.md": "not tested here",
+        "studies/lm-small/README.md": "does not hold",
+    }
+
+
+def test_the_report_is_written_and_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed(capsys, "--out", str(tmp_path / "page"))
+    page = tmp_path / "page" / "report.html"
+    assert "It would take" in page.read_text("utf-8")
+    assert (tmp_path / "page" / "tables" / "claims.csv").is_file()
+    stored = tmp_path / "page" / "report.json"
+    assert "every verdict follows" in printed(capsys, "--check", str(stored))
+    checked = json.loads(printed(capsys, "--check", str(stored), "--json"))
+    assert (checked["claims"], checked["wrong"]) == (len(EVERY), [])
+    content = json.loads(stored.read_text("utf-8"))
+    content["claims"][5]["verdict"] = "holds" if content["claims"][5]["verdict"] != "holds" else ""
+    stored.write_text(json.dumps(content), "utf-8")
+    assert main(["claims", "--check", str(stored)]) == 3
+    assert f"{content['claims'][5]['name']}: verdict is" in capsys.readouterr().err
+
+
+def test_names_are_completed() -> None:
+    assert list(complete_document(None)) == list(document_names())
+    assert list(complete_claim(None)) == EVERY
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["postr-3"], "did you mean poster-3?"),
+        (["poster-999"], "did you mean poster-"),
+        (["--document", "postr"], "did you mean poster?"),
+        (["--verdict", "true"], "does-not-hold"),
+        (["--studies", "nowhere"], "expected a folder of reports for --studies, got nowhere"),
+        (["--check", "nowhere.json"], "nowhere.json"),
+        (["--out", "claims.csv"], "a file that ends in .json, .html, .md, got claims.csv"),
+        (["--check", "nowhere.json", "--document", "poster"], "expected --check without claims"),
+    ],
+)
+def test_bad_input_is_refused(
+    options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["claims", *options]) == 2
+    shown = capsys.readouterr()
+    assert says in shown.err
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1

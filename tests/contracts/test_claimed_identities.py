@@ -1,0 +1,97 @@
+"""Exact statements of the documents that no other test checks; ``literature/claims`` names them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import ScaleConfig
+from qkvary.nn.attention import Attention
+from qkvary.nn.layout import Layout
+from tests.contracts.variant_cases import (
+    GATE,
+    TOKENS,
+    distance,
+    make_config,
+    random_input,
+    randomize,
+)
+
+HERE = Layout(new_tokens=TOKENS)
+
+
+def make_layer(label: str, *, causal: bool = False, **fields: object) -> Attention:
+    layer = Attention(make_config(label, causal=causal, **fields)).double()
+    randomize(layer, seed=31)
+    return layer
+
+
+def scores_of(layer: Attention, x: Tensor) -> Tensor:
+    """The scores before the softmax."""
+    return layer.core.multiply(layer.scores(x, HERE)[0]).detach()
+
+
+@pytest.mark.parametrize(("label", "times"), [("QKV", 4), ("I-K-V", 2), ("Q=K-V", 4)])
+def test_scores_are_linear_in_the_weights_of_an_identity_query(label: str, times: int) -> None:
+    layer, x = make_layer(label, bias=False), random_input(37)
+    before = scores_of(layer, x)
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            if name.startswith(("q_proj", "k_proj")):
+                weight.mul_(2)
+    assert distance(scores_of(layer, x), times * before) < GATE
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_query_is_absorbed_with_and_without_a_causal_mask(causal: bool) -> None:
+    """Read in the basis W_q, the input is the query: W' = W_q^-1 W for key and value."""
+    layer = make_layer("QKV", causal=causal, bias=False)
+    reduced = make_layer("I-K-V", causal=causal, bias=False, scale=ScaleConfig(identity="none"))
+    weights = layer.state_dict()
+    basis = weights["q_proj.weight"].mT
+    for name in ("k_proj.weight", "v_proj.weight"):
+        weights[name] = torch.linalg.solve(basis, weights[name].mT).mT
+    reduced.load_state_dict({name: one for name, one in weights.items() if "q_proj" not in name})
+    x = random_input(41)
+    assert distance(reduced(x @ basis), layer(x)) < 1e3 * GATE
+
+
+@pytest.mark.parametrize("label", ["Q=K-V", "Q=K=V"])
+def test_scores_of_one_projection_are_positive_semidefinite(label: str) -> None:
+    x = random_input(43)
+    least = torch.linalg.eigvalsh(scores_of(make_layer(label), x)).min()
+    assert float(least) > -GATE * TOKENS
+    assert float(torch.linalg.eigvals(scores_of(make_layer("QKV"), x)).real.min()) < -0.1
+
+
+@pytest.mark.parametrize("label", ["Q=K-V", "Q=K=V"])
+def test_symmetric_scores_make_maps_that_are_not(label: str) -> None:
+    layer, x = make_layer(label), random_input(47)
+    maps = scores_of(layer, x).softmax(dim=-1)
+    assert distance(scores_of(layer, x).mT, scores_of(layer, x)) < GATE
+    assert distance(maps.mT, maps) > 0.01
+
+
+def test_keys_of_one_length_attend_to_themselves_most() -> None:
+    keys = torch.randn(TOKENS, 5, generator=torch.Generator().manual_seed(53)).double()
+    alike = keys / keys.norm(dim=-1, keepdim=True)
+    own = torch.arange(TOKENS)
+    assert torch.equal((alike @ alike.mT).argmax(dim=-1), own)
+    # A longer key in nearly the same direction is preferred to the own one.
+    longer = torch.cat([keys, 1.5 * keys[:1]])
+    assert int((longer @ longer.mT)[0].argmax()) == TOKENS
+
+
+@pytest.mark.parametrize("fades", [True, False])
+def test_a_decay_bounds_the_state_of_linear_attention(fades: bool) -> None:
+    """Of one token again and again: t phi(z) z^T, or 1 + 1/2 + 1/4 + ... times that, below 2."""
+    decay = "@decay-learned" if fades else ""
+    layer = make_layer(f"Q=K=V@linear@unnormalised{decay}", causal=True)
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            if name.startswith("decay"):
+                # The factor 1/2 for every head.
+                weight.zero_()
+        x = random_input(59, batch=1)[:, :1].expand(1, TOKENS, -1)
+        first, *others = (layer(x) - layer.o_proj.bias)[0]
+    for t, output in enumerate(others, start=2):
+        assert distance(output, (2 - 2.0 ** (1 - t) if fades else t) * first) < GATE

@@ -1,0 +1,113 @@
+"""Sequences of associative recall against plain loops, and their distances against formulas."""
+
+import hashlib
+import math
+
+import numpy as np
+import pytest
+
+from qkvary.data.random_numbers import random_words
+from qkvary.data.recall import NO_ANSWER, draw_recall
+
+PINNED = "e05ff9b4b2990844f47825bbc1c0c20f27d48497613837f338abce05814ad194"
+SIZES = {"seed": 3, "length": 21, "pairs": 3, "vocabulary": 17, "power": 0.3, "split": "test"}
+
+
+def test_sequences_never_change() -> None:
+    """Kept records rest on these examples."""
+    drawn = draw_recall(
+        seed=42, length=64, pairs=4, vocabulary=8_192, power=0.01, split="train", count=2_000
+    )
+    content = drawn.tokens.astype("<i8").tobytes() + drawn.pairs.astype("<i8").tobytes()
+    assert hashlib.sha256(content).hexdigest() == PINNED
+
+
+def plain_sequence(words: list[int]) -> tuple[list[int], list[int]]:
+    """One sequence by the code of the paper, in plain loops on the same random words."""
+    length, pairs, vocabulary, power = (
+        SIZES[k] for k in ("length", "pairs", "vocabulary", "power")
+    )
+    keys, values = list(range(1, vocabulary // 2)), list(range(vocabulary // 2, vocabulary))
+    keys = [keys.pop(words.pop(0) % len(keys)) for _ in range(pairs)]
+    values = [values.pop(words.pop(0) % len(values)) for _ in range(pairs)]
+    # The clock of each place; the places ring one after the other.
+    clocks = {
+        place: -math.log(((word >> 11) + 0.5) / 2**53) / (place + 1) ** (power - 1)
+        for place, word in enumerate(words)
+    }
+    assert len(clocks) == (length - 2 * pairs) // 2
+    tokens, queried = [0] * length, [NO_ANSWER] * length
+    for pair, place in zip(range(pairs), sorted(clocks, key=clocks.__getitem__), strict=False):
+        tokens[2 * pair], tokens[2 * pair + 1] = keys[pair], values[pair]
+        tokens[2 * pairs + 2 * place] = keys[pair]
+        queried[2 * pairs + 2 * place] = pair
+    return tokens, queried
+
+
+def test_sequences_are_those_of_plain_loops() -> None:
+    drawn = draw_recall(**SIZES, count=1_029)
+    per_row = 2 * 3 + 7
+    for block, rows in ((0, range(40)), (1, range(1_024, 1_029))):
+        words = random_words(1_024 * per_row, "recall", 3, 21, 3, 17, "0.3", "test", block)
+        for row in rows:
+            start = (row % 1_024) * per_row
+            tokens, queried = plain_sequence([int(w) for w in words[start : start + per_row]])
+            assert drawn.tokens[row].tolist() == tokens
+            assert drawn.pairs[row].tolist() == queried
+
+
+@pytest.mark.parametrize("power", [0.01, 1.0])
+def test_distances_are_those_of_draws_without_replacement(power: float) -> None:
+    """Exact shares of the places of the first and the second pair, from the weights alone."""
+    count, places = 20_000, 12
+    drawn = draw_recall(
+        seed=1, length=28, pairs=2, vocabulary=12, power=power, split="train", count=count
+    )
+    weights = np.arange(1, places + 1) ** (power - 1.0)
+    first = weights / weights.sum()
+    second = sum(
+        first[taken] * np.where(np.arange(places) == taken, 0, first) / (1 - first[taken])
+        for taken in range(places)
+    )
+    for pair, expected in ((0, first), (1, second)):
+        where = (drawn.pairs[:, 4:] == pair).argmax(axis=1)
+        assert (where % 2 == 0).all()
+        found = np.bincount(where // 2, minlength=places) / count
+        assert (abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / count)).all()
+
+
+def test_keys_and_values_are_distinct_uniform_and_apart() -> None:
+    drawn = draw_recall(
+        seed=5, length=12, pairs=3, vocabulary=11, power=0.01, split="train", count=20_000
+    )
+    keys, values = drawn.tokens[:, 0:6:2], drawn.tokens[:, 1:6:2]
+    for numbers, low, high in ((keys, 1, 4), (values, 5, 10)):
+        assert (numbers.min(), numbers.max()) == (low, high)
+        assert all(len(set(row)) == 3 for row in numbers.tolist())
+        # Every ordered choice is equally likely.
+        codes = ((numbers - low) * [1, 6, 36]).sum(axis=1)
+        counts = np.unique(codes, return_counts=True)[1]
+        assert len(counts) == math.perm(high - low + 1, 3)
+        mean = 20_000 / len(counts)
+        assert abs(counts - mean).max() < 5 * math.sqrt(mean)
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 4}, {"split": "train"}, {"length": 22}, {"power": 0.31}]
+)
+def test_another_seed_split_length_or_power_gives_others(change: dict[str, object]) -> None:
+    ours, others = (draw_recall(**some, count=200) for some in (SIZES, SIZES | change))
+    assert (ours.tokens[:, :6] == others.tokens[:, :6]).mean() < 0.3
+
+
+def test_a_larger_split_begins_with_the_smaller() -> None:
+    large, small = draw_recall(**SIZES, count=1_301), draw_recall(**SIZES, count=37)
+    assert (large.tokens[:37] == small.tokens).all()
+    assert (large.pairs[:37] == small.pairs).all()
+
+
+def test_errors_say_what_was_expected() -> None:
+    with pytest.raises(ValueError, match="4 tokens of the length for each pair and a vocabulary"):
+        draw_recall(**SIZES | {"length": 11}, count=3)
+    with pytest.raises(ValueError, match="expected a split, got 'dev'; choices: train, val"):
+        draw_recall(**SIZES | {"split": "dev"}, count=3)

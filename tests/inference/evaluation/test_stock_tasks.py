@@ -1,0 +1,103 @@
+"""Tasks as lm-eval loads them; task files of a test stand in for its own, which need a network."""
+
+import functools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from lm_eval.tasks import TaskManager
+
+from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.inference.evaluation import stock_tasks
+from qkvary.inference.evaluation.stock_tasks import evaluate_stock_tasks, find_stock_tasks
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import randomize
+from tests.inference.evaluation.networks import byte_network
+from tests.inference.evaluation.stock_task_files import ROWS, TASKS, write_stock_tasks
+
+CONTEXT = 96
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    network = byte_network("Q-K=V@rotary", max_tokens=CONTEXT)
+    randomize(network, seed=2)
+    return network.eval()
+
+
+def continue_greedily(model: LanguageModel, prompt: bytes, steps: int) -> bytes:
+    tokens = list(prompt)
+    for _ in range(steps):
+        tokens.append(int(model(torch.tensor(tokens)[None])[0, -1].argmax()))
+    return bytes(tokens[len(prompt) :])
+
+
+@pytest.fixture(autouse=True)
+def folder(model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of tasks that stands for those of lm-eval."""
+    rows = []
+    for number, row in enumerate(ROWS):
+        # The right answer to all questions but the last.
+        written = continue_greedily(model, f"Q: {row['question']}".encode(), 7)
+        text = written.decode("utf-8", "replace").partition("@")[0]
+        rows.append({**row, "written": text if number < 2 else "something else"})
+    write_stock_tasks(tmp_path, rows)
+    manager = functools.partial(TaskManager, include_path=str(tmp_path), include_defaults=False)
+    monkeypatch.setattr(stock_tasks, "TaskManager", manager)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+
+
+def score(model: LanguageModel, prompt: bytes, answer: bytes) -> float:
+    row = torch.tensor(list(prompt + answer))
+    logits = model(row[None, :-1])[0].log_softmax(dim=-1)
+    places = range(len(prompt) - 1, len(row) - 1)
+    return sum(logits[at, row[at + 1]].item() for at in places)
+
+
+def test_metrics_are_those_of_the_network(model: LanguageModel) -> None:
+    manager = find_stock_tasks(list(TASKS))
+    found = evaluate_stock_tasks(model, ByteTokenizer(), list(TASKS), manager, batch_size=2)
+    assert set(found) == set(TASKS)
+    assert {one.documents for one in found.values()} == {3}
+    assert {one.fewshot for one in found.values()} == {0}
+    hits = []
+    for row in ROWS:
+        scores = [
+            score(model, f"Q: {row['question']} A:".encode(), f" {choice}".encode())
+            for choice in row["choices"]
+        ]
+        hits.append(float(max(range(len(scores)), key=scores.__getitem__) == row["right"]))
+    value, error = found["choosing"].metrics["acc"]
+    mean = sum(hits) / 3
+    assert value == pytest.approx(mean)
+    assert error == pytest.approx(math.sqrt(mean * (1 - mean) / 2))
+    texts = [row["question"].encode() for row in ROWS]
+    total = sum(score(model, b"\0", text) for text in texts)
+    expected = math.exp(-total / sum(map(len, texts)))
+    assert found["reading"].metrics["byte_perplexity"][0] == pytest.approx(expected, rel=1e-5)
+    assert found["writing"].metrics["exact_match"][0] == pytest.approx(2 / 3)
+
+
+def test_an_unknown_task_suggests_the_nearest() -> None:
+    with pytest.raises(UsageError, match="expected a task, got 'choosings'; did you mean choosing"):
+        find_stock_tasks(["reading", "choosings"])
+    with pytest.raises(UsageError, match="got 'xyz'; `lm-eval ls tasks` lists all"):
+        find_stock_tasks(["xyz"])
+
+
+def test_what_cannot_be_evaluated_is_one_sentence(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").unlink()
+    manager = find_stock_tasks(["choosing"])
+    with pytest.raises(UsageError, match="lm-eval cannot evaluate choosing: ") as caught:
+        evaluate_stock_tasks(model, ByteTokenizer(), ["choosing"], manager)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(UsageError, match="a tokenizer for any text"):
+        evaluate_stock_tasks(model, CharacterTokenizer("abc"), ["choosing"], manager)
+
+
+def test_answers_need_room_beside_the_prompt(model: LanguageModel) -> None:
+    small = byte_network("QKV@rotary", max_tokens=7).eval()
+    with pytest.raises(UsageError, match="answers of less than 7 tokens"):
+        evaluate_stock_tasks(small, ByteTokenizer(), ["writing"], find_stock_tasks(["writing"]))

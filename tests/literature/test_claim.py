@@ -1,0 +1,138 @@
+"""The claims of the documents: the files are valid, and what they name exists."""
+
+import ast
+import functools
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.literature.claim import (
+    ByComparison,
+    ByFigure,
+    ByStudy,
+    ByTest,
+    decode_document,
+    document_names,
+    load_document,
+)
+from qkvary.literature.figures import load_published
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = [claim for name in document_names() for claim in load_document(name).claims]
+WHOLE = {
+    "key-value": ("abstract", "conclusion"),
+    "query-identity": ("abstract", "conclusion"),
+    "three-projections": ("abstract", "section 4"),
+    "poster": ("finding", "conclusion 1", "conclusion 2", "conclusion 3", "limitations"),
+    "overview-article": ("introduction", "conclusion", "outlook"),
+}
+"""The places of each document whose sentences are all there."""
+
+
+@functools.cache
+def functions_of(path: str) -> set[str]:
+    """The functions of a test file, without running it."""
+    tree = ast.parse((ROOT / path).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+
+
+def test_there_are_claims_of_five_documents() -> None:
+    assert set(document_names()) == set(WHOLE)
+    assert len(CLAIMS) >= 120
+    for name, places in WHOLE.items():
+        found = [claim.place for claim in load_document(name).claims]
+        assert all(any(place in one for one in found) for place in places), name
+
+
+@pytest.mark.parametrize("name", document_names())
+def test_every_claim_is_a_sentence_with_a_judge_or_a_need(name: str) -> None:
+    document = load_document(name)
+    assert document.title
+    assert document.source
+    assert [claim.name for claim in document.claims] == [
+        f"{name}-{number}" for number in range(1, len(document.claims) + 1)
+    ]
+    for claim in document.claims:
+        assert claim.document == name
+        assert claim.place
+        assert re.fullmatch(r"[A-Z0-9(].*\.", claim.text), claim.name
+        assert claim.note == "" or claim.note.endswith("."), claim.name
+        assert bool(claim.judges) != bool(claim.needs), claim.name
+        assert not claim.needs.endswith("."), claim.name
+    assert max(Counter(claim.text for claim in document.claims).values()) == 1
+
+
+@pytest.mark.parametrize("name", document_names())
+def test_what_a_judge_names_exists(name: str) -> None:
+    for judge in (judge for claim in load_document(name).claims for judge in claim.judges):
+        match judge:
+            case ByFigure():
+                load_published(judge.table).figure(judge.row, judge.column)
+            case ByComparison():
+                for one in (judge.first, judge.second):
+                    if one is not None:
+                        found = load_published(one.table).figure(one.row, one.column)
+                        assert found.value is not None
+            case ByTest():
+                path, _, test = judge.node.partition("::")
+                assert test in functions_of(path), judge.node
+                assert judge.says.endswith(".")
+                assert judge.shows in ("claim", "opposite")
+                assert judge.shows == "claim" or not judge.condition
+            case ByStudy():
+                assert (ROOT / "studies" / judge.study / "README.md").is_file()
+                assert judge.unit
+
+
+def document(**entry: Any) -> dict[str, Any]:
+    claim = {"number": 1, "place": "abstract", "claim": "So it is.", "kind": "measured", **entry}
+    return {
+        "schema_version": 1,
+        "document": "made-up",
+        "title": "A title",
+        "source": "A source",
+        "claims": [claim],
+    }
+
+
+def test_a_document_is_read() -> None:
+    judges = [
+        {"figure": ["poster-text", "steps at 1.2B"]},
+        {"compare": [["poster-300m", "MQA", "perplexity"]], "below": 6},
+        {"test": "tests/a.py::test_b", "says": "It is so.", "shows": "opposite"},
+        {"study": "s", "table": "t", "variant": "v", "reference": "r", "above": 0, "unit": "nats"},
+    ]
+    (claim,) = decode_document(document(judges=judges), "made-up").claims
+    figure, comparison, test, study = claim.judges
+    assert figure == ByFigure(table="poster-text", row="steps at 1.2B", column="value")
+    assert isinstance(comparison, ByComparison)
+    assert (comparison.second, comparison.claimed.below) == (None, 6.0)
+    assert isinstance(test, ByTest)
+    assert test.shows == "opposite"
+    assert isinstance(study, ByStudy)
+    assert study.key == "s | t | v | r | "
+    assert claim.name == "made-up-1"
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"kind": "opinion"}, "claim made-up-1: expected a kind out of .*, got 'opinion'"),
+        ({"judges": [{"belief": 1}]}, r"expected a judge with figure, .*, got \['belief'\]"),
+        ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),
+        ({"judges": [{"compare": [["a", "b"]], "above": 2, "below": 1}]}, "expected a range"),
+    ],
+)
+def test_a_damaged_claim_is_refused(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        decode_document(document(**entry), "made-up")
+
+
+def test_another_document_is_refused() -> None:
+    with pytest.raises(ValueError, match="expected schema_version 1 and its own name, got 1 and"):
+        decode_document(document(), "other")
+    with pytest.raises(ValueError, match="got 'postr'; did you mean poster"):
+        load_document("postr")

@@ -1,0 +1,124 @@
+"""The studies of recall and of texts have the sizes that their descriptions and sources have."""
+
+from pathlib import Path
+
+import pytest
+
+from qkvary.arch.labels import canonical_label
+from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
+from qkvary.cli.main import main
+from qkvary.data.labelled_texts import load_labelled_texts
+from qkvary.studies.catalog import load_study
+from qkvary.studies.recall import PROJECTIONS, with_cores
+from qkvary.studies.results.chance import guess_score
+from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
+
+PUBLISHED = {(64, 4): 512, (128, 8): 512, (256, 16): 256}
+"""Length and pairs, and sequences per step: code of Arora et al. 2023, figure 2."""
+
+
+def test_published_grid() -> None:
+    study = load_study("recall-mqar")
+    # Logarithmically spaced from 1e-4 to 1e-2.
+    assert study.learning_rates == tuple(float(f"{10 ** (-4 + 2 * i / 3):.3g}") for i in range(4))
+    sizes: list[tuple[int, int, int, int]] = []
+    for setting in study.settings:
+        task, network, training = setting.task, setting.network, setting.training
+        assert isinstance(task, RecallTaskConfig)
+        assert isinstance(network, LanguageModelConfig)
+        assert (task.vocabulary, task.power, task.train_examples) == (8_192, 0.01, 100_000)
+        assert training.batch_size == PUBLISHED[task.length, task.pairs]
+        assert training.steps == 64 * training.evaluate_every
+        assert training.evaluate_every == 100_000 // training.batch_size
+        assert (training.optimizer.weight_decay, training.optimizer.gradient_clip) == (0.1, None)
+        assert (training.schedule.name, training.schedule.warmup_steps) == ("cosine", 0)
+        assert (training.solve_threshold, training.stop_when_solved) == (0.99, True)
+        (layer,) = set(network.layers)
+        assert (network.num_layers, network.positions, network.tied_head) == (2, "learned", True)
+        assert (layer.dropout, network.embedding_dropout, network.block.dropout) == (0.1, 0.1, 0)
+        assert layer.init.std == network.init.std == 0.02
+        one = layer.num_heads == 1
+        of_one = tuple(map(canonical_label, with_cores(PROJECTIONS)))
+        assert set(study.variants_of(setting)) == set(of_one if one else study.labels)
+        assert (setting.table is not None) == one
+        sizes.append((task.length, task.pairs, network.d_model, layer.num_heads))
+    assert len(set(sizes)) == len(sizes) == 3 * 4 * 2
+    assert len(study.cells()) == 3 * 4 * (2 * 8 + 2 + 2 * 4 + 2) * 4 * 3
+
+
+def test_a_guess_among_the_values_of_a_sequence_is_the_floor() -> None:
+    for name, expected in (("recall-quick", 0.25), ("authors-quick", 0.25)):
+        for setting in load_study(name).settings:
+            assert guess_score(setting) == expected
+            assert f"scores {expected:g}." in setting.note
+
+
+def test_one_head_of_64_has_the_cache_of_four_of_16() -> None:
+    small, large, one = load_study("recall-quick").settings
+    for setting, heads, head_dim in ((small, 4, 8), (large, 4, 16), (one, 1, 64)):
+        assert isinstance(setting.network, LanguageModelConfig)
+        (layer,) = set(setting.network.layers)
+        assert (layer.num_heads, layer.d_model // layer.num_heads) == (heads, head_dim)
+        assert setting.name == f"{'four heads' if heads == 4 else 'one head'} of {head_dim}"
+    assert large.task == one.task == small.task
+
+
+def test_the_encoder_of_texts_is_bidirectional_and_pools() -> None:
+    (setting,) = load_study("authors-quick").settings
+    task, network = setting.task, setting.network
+    assert isinstance(task, TextTaskConfig)
+    assert isinstance(network, EncoderConfig)
+    assert not any(layer.causal for layer in network.layers)
+    assert network.pooling == "mean"
+    assert task.labels is not None
+    assert network.classes == len(task.labels) == 4
+
+
+MAILS = """
+import qkvary as qk
+from qkvary.data.labelled_texts import load_labelled_texts
+from qkvary.studies.texts import text_network
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.training.config import OptimizerConfig, TrainingConfig
+
+SHA256 = {sha256}
+setting = qk.Setting(
+    name="mails",
+    task=TextTaskConfig(data={folder!r}, data_sha256=SHA256, context=16),
+    network=text_network(classes=2, context=16, d_model=8),
+    training=TrainingConfig(
+        steps=2, batch_size=2, optimizer=OptimizerConfig(learning_rate=1e-3), evaluate_every=2
+    ),
+)
+STUDY = qk.Study(
+    name="mails", question="?", description="", settings=(setting,), variants=("QKV",), seeds=(0,)
+)
+"""
+
+
+def test_a_folder_of_ones_own_is_planned_or_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, study, out = tmp_path / "mails", tmp_path / "mine.py", tmp_path / "runs"
+    for label in ("spam", "ham"):
+        (folder / label).mkdir(parents=True)
+        for number in range(3):
+            (folder / label / f"{number}.txt").write_text(f"{label} {number}")
+    command = ["study", str(study), "--workers", "1", "--out", str(out)]
+    loaded = f"load_labelled_texts({str(folder)!r}).fingerprint"
+    sha256 = load_labelled_texts(str(folder)).fingerprint
+    study.write_text(MAILS.format(folder=str(folder), sha256=loaded))
+    assert main([*command, "--dry-run"]) == 0
+    assert "1 run, 0 done, 0 running, 1 open" in capsys.readouterr().out
+    (folder / "spam" / "1.txt").write_bytes(b"\xff")
+    load_labelled_texts.cache_clear()
+    assert main(command) == 2
+    assert f"expected UTF-8 text in {folder}/spam/1.txt" in capsys.readouterr().err
+    study.write_text(MAILS.format(folder=str(folder), sha256=repr(sha256)))
+    assert main([*command[:-1], str(tmp_path / "others")]) == 3
+    error = capsys.readouterr().err
+    assert f"expected UTF-8 text in {folder}/spam/1.txt" in error
+    assert error.count("\n") == 1
+    (folder / "spam" / "1.txt").write_text("another text")
+    assert main([*command[:-1], str(tmp_path / "others")]) == 3
+    assert f"expected the texts of {folder} with sha256 {sha256}" in capsys.readouterr().err

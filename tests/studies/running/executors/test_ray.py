@@ -1,0 +1,139 @@
+"""A Ray cluster of two nodes on loopback; it takes half a minute to start."""
+
+import dataclasses
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.studies.running.executors.contract import ClusterOptions
+from qkvary.studies.running.ledger import RunSummary
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.work_loop import MAX_CRASHES
+from qkvary.studies.study import Study
+from tests.studies import toy_worker
+from tests.studies.running.executors.loopback import NODE
+from tests.studies.toy_study import ends, leftovers, run_toy, starts, table, toy_study
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def run(cluster: Any, tmp_path: Path) -> Callable[[Study], RunSummary]:
+    from qkvary.studies.running.executors.ray import RayExecutor
+
+    def run_there(study: Study) -> RunSummary:
+        executor = RayExecutor(ClusterOptions(address=cluster.address), toy_worker.train_cell)
+        options = RunnerOptions(executor=executor, quiet=True)
+        return run_study(study, Store(tmp_path / "runs"), options)
+
+    return run_there
+
+
+def after(root: Path, begun: int, act: Callable[[], None]) -> threading.Thread:
+    """Act, from a thread, once so many runs have been started."""
+
+    def wait() -> None:
+        deadline = time.monotonic() + 120
+        while len(starts(root)) < begun and time.monotonic() < deadline:
+            time.sleep(0.02)
+        act()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+def check_equal(study: Study, root: Path, other: Path) -> None:
+    """Check that every run was made once, and as on this machine."""
+    other.mkdir()
+    run_toy(study, other)
+    assert table(study, root) == table(study, other)
+    assert set(ends(root).values()) == {1}
+    assert leftovers(root) == []
+
+
+def test_a_study_that_loses_a_node_equals_one_on_this_machine(
+    cluster: Any, run: Callable[[Study], RunSummary], tmp_path: Path
+) -> None:
+    study = toy_study(range(10))
+    lost = cluster.add_node(**NODE)
+    killer = after(tmp_path, 8, lambda: cluster.remove_node(lost, allow_graceful=False))
+    summary = run(study)
+    killer.join()
+    assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (20, 0, 0, 0)
+    check_equal(study, tmp_path, tmp_path / "local")
+
+
+def test_real_trainings_have_the_same_digests(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qkvary.studies.running.executors.ray import RayExecutor
+
+    study, digests = toy_study([7], steps=20), list[set[str]]()
+    monkeypatch.setenv("TOY_STEP_SECONDS", "0")
+    for executor in (RayExecutor(ClusterOptions(address=cluster.address)), None):
+        store = Store(tmp_path / str(executor is None))
+        assert run_study(study, store, RunnerOptions(executor=executor, quiet=True)).done == 2
+        records = [store.record(cell.run_key) for cell in study.cells()]
+        digests.append({record.state_sha256 for record in records if record})
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 2
+
+
+def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
+    run: Callable[[Study], RunSummary], tmp_path: Path
+) -> None:
+    study = toy_study(range(3), steps=60)
+    killer = after(tmp_path, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    summary = run(study)
+    killer.join()
+    assert (summary.exit_code, summary.done) == (130, 0)
+    store = Store(tmp_path / "runs")
+    begun = [store.directory(key) for key in starts(tmp_path)]
+    assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
+    assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
+    assert run_toy(study, tmp_path).executed == 6
+    check_equal(study, tmp_path, tmp_path / "local")
+    resumed = [e for key in starts(tmp_path) for e in store.curve(key) if e["event"] == "resumed"]
+    assert len(resumed) == 2
+
+
+def test_a_run_that_crashes_its_processes_counts_as_failed(
+    run: Callable[[Study], RunSummary], tmp_path: Path
+) -> None:
+    study = dataclasses.replace(toy_study([0, toy_worker.CRASHES]), variants=("QKV",))
+    summary = run(study)
+    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
+    (crashed,) = [cell.run_key for cell in study.cells() if cell.seed == toy_worker.CRASHES]
+    assert starts(tmp_path)[crashed] == MAX_CRASHES + 1
+    record = Store(tmp_path / "runs").record(crashed)
+    assert record
+    assert record.message.startswith(f"this run crashed {MAX_CRASHES + 1} workers, the last was ")
+
+
+def test_a_node_that_does_not_see_the_folder_says_so(
+    run: Callable[[Study], RunSummary], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qkvary.studies.running.executors import supervision
+
+    monkeypatch.setattr(supervision, "atomic_write_file", lambda _path, _data: None)
+    summary = run(toy_study([0]))
+    assert summary.exit_code == 2
+    assert (
+        "is not the folder of this study: expected a folder that all nodes see" in summary.message
+    )
+
+
+def test_a_cluster_that_does_not_answer_is_named() -> None:
+    from qkvary.storage.errors import UsageError
+    from qkvary.studies.running.executors.ray import RayExecutor
+
+    with pytest.raises(UsageError, match="Ray cluster 'nowhere'"):
+        RayExecutor(ClusterOptions(address="nowhere"))

@@ -1,0 +1,96 @@
+"""The recall task: what is asked and scored, and what solvers score that are known beforehand."""
+
+from typing import get_args
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkvary.tasks.config import RecallTaskConfig
+from qkvary.tasks.contract import IGNORE_INDEX, Split
+from qkvary.tasks.recall import RecallTask
+from tests.tasks.tiny_networks import tiny_network
+
+SPLITS: tuple[Split, ...] = get_args(Split)
+VOCABULARY, PAIRS, LENGTH = 40, 5, 26
+
+
+def make(**changes: int) -> RecallTask:
+    sizes = {"train_examples": 23, "validation_examples": 17, "test_examples": 500}
+    return RecallTask(
+        RecallTaskConfig(length=LENGTH, pairs=PAIRS, vocabulary=VOCABULARY, **sizes | changes)
+    )
+
+
+class Solver(nn.Module):
+    """Answers every token with one that it finds in the sequence by a plain loop."""
+
+    def __init__(self, *, pair: int | None = None) -> None:
+        super().__init__()
+        self.placed = nn.Parameter(torch.zeros(1))
+        self.pair = pair
+
+    def features(self, tokens: Tensor) -> Tensor:
+        answers = torch.tensor([self._answers(row) for row in tokens.tolist()])
+        return 100.0 * nn.functional.one_hot(answers, VOCABULARY)
+
+    def head(self, features: Tensor) -> Tensor:
+        return features
+
+    def _answers(self, row: list[int]) -> list[int]:
+        if self.pair is not None:
+            return [row[2 * self.pair + 1]] * len(row)
+        values = {row[2 * pair]: row[2 * pair + 1] for pair in range(PAIRS)}
+        return [values.get(token, 0) for token in row]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_an_oracle_scores_one(split: Split) -> None:
+    scores = make().evaluate(Solver(), split)
+    assert scores == {"loss": pytest.approx(0.0, abs=1e-9), "accuracy": 1.0}
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("pair", [0, 3])
+def test_always_the_value_of_one_pair_scores_one_over_the_pairs(split: Split, pair: int) -> None:
+    """Exactly, because every pair is queried once."""
+    assert make().evaluate(Solver(pair=pair), split)["accuracy"] == 1 / PAIRS
+
+
+def test_every_key_is_asked_once_behind_the_pairs() -> None:
+    batch = make().batch(0, 23, 0)
+    for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
+        pairs = {row[2 * pair]: row[2 * pair + 1] for pair in range(PAIRS)}
+        asked = {token: at for at, token in enumerate(row) if at >= 2 * PAIRS and token}
+        assert asked.keys() == pairs.keys()
+        expected = [IGNORE_INDEX] * LENGTH
+        for token, at in asked.items():
+            expected[at] = pairs[token]
+        assert targets == expected
+
+
+def test_an_epoch_has_every_sequence_once_and_no_held_out_one() -> None:
+    task = make()
+    trained = [row for step in range(23) for row in task.batch(step, 1, 5).inputs.tolist()]
+    held_out = [row for split in SPLITS for b in task.evaluation_batches(split) for row in b[0]]
+    rows = [*map(tuple, trained), *(tuple(row.tolist()) for row in held_out)]
+    assert len(trained) == 23
+    assert len(set(rows)) == len(rows) == 23 + 17 + 500
+
+
+def test_a_query_points_at_its_value() -> None:
+    task = RecallTask(RecallTaskConfig(length=7, pairs=1, vocabulary=11, validation_examples=3))
+    example = task.attention_example(task.build(tiny_network("recall"), 0).eval())
+    assert example is not None
+    (row,) = [row for row, column in enumerate(example.targets) if column is not None]
+    assert example.targets[row] == 1
+    assert example.tokens[row] == example.tokens[0]
+
+
+def test_errors_say_what_was_expected() -> None:
+    with pytest.raises(ValueError, match="a length of at least 20 and a vocabulary of at least 12"):
+        RecallTaskConfig(length=19, pairs=5, vocabulary=40)
+    with pytest.raises(ValueError, match="power must be above 0 and at most 1, got 0"):
+        RecallTaskConfig(length=20, pairs=5, power=0.0)
+    with pytest.raises(ValueError, match="pairs must be at least 1, got 0"):
+        RecallTaskConfig(length=20, pairs=0)

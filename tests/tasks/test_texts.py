@@ -1,0 +1,148 @@
+"""The task of labelled texts: windows, splits, and what solvers score that are known beforehand."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qkvary.data.labelled_texts import load_labelled_texts
+from qkvary.storage.errors import DamagedError
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.tasks.contract import ShowsSamples
+from qkvary.tasks.texts import PADDING, TextTask
+from tests.tasks.tiny_networks import tiny_network, tiny_task
+
+LABELS = ("fish", "fowl", "meat")
+CONTEXT = 5
+
+
+def contents(label: int, number: int) -> str:
+    """Texts of many lengths; a letter belongs to one label."""
+    return "abcdefghi"[3 * label : 3 * label + 3] * (1 + 2 * number + label) + "\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for label, name in enumerate(LABELS):
+        (tmp_path / name).mkdir()
+        for number in range(4):
+            (tmp_path / name / f"{number}.txt").write_text(contents(label, number))
+    return tmp_path
+
+
+def make(folder: Path, **changes: int) -> TextTask:
+    sha256 = load_labelled_texts(str(folder)).fingerprint
+    sizes = {"context": CONTEXT, "evaluation_batch_size": 4}
+    return TextTask(TextTaskConfig(data=str(folder), data_sha256=sha256, **sizes | changes))
+
+
+class Solver(nn.Module):
+    """Knows which letter belongs to which label, or always gives one answer; needs the mask."""
+
+    def __init__(self, *, answer: int | None = None) -> None:
+        super().__init__()
+        self.placed = nn.Parameter(torch.zeros(1))
+        self.answer = answer
+
+    def forward(self, tokens: Tensor, *, attention_mask: Tensor | None = None) -> Tensor:
+        is_real = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        assert torch.equal(is_real.bool(), tokens != PADDING)
+        found = [
+            next("abcdefghi".index(chr(one)) // 3 for one in row if chr(one) in "abcdefghi")
+            for row in tokens.tolist()
+        ]
+        answers = found if self.answer is None else [self.answer] * len(tokens)
+        return 100.0 * nn.functional.one_hot(torch.tensor(answers), len(LABELS))
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_an_oracle_scores_one_and_one_answer_the_share_of_its_label(
+    folder: Path, split: str
+) -> None:
+    task = make(folder, windows_per_label=1)
+    assert task.evaluate(Solver(), split) == {  # type: ignore[arg-type]
+        "loss": pytest.approx(0.0, abs=1e-9),
+        "accuracy": 1.0,
+    }
+    for answer in range(3):
+        found = task.evaluate(Solver(answer=answer), split)["accuracy"]  # type: ignore[arg-type]
+        assert found == 1 / 3
+
+
+def windows_of(text: bytes, step: int) -> list[list[int]]:
+    """Windows by a plain loop; a text shorter than one is padded."""
+    last = max(0, len(text) - CONTEXT)
+    cut = [list(text[start : start + CONTEXT]) for start in range(0, last + 1, step)]
+    return [window + [PADDING] * (CONTEXT - len(window)) for window in cut]
+
+
+def test_scored_windows_are_those_of_plain_loops(folder: Path) -> None:
+    task = make(folder, windows_per_label=1_000)
+    expected: list[tuple[list[int], int]] = []
+    for label, texts in enumerate(task.texts["test"]):
+        for text in texts:
+            expected += [(window, label) for window in windows_of(bytes(text.data), CONTEXT)]
+    found = [
+        (window, label)
+        for batch in task.evaluation_batches("test")
+        for window, label in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
+    ]
+    assert found == expected
+
+
+def test_fewer_windows_are_spread_evenly(folder: Path) -> None:
+    few = make(folder, windows_per_label=2)
+    for label, texts in enumerate(few.texts["test"]):
+        every = [w for text in texts for w in windows_of(bytes(text.data), CONTEXT)]
+        count = min(2, len(every))
+        expected = [every[number * len(every) // count] for number in range(count)]
+        found = [
+            window
+            for batch in few.evaluation_batches("test")
+            for window, target in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
+            if target == label
+        ]
+        assert found == expected
+
+
+def test_training_draws_every_window_of_the_training_texts_equally(folder: Path) -> None:
+    task, draws = make(folder), 6_000
+    batch = task.batch(0, draws, 0)
+    for label, texts in enumerate(task.texts["train"]):
+        every = [tuple(w) for text in texts for w in windows_of(bytes(text.data), 1)]
+        drawn = [
+            tuple(window)
+            for window, target in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True)
+            if target == label
+        ]
+        assert abs(len(drawn) - draws / 3) < 5 * (draws * 2 / 9) ** 0.5
+        assert set(drawn) == set(every)
+        for window in set(every):
+            share = every.count(window) / len(every)
+            spread = (len(drawn) * share * (1 - share)) ** 0.5
+            assert abs(drawn.count(window) - len(drawn) * share) <= 5 * spread
+
+
+def test_samples_are_windows_with_their_labels() -> None:
+    task = load_tiny()
+    assert isinstance(task, ShowsSamples)
+    with torch.inference_mode():
+        samples = task.samples(task.build(tiny_network("texts"), 0).eval())
+    assert len(samples) == 10
+    for sample in samples:
+        label = int(sample.truth.removeprefix("label-"))
+        assert sample.text[0] in "abcdefghijklmnopqrstuvwxyz"[2 * label : 2 * label + 2]
+        assert sample.answer in task.labels
+
+
+def load_tiny() -> TextTask:
+    config = tiny_task("texts")
+    assert isinstance(config, TextTaskConfig)
+    return TextTask(config)
+
+
+def test_other_texts_are_refused(folder: Path) -> None:
+    config = TextTaskConfig(data=str(folder), data_sha256="0" * 64, context=CONTEXT)
+    with pytest.raises(DamagedError, match=r"expected the texts of .* with sha256 0000"):
+        TextTask(config)
