@@ -22,6 +22,13 @@ def test_lines_lead_to_the_pages_of_studies() -> None:
     assert all((folder / link).is_file() for link in set(found))
 
 
+def test_no_cell_is_longer_than_a_paragraph() -> None:
+    rows = (STUDIES / "claims" / "README.md").read_text("utf-8").splitlines()
+    cells = [cell for row in rows if row.startswith("| ") for cell in row.split(" | ")]
+    assert len(cells) > 600
+    assert max(map(len, cells)) < 1150
+
+
 def test_a_file_that_does_not_follow_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

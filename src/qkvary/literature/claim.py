@@ -37,6 +37,10 @@ class ByFigure:
     """The published table, its row and its column."""
     row: str
     column: str
+    literal: bool = False
+    """Whether the claim names what is counted, so that another convention does not save it."""
+    about: bool = False
+    """Whether a slip by one unit of the last printed digit is no contradiction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ class ByTest:
     """The statement, in a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """The condition under which the statement agrees with the claim."""
+    """The condition under which the statement agrees with the claim, or contradicts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,7 @@ class ByStudy:
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
     condition: str = ""
-    """The condition under which the figure agrees with the claim."""
+    """The condition under which the figure agrees with the claim, or contradicts it."""
 
     @property
     def key(self) -> str:
@@ -105,8 +109,16 @@ class Claim:
     judges: tuple[Judge, ...]
     some: bool
     """Whether it is true if any of its judges agrees, as "sometimes"; otherwise all have to."""
+    every: bool
+    """Whether it names its settings or variants itself, so that one that disagrees refutes it."""
+    main: bool
+    """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
+    same_as: str
+    """The name of the claim that says the same; empty for none."""
     note: str
     """A sentence on how the claim was read or what limits the judges; empty for none."""
+    untested: str
+    """What of it no judge covers; empty for nothing."""
     needs: str
     """What a test here would take; empty for a claim that is judged."""
 
@@ -169,7 +181,11 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
         some=entry.get("some", False),
+        every=entry.get("every", False),
+        main=entry.get("main", False),
+        same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),
+        untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
     )
 
@@ -177,7 +193,11 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     """Read one judge, which the first of its keys tells apart."""
     if "figure" in entry:
-        return _figure(entry["figure"])
+        return _figure(
+            entry["figure"],
+            literal=entry.get("literal", False),
+            about=entry.get("about", False),
+        )
     if "compare" in entry:
         first, *others = map(_figure, entry["compare"])
         second = others[0] if others else None
@@ -205,10 +225,11 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     )
 
 
-def _figure(words: "list[str]") -> ByFigure:
+def _figure(words: "list[str]", *, literal: bool = False, about: bool = False) -> ByFigure:
     """Read the table, row and column of a figure; a table of single figures has one column."""
     table, row, *column = words
-    return ByFigure(table=table, row=row, column=column[0] if column else "value")
+    name = column[0] if column else "value"
+    return ByFigure(table=table, row=row, column=name, literal=literal, about=about)
 
 
 def _range(entry: Mapping[str, Any]) -> ClaimedRange:
