@@ -62,8 +62,11 @@ Five-shot accuracy: its standard error in points. Averages of accuracies: the mi
 deviations of 0.003 to 0.016 in table 3 of paper 2."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
-SCRIPTS = {"mlp-basis-transfer": "python studies/mlp-basis-transfer/measure.py"}
-"""The commands of kept experiments that are no studies."""
+SCRIPTS = {
+    name: f"python studies/{name}/measure.py"
+    for name in ("mlp-basis-transfer", "likeness-over-training")
+}
+"""The commands of kept experiments whose figures no study alone gives."""
 ONE_EACH = frozenset(
     {"three-projections-table-4", "poster-300m", "poster-downstream", "query-identity-table-2"}
 )
