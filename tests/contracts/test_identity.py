@@ -72,6 +72,7 @@ KEPT_STUDIES = (
     "mnist-quick",
     "numbers-paper",
     "numbers-paper-clean",
+    "recall-quick",
     "translation-quick",
 )
 PROTOCOLS = {"numbers-paper-clean": ("numbers-paper", "clean")}
@@ -169,7 +170,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 32 + 18 + 35 + 120
+    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 32 + 18 + 35 + 120 + 138
 
 
 @pytest.mark.usefixtures("started_workers")
