@@ -130,6 +130,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: qk.evaluate("tiny", 3), "expected a file or folder of texts, got 3"),
     (lambda: qk.load(3), "expected the name or path of a checkpoint, got 3"),
     (lambda: qk.load(b"tiny"), "expected the name or path of a checkpoint, got b'tiny'"),
+    (lambda: qk.cost("gpt2", context=2**40 + 1), "a whole number of at most 1,099,511,627,776"),
     (lambda: qk.plan("gpt2", gpu=4), "expected a device out of"),
     (lambda: qk.plan("gpt2", memory=24), "expected memory such as 24GiB"),
     (lambda: qk.run_study(3), "expected the name of a study or the path of its file, got 3"),

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,7 +10,9 @@ import qkvary as qk
 from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
+from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
+from tests.inference.evaluation.task_files import write_task_files
 
 PROMPTS = ["the cat", "on"]
 
@@ -60,12 +63,45 @@ def test_scores_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFix
     assert "How well does the given network predict?" in str(qk.evaluate(qk.load(model), text))
 
 
+def test_tasks_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_model(folder / "long", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
+    write_task_files(folder / "tasks")
+    model, files = str(folder / "long"), str(folder / "tasks")
+    trained = str(make_set(folder / "trained", ("a text", "another text")).path)
+    words = ("--task-data", files, "--fewshot", "1", "--limit", "2", "--against", trained)
+    found = command(capsys, "evaluate", model, "--tasks", "piqa,lambada", *words)
+    asked = {"task_data": files, "fewshot": 1, "limit": 2, "against": trained}
+    result = qk.evaluate(model, tasks=["piqa", "lambada"], **asked)
+    assert result.to_dict() == found
+    assert result.value.scores["piqa"].accuracy.value == found["tasks"]["piqa"]["accuracy"]["value"]
+    assert list(result.to_pandas()["task"]) == ["piqa", "lambada"]
+    only = qk.evaluate(qk.load(model), tasks="piqa", task_data=files, fewshot=0, limit=1)
+    assert only.value.scores["piqa"].documents == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "expected a text or tasks, got neither"),
+        ({"data": "text.txt", "tasks": "piqa"}, "expected a text or tasks, got both"),
+        ({"tasks": ()}, "expected tasks to ask, got none"),
+        ({"tasks": "piqa", "limit": 0}, "expected limit of at least 1, got 0"),
+        ({"tasks": "piqa", "task_data": 3}, "expected a folder of task files, got 3"),
+    ],
+)
+def test_wrong_tasks_are_refused(folder: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        qk.evaluate(folder / "model", **given)
+
+
 def test_a_checkpoint_without_tokenizer_is_refused(folder: Path) -> None:
     network, _ = qk.load(folder / "model")
     with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, got one without"):
         qk.generate((network, None), "a")
     with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, or a prepared"):
         qk.evaluate((network, None), folder / "text.txt")
+    with pytest.raises(ValueError, match="expected a checkpoint with a tokenizer, got one without"):
+        qk.evaluate((network, None), tasks="piqa")
     with pytest.raises(ValueError, match="expected a text to score, got none"):
         qk.evaluate((network, None), [])
     with pytest.raises(ValueError, match="split out of train, validation, test, got 'dev'"):

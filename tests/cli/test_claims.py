@@ -55,6 +55,8 @@ def test_did_they_claim_it_and_is_it_so(
     assert max(map(len, text.splitlines())) <= int(width)
     assert "does not hold" in text
     words = "".join(text.split())
+    phrase = printed(capsys, "--search", "amplify LONGER")
+    assert phrase == text
     assert "qkvarypublishedthree-projections-text" in words
     assert "6.8%at128tokens,4.5%at4,096" in words
 
@@ -123,6 +125,8 @@ def test_names_are_completed() -> None:
         (["--verdict", "true"], "does-not-hold"),
         (["--studies", "nowhere"], "expected a folder of reports for --studies, got nowhere"),
         (["--check", "nowhere.json"], "nowhere.json"),
+        (["--out", "claims.csv"], "a file that ends in .json, .html, .md, got claims.csv"),
+        (["--check", "nowhere.json", "--document", "poster"], "expected --check without claims"),
     ],
 )
 def test_bad_input_is_refused(

@@ -134,8 +134,8 @@ def test_other_tasks_are_loaded_by_lm_eval(
     printed = capsys.readouterr().out
     for part in ("Tasks as lm-eval scores them", "choosing", "acc", "lm-eval 0.4"):
         assert part in printed
-    assert main(["evaluate", places["bytes"], "--tasks", "chosing"]) == 2
-    assert "expected a task, got 'chosing'; did you mean choosing?" in capsys.readouterr().err
+    assert main(["evaluate", places["bytes"], "--tasks", "choosings"]) == 2
+    assert "expected a task, got 'choosings'; did you mean choosing?" in capsys.readouterr().err
 
 
 TRAINED = (
@@ -217,12 +217,21 @@ def test_a_damaged_set_is_not_looked_into(
         (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
         (["{learned}", "--data", "{text}", "--context", "99"], "this network has learned"),
         (["{learned}", "--data", "{text}", "--lengths", "9,99"], "this network has learned"),
-        (["{bytes}", "--tasks", "mmlu", "--against", "x"], "tasks with local files with --against"),
+        (
+            ["{bytes}", "--tasks", "mmlu", "--against", "x"],
+            "tasks with local files to compare with a set",
+        ),
         (["{bytes}", "--tasks", "piqa", "--task-data", "{text}"], "expected piqa_validation.jsonl"),
         (["{bytes}", "--tasks", "piqa", "--against", "x"], "expected a prepared set, got x"),
         (["{bytes}", "--tasks", "piqa", "--against", "{text}"], "expected a prepared set, got"),
-        (["{bytes}", "--data", "{text}", "--against", "x"], "expected --tasks with --against"),
-        (["{bytes}", "--tasks", "piqa", "--fewshot", "-1"], "--fewshot of at least 0, got -1"),
+        (
+            ["{bytes}", "--data", "{text}", "--against", "x"],
+            "expected tasks to ask, got a set to compare with",
+        ),
+        (
+            ["{bytes}", "--tasks", "piqa", "--fewshot", "-1"],
+            "expected fewshot of at least 0, got -1",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_in_a_sentence(

@@ -87,7 +87,7 @@ def test_messages_of_runs_are_text_only(runs: Path, capsys: pytest.CaptureFixtur
 
 def test_status_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--out", str(tmp_path / "none")]) == 0
-    assert "no runs in" in capsys.readouterr().out
+    assert "there are no runs in" in capsys.readouterr().out
     assert not (tmp_path / "none").exists()
 
 
@@ -251,7 +251,7 @@ def test_a_folder_without_problems_says_so(
     for named, among in (((), "1 run"), (("made-up",), "6 runs")):
         assert main(["status", *named, "--out", str(tmp_path / "runs"), "--problems"]) == 0
         said = capsys.readouterr().out
-        assert said == f"no failed, diverged or damaged run among {among}\n"
+        assert said == f"{among}: none failed, none diverged, none is damaged\n"
 
 
 @pytest.mark.parametrize("json_output", [False, True])

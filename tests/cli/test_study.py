@@ -81,3 +81,36 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
     assert "Traceback" not in said
     assert list(tmp_path.glob("runs/*/*/checkpoints/*/MANIFEST.json"))
     assert not list(tmp_path.glob("runs/*/*/record.json"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--executor rya", 'Choose from: "local", "ray", "slurm". Did you mean "ray"?'),
+        ("--executor ray --workers 2", "expected no --workers with --executor ray, got 2"),
+        ("--partition short", "expected --executor slurm with --partition, got local"),
+        ("--executor slurm --gpu-share 0.5", "expected --executor ray with --gpu-share, got slurm"),
+        ("--executor slurm --slurm account", "expected --slurm NAME=VALUE, such as account=name"),
+        ("--executor slurm --minutes 0", "minutes must be at least 1, got 0"),
+        ("--executor ray --gpu-share 0", "gpu_share must be above 0 and at most 8, got 0"),
+        ("--executor ray", "ray is not installed: run pip install 'qkvary[cluster]'"),
+        ("--executor slurm", "submitit is not installed: run pip install 'qkvary[cluster]'"),
+        ("--log trackio", "trackio is not installed: run pip install 'qkvary[track]'"),
+        ("--log wandb", "wandb is not installed: run pip install wandb"),
+    ],
+)
+def test_an_executor_that_cannot_be_used_is_one_sentence(
+    options: str,
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
+    assert main(["study", "mine.py", *options.split()]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()

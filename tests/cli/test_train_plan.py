@@ -54,7 +54,9 @@ def test_a_plan_says_that_the_text_is_not_prepared(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(places, "--dry-run") == 0
-    assert "mine is not prepared yet: the training prepares it first" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "mine is not prepared yet: the training prepares it first" in printed
+    assert "passes over the 4,050 bytes of text" in printed
 
 
 @pytest.mark.parametrize(

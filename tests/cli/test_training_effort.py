@@ -29,6 +29,13 @@ def test_passes_and_hours_are_said() -> None:
         "2 h 00 min on this machine, validations not counted"
     )
     assert describe_effort(preset_run(7, 1), None, [None]) == "7 steps of 1,024 tokens"
+    unprepared = describe_effort(preset_run(), None, [None], 80_888)
+    assert unprepared.startswith(
+        "3,060 steps of 65,536 tokens; at least 2,479 passes over the 80,888"
+    )
+    assert unprepared.endswith(
+        "bytes of text. More than 16 passes teach little: try --batch-size 4 --steps 315"
+    )
     two = describe_effort(preset_run(), None, [60.0, 30.0])
     assert two.endswith("about 90 s on this machine for all 2 runs, validations not counted")
 

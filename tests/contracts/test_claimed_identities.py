@@ -79,3 +79,19 @@ def test_keys_of_one_length_attend_to_themselves_most() -> None:
     # A longer key in nearly the same direction is preferred to the own one.
     longer = torch.cat([keys, 1.5 * keys[:1]])
     assert int((longer @ longer.mT)[0].argmax()) == TOKENS
+
+
+@pytest.mark.parametrize("fades", [True, False])
+def test_a_decay_bounds_the_state_of_linear_attention(fades: bool) -> None:
+    """Of one token again and again: t phi(z) z^T, or 1 + 1/2 + 1/4 + ... times that, below 2."""
+    decay = "@decay-learned" if fades else ""
+    layer = make_layer(f"Q=K=V@linear@unnormalised{decay}", causal=True)
+    with torch.no_grad():
+        for name, weight in layer.named_parameters():
+            if name.startswith("decay"):
+                # The factor 1/2 for every head.
+                weight.zero_()
+        x = random_input(59, batch=1)[:, :1].expand(1, TOKENS, -1)
+        first, *others = (layer(x) - layer.o_proj.bias)[0]
+    for t, output in enumerate(others, start=2):
+        assert distance(output, (2 - 2.0 ** (1 - t) if fades else t) * first) < GATE

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+import qkvary as qk
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 EXAMPLES = [
@@ -16,6 +18,11 @@ EXAMPLES = [
 
 def test_there_are_examples() -> None:
     assert EXAMPLES
+
+
+def test_the_notebook_uses_every_public_name() -> None:
+    page = (ROOT / "docs/start/notebook.md").read_text("utf-8")
+    assert [name for name in qk.__all__ if f"qk.{name}(" not in page] == []
 
 
 @pytest.mark.parametrize("block", EXAMPLES)

@@ -41,6 +41,8 @@ from tests.contracts.transformers_models import (
     read,
 )
 
+ROTARY = {"rope_type": "default", "rope_theta": 5000.0}
+SCALED = {"rope_type": "linear", "factor": 2.0}
 ALL = [
     pytest.param(family, config, id=f"{family}-{index}")
     for family, configs in CASES.items()
@@ -243,3 +245,24 @@ def test_a_named_size_has_the_defaults_that_it_claims(name: str) -> None:
     assert make_config(str(published.fields["model_type"]), {}).__class__.__name__ == kind
     defaults = getattr(transformers, kind)().to_dict()
     assert {field: defaults[field] for field in published.fields} == dict(published.fields)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"rope_theta": 300.0},
+        {"rope_parameters": ROTARY, "rope_theta": 300.0},
+        {"rope_parameters": ROTARY, "rope_scaling": SCALED},
+        {"rope_parameters": ROTARY, "rope_scaling": SCALED | {"rope_theta": 7000.0}},
+        {"rope_parameters": ROTARY, "rope_scaling": {}},
+        {"rope_parameters": ROTARY, "rope_scaling": None},
+        {"rope_scaling": SCALED, "rope_theta": 300.0},
+    ],
+)
+def test_the_rotary_base_is_read_where_transformers_reads_it(given: dict[str, object]) -> None:
+    config = transformers.LlamaConfig(**deepcopy(given))
+    assert config.rope_parameters is not None
+    plain = transformers.LlamaConfig().to_dict()
+    model = read_model({**{key: plain[key] for key in plain if "rope" not in key}, **given}, "x")
+    layer = model.layers[0].attention
+    assert layer.config.position.rotary_base == config.rope_parameters["rope_theta"]

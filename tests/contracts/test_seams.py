@@ -266,9 +266,10 @@ def test_a_memory_that_has_no_meaning_is_refused() -> None:
         layer = Attention(AttentionConfig(d_model=12, num_heads=4, **fields))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected a layer that is not causal, has no window"):
             layer(x, memory=x)
-    layer = Attention(AttentionConfig(d_model=12, num_heads=4, variant=parse_variant("QKV@sima")))
-    with pytest.raises(ValueError, match="expected a core without norms over the tokens with a"):
-        layer(x, memory=x)
+    for label in ("QKV@sima", "QKV@linear"):
+        layer = Attention(AttentionConfig(d_model=12, num_heads=4, variant=parse_variant(label)))
+        with pytest.raises(ValueError, match="expected the core softmax or soft with a memory"):
+            layer(x, memory=x)
     layer = Attention(AttentionConfig(d_model=12, num_heads=4))
     with pytest.raises(ValueError, match="expected a layout of 3 queries over the 5 tokens of the"):
         layer(x, memory=torch.zeros(1, 5, 12), layout=Layout(new_tokens=3))

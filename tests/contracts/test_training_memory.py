@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig, PositionConfig, ValueRope
 from qkvary.arch.blocks import FeedForward, LatentAttention, Layer, ProjectedAttention
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
@@ -103,7 +103,8 @@ def run_network(config: LanguageModelConfig, *, with_loss: bool = False) -> Call
     network = LanguageModel(config)
 
     def run(batch: int) -> Tensor:
-        tokens = torch.arange(batch * TOKENS).view(batch, TOKENS) % VOCABULARY
+        length = config.max_tokens
+        tokens = torch.arange(batch * length).view(batch, length) % VOCABULARY
         logits = network(tokens)
         return F.cross_entropy(logits.flatten(0, 1), tokens.flatten()) if with_loss else logits
 
@@ -116,6 +117,35 @@ def test_a_block_keeps_what_the_plan_says(label: str) -> None:
     found = kept_numbers(run_network(two)) - kept_numbers(run_network(one))
     expected = activation_numbers(as_model(one).layers[0], D_MODEL)
     assert found == expected + 2 * NORM_NUMBERS + HEADS
+
+
+@pytest.mark.parametrize(
+    ("label", "is_exact"),
+    [
+        ("QKV@linear", True),
+        ("Q=K=V@linear", True),
+        ("Q-MQA@linear@unnormalised", True),
+        ("GQA-2@linear@decay-fixed", True),
+        ("QKV@linear@decay-learned", True),
+        ("QKV@linear-relu", False),
+        ("Q-K=V@linear-softmax@decay-fixed", False),
+        ("QKV@linear-identity@decay-learned", False),
+    ],
+)
+def test_linear_attention_keeps_what_the_plan_says(label: str, is_exact: bool) -> None:
+    """Of whole chunks; the plan's share of a state in a token is a whole number."""
+    tokens = 4 * LINEAR_CHUNK
+    layer = AttentionConfig(
+        d_model=D_MODEL, num_heads=HEADS, causal=True, variant=parse_variant(label)
+    )
+    one, two = (
+        dataclasses.replace(make_config("QKV", num_layers=n), attention=layer, max_tokens=tokens)
+        for n in (1, 2)
+    )
+    kept = [kept_bytes(run_network(two), n) - kept_bytes(run_network(one), n) for n in (3, 5)]
+    found = (kept[1] - kept[0]) / (2 * tokens * FLOAT)
+    expected = activation_numbers(as_model(one).layers[0], D_MODEL) + 2 * NORM_NUMBERS
+    assert 0 <= expected - found < (2 if is_exact else 200)
 
 
 @pytest.mark.parametrize(

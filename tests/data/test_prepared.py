@@ -225,6 +225,11 @@ def test_the_command_reports_damage_in_one_line(
         ({"token_bytes": 4}, "is inconsistent: train-00000.bin should have"),
         ({"fingerprint": "0" * 64}, "is inconsistent: its fingerprint does not match"),
         ({"splits": 3}, "is inconsistent"),
+        ({"plan": "é"}, "is inconsistent"),
+        ({"plan": {"source": {}}}, "is inconsistent"),
+        ({"overlap": {"repeated_documents": {"train": "1"}}}, "is inconsistent"),
+        ({"overlap": {"repeated_documents": []}}, "is inconsistent"),
+        ({"tokenizer": {"name": 1}}, "is inconsistent"),
     ],
 )
 def test_a_manifest_of_something_else_is_refused(

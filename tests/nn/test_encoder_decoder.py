@@ -227,6 +227,10 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
     with pytest.raises(ValueError, match="expected cross attention without window and diagonal"):
         make_config("QKV@w4", "same")
+    with pytest.raises(ValueError, match="expected cross attention over the tokens of the source"):
+        make_config("QKV@linear", "same")
+    with pytest.raises(ValueError, match="expected layers without a decay in an encoder-decoder"):
+        make_config("QKV@linear@decay-fixed")
     config = make_config("Q=K-V", "published-code")
     model = make_model(config)
     with pytest.raises(

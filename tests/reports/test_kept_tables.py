@@ -35,7 +35,12 @@ COSTS = (
     'Q-K=V,"swap, sort",16778.0\r\n'
     "Q-K=V,characters,101953.0\r\n"
 )
-RUNS = "state\r\n" + "done\r\n" * 19 + "diverged\r\nopen\r\n"
+RUNS = "state,run_key\r\n" + "".join(
+    f"{state},{number}\r\n"
+    for number, state in enumerate([*["done"] * 19, "diverged", "open"])
+    # The first run belongs to two settings.
+    for _ in range(2 if number == 0 else 1)
+)
 
 
 @pytest.fixture

@@ -60,7 +60,7 @@ def test_wrong_classes_stand_out() -> None:
     assert isinstance(group, Group)
     (chart,) = group.blocks
     assert isinstance(chart, Chart)
-    drawn = "".join(chart.draw().parts)
+    drawn = "".join(chart.draw().inlined)
     assert drawn.count('class="wrong middle">9<') == drawn.count("wrong") == 1
     assert drawn.count("<image") == 2
     assert chart.table is not None
@@ -76,7 +76,7 @@ def test_sets_have_a_frame_around_the_right_one_and_name_the_picks() -> None:
     details = [one.detail for one in group.blocks if isinstance(one, Chart)]
     assert details == ["Q-K=V is right; QKV: 2", "QKV and Q-K=V are right"]
     drawing = set_drawing(sample("7", "2", 10))
-    drawn = "".join(drawing.parts)
+    drawn = "".join(drawing.inlined)
     assert (drawn.count("<image"), drawn.count("right-one")) == (10, 1)
     assert 'class="panel-title middle">7<' in drawn
     assert drawing.description == "10 pictures; number 7 is of another class."

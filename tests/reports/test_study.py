@@ -1,6 +1,7 @@
 import dataclasses
 import random
 import re
+from pathlib import Path
 
 import pytest
 
@@ -268,3 +269,25 @@ def test_a_column_of_runs_with_and_without_a_test_split_names_both() -> None:
     mixed = (scored, dataclasses.replace(scored, is_tested=False))
     titles = [column.title for column in run_tables.run_table(mixed, "runs", "").columns]
     assert "final validation loss or test loss" in titles
+
+
+def test_kept_pages_are_small() -> None:
+    pages = [*(Path(__file__).parents[2] / "studies").glob("*/report.html")]
+    assert len(pages) >= 10
+    assert [page.parent.name for page in pages if page.stat().st_size > BIG] == []
+
+
+def test_the_style_reaches_what_drawings_share() -> None:
+    """Where a drawing refers to shared parts, a rule for what is inside an svg does not apply."""
+    summary = make_summary()
+    page = render_page(study_report(summary, make_attention(summary, 5)))
+    shared = re.findall(r'<g id="d\d+-s\d+">(.*?)</g>', page)
+    classes = {
+        name
+        for part in shared
+        for found in re.findall('class="(.*?)"', part)
+        for name in found.split()
+    }
+    assert {"plot", "grid", "tick", "behind", "map-frame", "right-cell"} <= classes
+    assert page.count("<use ") > 100
+    assert [name for name in sorted(classes) if f"g .{name} {{" not in page] == []

@@ -4,6 +4,7 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from qkvary.reports import svg
 
@@ -25,11 +26,31 @@ def test_relative_moves_end_where_the_points_end(points: list[tuple[float, float
     """Rounding to tenths never adds up."""
     data = svg.path_data(points)
     x = y = 0.0
-    for move in data.replace("M", " ").replace("l", " ,").split(" ,"):
-        dx, dy = (float(part) for part in move.split())
+    for move in re.split("[Ml]", data)[1:]:
+        dx, dy = (float(part) for part in re.findall(r"-?(?:\d+\.?\d*|\.\d+)", move))
         x, y = x + dx, y + dy
     assert math.isclose(x, points[-1][0], abs_tol=0.06)
     assert math.isclose(y, points[-1][1], abs_tol=0.06)
+
+
+def test_what_drawings_share_is_in_a_page_once() -> None:
+    part = svg.element("rect", width=3)
+    drawing = svg.Drawing(
+        width=9,
+        height=9,
+        title="",
+        description="",
+        parts=(svg.Shared(parts=part, at=(1, 0)), svg.Shared(parts=part, at=(2, 5))),
+    )
+    held = dict[Markup, str]()
+    first, second = (drawing.to_svg(name, held).partition("</desc>")[2] for name in ("a", "b"))
+    assert first == (
+        '<g transform="translate(1 0)"><g id="a-s0"><rect width="3"/></g></g>'
+        '<use href="#a-s0" x="2" y="5"/></svg>'
+    )
+    assert second == '<use href="#a-s0" x="1"/><use href="#a-s0" x="2" y="5"/></svg>'
+    moves = ("translate(1 0)", "translate(2 5)")
+    assert drawing.inlined == tuple(svg.group([part], transform=move) for move in moves)
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))

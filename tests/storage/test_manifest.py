@@ -108,6 +108,19 @@ def test_what_is_no_manifest_is_named(folder: Path, text: str) -> None:
         read_manifest(folder)
 
 
+@pytest.mark.parametrize(
+    "entry", [{"size": None}, {"size": True}, {"size": [8]}, {"size": -1}, {"sha256": 3}]
+)
+def test_forged_entries_of_other_types_are_refused(folder: Path, entry: dict[str, Any]) -> None:
+    body = cast("dict[str, Any]", decode((folder / MANIFEST_NAME).read_bytes()))
+    del body["digest"]
+    body["files"]["notes.txt"] |= entry
+    digest = hashlib.sha256(encode(body).encode()).hexdigest()
+    (folder / MANIFEST_NAME).write_text(encode({**body, "digest": digest}, indent=1) + "\n")
+    with pytest.raises(DamagedError, match="is not a manifest"):
+        read_manifest(folder)
+
+
 def test_missing_entries_are_named(folder: Path) -> None:
     with pytest.raises(DamagedError, match=r"does not list absent\.txt"):
         read_manifest(folder, required=("absent.txt",))

@@ -77,6 +77,9 @@ def test_contrasts_change_no_run() -> None:
     [
         ({"name": ""}, "expected a name for the study"),
         ({"seeds": ()}, "study 'toy': expected at least one of seeds"),
+        ({"seeds": (0, -1)}, "expected a whole number of at least 0 for seed, got -1"),
+        ({"seeds": (2**63,)}, "expected at most 9223372036854775807 for seed"),
+        ({"seeds": (True,)}, "expected a whole number of at least 0 for seed, got True"),
         ({"seeds": (1, 2, 1)}, "study 'toy': expected distinct seeds, got 1 twice"),
         ({"settings": ()}, "expected at least one of settings"),
         ({"variants": ("QKV", "q,k,v")}, "expected distinct variants, got QKV twice"),

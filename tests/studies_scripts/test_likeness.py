@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.stats import spearmanr
 
 from qkvary.conversions.tying import tie_layer
 from qkvary.studies.catalog import load_study
@@ -72,14 +71,6 @@ def test_layers_are_tied_in_the_order_of_their_forecasts(network: Any, text: Any
     assert first["forecast"] == pytest.approx(forecasts[first["layer"]])
     assert {first["layer"], second["layer"]} == {1, 2}
     assert second["forecast"] > first["forecast"]
-
-
-def test_rank_correlation_is_spearmans() -> None:
-    draws = torch.Generator().manual_seed(0)
-    for _ in range(9):
-        first, second = torch.randint(6, (2, 9), generator=draws).double().tolist()
-        expected = spearmanr(first, second).statistic
-        assert page.rank_correlation(first, second) == pytest.approx(expected)
 
 
 def make_layer(step: int, layer: int, seed: int, *, shared: bool) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.data.model_configs import resolve_model
 from qkvary.storage.paths import StrPath
-from qkvary.text.units import parse_count, parse_share
+from qkvary.text.units import LARGEST_COUNT, parse_count, parse_share
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -105,6 +105,8 @@ def read_count(given: int | str) -> int:
         return parse_count(given)
     if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004 - as above
+    if given > LARGEST_COUNT:
+        raise ValueError(f"expected a whole number of at most {LARGEST_COUNT:,}, got {given:,}")
     return given
 
 

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import cast, overload
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, cast, overload
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count
 from qkvary.api.results import Result
+from qkvary.checkpoints.models import LoadedModel
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
-from qkvary.inference.evaluation.reading import Split, TextReading
+from qkvary.inference.evaluation.reading import Split, TaskReading, TextReading
+from qkvary.inference.evaluation.task_measurement import (
+    TaskMeasurement,
+    measure_tasks,
+    prepare_tasks,
+)
 from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.reports.evaluation import evaluation_report, text_data
+from qkvary.reports.evaluation import task_data as describe_tasks
+from qkvary.reports.report import Report
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 
@@ -115,6 +124,7 @@ def generate(
     return texts[0] if isinstance(prompt, str) else texts
 
 
+@overload
 def evaluate(
     model: Checkpoint,
     data: StrPath | Sequence[StrPath],
@@ -127,8 +137,34 @@ def evaluate(
     lengths: Sequence[int | str] = (),
     paper: bool = True,
     batch_size: int = 8,
-) -> Result[TextMeasurement]:
-    """Score a language model on a text: perplexity per token, per byte and as the papers counted.
+) -> Result[TextMeasurement]: ...
+
+
+@overload
+def evaluate(
+    model: Checkpoint,
+    *,
+    tasks: str | Sequence[str],
+    task_data: StrPath | None = None,
+    fewshot: int | None = None,
+    limit: int | None = None,
+    against: StrPath | None = None,
+    batch_size: int = 8,
+) -> Result[TaskMeasurement]: ...
+
+
+def evaluate(
+    model: Checkpoint,
+    data: StrPath | Sequence[StrPath] | None = None,
+    *,
+    tasks: str | Sequence[str] | None = None,
+    batch_size: int = 8,
+    **options: Any,
+) -> Result[TextMeasurement] | Result[TaskMeasurement]:
+    """Score a language model on a text or on tasks.
+
+    A text gives the perplexity per token, per byte and as the papers counted; tasks give accuracies
+    with their standard error and their distance from guessing.
 
     Args:
         model: The name or path of a checkpoint, or what ``qk.load`` returned.
@@ -140,15 +176,54 @@ def evaluate(
         joined: Read documents one after the other, not separately.
         lengths: Also give the perplexity by position from windows of these lengths.
         paper: Also count as the papers did: a document per row, padded with separators.
-        batch_size: Windows per batch; changes rounding only.
+        tasks: Instead of a text, tasks of lm-eval: ``arc_easy``, ``arc_challenge``,
+            ``hellaswag``, ``piqa``, ``winogrande`` (``five``: these) and ``lambada`` from local
+            files; any other task from the hub.
+        task_data: The folder of the task files; by default ``lm_eval`` in ``$QKVARY_DATA``.
+        fewshot: Solved examples before each question; by default 5, and 0 for lambada.
+        limit: Maximum number of questions per task, from the first.
+        against: A prepared set; questions that share 13 words in a row with its training split
+            are counted, and the others scored separately.
+        batch_size: Windows or requests per batch; changes rounding only.
+        **options: Those above, of a text or of tasks.
 
     Raises:
-        ValueError: if there is no such checkpoint or text, or the network cannot read such windows.
-        DamagedError: if the checkpoint or the set is damaged.
+        ValueError: if there is no such checkpoint, text or task, or the network cannot read such
+            windows.
+        DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
+    if read_count(batch_size) < 1:
+        raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
+    if data is not None and tasks is None:
+        reading = _read_text(data, **options)
+        loaded, name = open_checkpoint(model)
+        measured = measure_text(loaded, reading, batch_size=batch_size)
+        return Result(measured, _report(loaded, name, batch_size, text_data(measured)))
+    if tasks is None or data is not None:
+        given = "neither" if tasks is None else "both"
+        raise UsageError(f"expected a text or tasks, got {given}")
+    questions = _read_tasks(tasks, **options)
+    asked = prepare_tasks(questions)
     loaded, name = open_checkpoint(model)
+    if loaded.tokenizer is None:
+        raise ValueError("expected a checkpoint with a tokenizer, got one without")
+    answered = measure_tasks(loaded, asked, batch_size=batch_size)
+    return Result(answered, _report(loaded, name, batch_size, describe_tasks(answered)))
+
+
+def _read_text(
+    data: StrPath | Sequence[StrPath],
+    *,
+    split: Split = "validation",
+    tokens: int | str | None = None,
+    context: int | str | None = None,
+    stride: int | str | None = None,
+    joined: bool = False,
+    lengths: Sequence[int | str] = (),
+    paper: bool = True,
+) -> TextReading:
     paths = data if isinstance(data, list | tuple) else [data]
-    reading = TextReading(
+    return TextReading(
         data=tuple(read_path(path, "a file or folder of texts") for path in paths),
         split=split,
         tokens=None if tokens is None else read_count(tokens),
@@ -158,13 +233,28 @@ def evaluate(
         lengths=tuple(dict.fromkeys(map(read_count, lengths))),
         paper=paper,
     )
-    if read_count(batch_size) < 1:
-        raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-    measured = measure_text(loaded, reading, batch_size=batch_size)
-    document = {
-        "checkpoint": name,
-        "batch_size": batch_size,
-        "identity": identify(loaded.network, loaded.tokenizer),
-        **text_data(measured),
-    }
-    return Result(measured, evaluation_report(document))
+
+
+def _read_tasks(
+    tasks: str | Sequence[str],
+    *,
+    task_data: StrPath | None = None,
+    fewshot: int | None = None,
+    limit: int | None = None,
+    against: StrPath | None = None,
+) -> TaskReading:
+    return TaskReading(
+        tasks=tuple(tasks.split(",")) if isinstance(tasks, str) else tuple(tasks),
+        task_data=None if task_data is None else read_path(task_data, "a folder of task files"),
+        fewshot=None if fewshot is None else read_count(fewshot),
+        limit=None if limit is None else read_count(limit),
+        against=None if against is None else os.fspath(against),
+    )
+
+
+def _report(
+    loaded: LoadedModel, name: str, batch_size: int, figures: Mapping[str, object]
+) -> Report:
+    identity = identify(loaded.network, loaded.tokenizer)
+    document = {"checkpoint": name, "batch_size": batch_size, "identity": identity}
+    return evaluation_report({**document, **figures})

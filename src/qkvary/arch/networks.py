@@ -338,7 +338,18 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
                 f"{self.shared_blocks}"
             )
+        for layer in self.layers:
+            if layer.variant.decay != "none":
+                raise ValueError(
+                    "expected layers without a decay in an encoder-decoder, whose encoder is "
+                    f"bidirectional, got decay-{layer.variant.decay}"
+                )
         for layer in self.cross:
+            if layer.variant.keeps_state:
+                raise ValueError(
+                    "expected cross attention over the tokens of the source, got the core "
+                    f"{layer.variant.core}, which keeps a state; choices: cross_sharing none"
+                )
             if layer.variant.window is not None or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window and diagonal normalisation, whose "

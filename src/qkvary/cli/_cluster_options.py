@@ -47,16 +47,22 @@ class Placement:
         ),
     ] = ()
 
-    def load(self, out: Path) -> "Executor | None":
+    def load(self, out: Path, workers: int | None) -> "Executor | None":
         """Return the chosen executor; None for the workers of this machine.
 
         Args:
             out: The folder of runs.
+            workers: The number of worker processes, if it was given.
 
         Raises:
             UsageError: for an unknown name, an invalid option, a missing library, or a scheduler
                 that does not answer.
         """
+        self._check()
+        if workers is not None and self.executor != "local":
+            raise UsageError(
+                f"expected no --workers with --executor {self.executor}, got {workers}"
+            )
         further = [option.partition("=") for option in self.slurm]
         if not all(name and value for name, _, value in further):
             raise UsageError(
@@ -73,5 +79,21 @@ class Placement:
         )
         return load_executor(self.executor, options, out)
 
+    def _check(self) -> None:
+        """Refuse options of another executor."""
+        default = Placement()
+        for executor, names in _OPTIONS.items():
+            given = [name for name in names if getattr(self, name) != getattr(default, name)]
+            if given and self.executor != executor:
+                option = given[0].replace("_", "-")
+                raise UsageError(
+                    f"expected --executor {executor} with --{option}, got {self.executor}"
+                )
+
 
 DEFAULT_PLACEMENT = Placement()
+_OPTIONS = {
+    "ray": ("address", "gpu_share"),
+    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
+}
+"""The options of each executor."""

@@ -87,7 +87,8 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
     ]
     print_rows(screen, COLUMNS, cells)
     seconds = [row["estimated_seconds"] for row in rows]
-    screen.print(Text(describe_effort(study.cells()[0].run, training_tokens, seconds)))
+    effort = describe_effort(study.cells()[0].run, training_tokens, seconds, data.text_bytes)
+    screen.print(Text(effort))
     if not is_prepared:
         screen.print(
             Text(printable(f"{data.name} is not prepared yet: the training prepares it first"))

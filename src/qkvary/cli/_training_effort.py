@@ -38,7 +38,10 @@ def estimate_seconds(run: RunConfig) -> float | None:
 
 
 def describe_effort(
-    run: RunConfig, training_tokens: int | None, seconds: Sequence[float | None]
+    run: RunConfig,
+    training_tokens: int | None,
+    seconds: Sequence[float | None],
+    text_bytes: int | None = None,
 ) -> str:
     """Return passes and time as a sentence, with shorter options if the text is read too often.
 
@@ -46,11 +49,14 @@ def describe_effort(
         run: One of the runs, which differ in variant and seed.
         training_tokens: Tokens of the text, if they are counted.
         seconds: The estimated seconds of each run.
+        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
     """
     per_step = run.training.batch_size * run.sequence_length
     parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
-    passes = count_passes(run, training_tokens)
-    if passes is not None:
+    passes = count_passes(run, training_tokens or text_bytes)
+    if passes is not None and not training_tokens:
+        parts.append(f"at least {real(passes)} passes over the {whole(text_bytes)} bytes of text")
+    elif passes is not None:
         parts.append(f"{real(passes)} passes over the {whole(training_tokens)} training tokens")
     known = [one for one in seconds if one is not None]
     if len(known) == len(seconds):

@@ -60,7 +60,7 @@ Search = Annotated[
     tuple[str, ...],
     Parameter(
         show_default=False,
-        help="Only claims with this word in their text, place or figures; with all of several.",
+        help="Only claims with these words in their text, place or figures.",
     ),
 ]
 Studies = Annotated[
@@ -104,16 +104,20 @@ def command(
         raise UsageError(f"expected a folder of reports for --studies, got {studies}")
     documents = _documents(document)
     every = [judge_claim(claim, _find(studies)) for one in documents for claim in one.claims]
+    asked = bool(claims or document or verdict or search)
     if check is not None:
+        if asked:
+            raise UsageError("expected --check without claims and filters: it checks every claim")
         _check(check, every, json_output=json_output)
         return
-    chosen = _choose(every, claims, verdict, search)
-    asked = bool(claims or document or verdict or search)
+    words = [word.casefold() for phrase in search for word in phrase.split()]
+    chosen = _choose(every, claims, verdict, words)
     report = claims_report(documents, chosen, asked=asked)
     files = ()
     if out is not None:
-        from qkvary.reports.files import write_report
+        from qkvary.reports.files import check_target, write_report
 
+        check_target(out)
         files = write_report(report, out, FORMATS)
     show(report, json_output=json_output, files=files)
 
@@ -140,7 +144,7 @@ def _choose(
     every: list[JudgedClaim],
     names: tuple[str, ...],
     verdicts: tuple[VerdictChoice, ...],
-    words: tuple[str, ...],
+    words: list[str],
 ) -> list[JudgedClaim]:
     known = [one.claim.name for one in every]
     unknown = [name for name in names if name not in known]
@@ -152,7 +156,7 @@ def _choose(
         for one in every
         if (not names or one.claim.name in names)
         and (not wanted or one.verdict in wanted)
-        and all(word.casefold() in _searched(one) for word in words)
+        and all(word in _searched(one) for word in words)
     ]
 
 
@@ -166,7 +170,8 @@ def _near(name: str, known: list[str]) -> str:
 
 def _searched(one: JudgedClaim) -> str:
     """Return the text in which words are searched."""
-    parts = (one.claim.name, one.claim.place, one.claim.kind, one.claim.text, one.condition)
+    claim = one.claim
+    parts = (claim.name, claim.place, claim.kind, claim.text, one.condition, claim.note)
     findings = (f"{finding.what} {finding.figure} {finding.record}" for finding in one.findings)
     return " ".join((*parts, *findings)).casefold()
 

@@ -19,7 +19,7 @@ from qkvary.cli._output import console, print_json, printable
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.run_archive import pack_runs
+from qkvary.studies.running.run_archive import Extra, pack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
 
@@ -30,6 +30,10 @@ def command(
     /,
     *,
     part: Part = DEFAULT_PART,
+    without: Annotated[
+        tuple[Extra, ...],
+        Parameter(help="Leave out maps (of attention, most of the bytes) or samples."),
+    ] = (),
     out: Out = DEFAULT_OUT,
     json_output: Json = False,
 ) -> None:
@@ -44,7 +48,7 @@ def command(
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
     shown = [maps.run_key for maps in gather_results(chosen, store).attention]
     make_directory(file.absolute().parent)
-    packed = pack_runs(store, keys, file, shown=shown)
+    packed = pack_runs(store, keys, file, shown=shown, without=without)
     size = file.stat().st_size
     if json_output:
         print_json({"file": str(file), "runs": packed, "planned": len(keys), "bytes": size})

@@ -79,12 +79,14 @@ def command(
         return
     screen = console()
     if not statuses:
-        screen.print(Text(f"no runs in {printable(str(out))}"))
+        screen.print(
+            Text(f"there are no runs in {printable(str(out))}; `qkvary study NAME` makes some")
+        )
         return
     if not problems:
         print_rows(screen, _columns(), _rows(statuses))
     elif not any(one.state in PROBLEMS for one in statuses):
-        screen.print(f"no failed, diverged or damaged run among {count(len(statuses), 'run')}")
+        screen.print(f"{count(len(statuses), 'run')}: none failed, none diverged, none is damaged")
     for one in statuses:
         if one.note and (one.state != "running" or not problems):
             screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))

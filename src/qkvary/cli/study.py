@@ -80,7 +80,7 @@ def command(
         strict=strict,
         retry_failed=retry_failed,
         tracker=log,
-        executor=placement.load(out),
+        executor=placement.load(out, workers),
     )
     screen = console(sys.stderr)
     folder = report_folder(chosen.name, out)

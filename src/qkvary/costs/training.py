@@ -10,6 +10,7 @@ A backward pass costs twice the products of a forward pass.
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 from qkvary.arch.blocks import (
     AttentionLayer,
     Experts,
@@ -236,7 +237,24 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     normed = {sharing.query: queries, sharing.key: config.width(sharing.key)}
     before += sum(normed.values()) if attention.norms else 0
     turned_back = queries if value_rope == "counter" else 0
-    return sum(tensors.values()) + inner + before + queries + turned_back
+    kept = sum(tensors.values()) + inner + before + queries + turned_back
+    return kept + (_summed_numbers(config) if variant.keeps_state else 0)
+
+
+def _summed_numbers(config: AttentionConfig) -> int:
+    """Return what linear attention keeps of a token of a long sequence beside what it reads.
+
+    Features and values cut into chunks, the map of each chunk and the state before it; the sums
+    before their division. With features 1 + elu; others keep less.
+    """
+    variant, queries = config.variant, config.num_heads * config.size_per_head
+    pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)
+    numbers = queries + 2 * config.kv_width + pairs + state
+    if variant.is_normalised:
+        numbers += queries + 2 * config.num_heads
+    if variant.decay != "none":
+        numbers += queries + config.kv_width
+    return numbers + (pairs + state if variant.decay == "learned" else 0)
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:

@@ -7,6 +7,7 @@ Files are verified by sha256 before use.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -221,7 +222,7 @@ def open_prepared(
         verify_file(path, name, manifest, blocks=BLOCKS_FILE, by_digest=verify)
     try:
         return _assemble(path, manifest, about, tokenizer)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedError(f"{path} is inconsistent: {error}") from None
 
 
@@ -247,6 +248,7 @@ def _assemble(
             splits[name] = _open_split(path, name, manifest, about)
     if fingerprint_of(manifest, about) != about["fingerprint"]:
         raise ValueError("its fingerprint does not match")
+    _check_described(about)
     return PreparedData(
         path=path,
         fingerprint=about["fingerprint"],
@@ -254,6 +256,23 @@ def _assemble(
         splits=MappingProxyType(splits),
         about=about,
     )
+
+
+def _check_described(about: Mapping[str, Any]) -> None:
+    """Read the fields that only describe the set; those of a forged manifest raise an error."""
+    source, overlap, tokenizer = about["plan"]["source"], about["overlap"], about["tokenizer"]
+    numbers = [
+        *overlap["repeated_documents"].values(),
+        *overlap["shared_documents"].values(),
+        *(one["max_tokens"] or 0 for one in source["streams"] if one["split"] != ""),
+        tokenizer["vocabulary"],
+    ]
+    rule, files = source["held_out"], source["files"]
+    if rule is not None:
+        numbers += [rule["share"], len(rule["rule"])]
+    if isinstance(files, dict) and "cut" in files:
+        numbers.append(files["cut"])
+    math.fsum((*numbers, len(tokenizer["name"])))
 
 
 def _open_split(path: Path, name: str, manifest: Manifest, about: Mapping[str, Any]) -> TokenSplit:

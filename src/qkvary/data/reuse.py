@@ -72,6 +72,8 @@ class PlannedSet:
     """The size of its vocabulary."""
     data: PreparedData | None
     """The set, if it is prepared."""
+    text_bytes: int | None = None
+    """The bytes of the text, if it is not prepared and they are known."""
 
     @classmethod
     def of(cls, data: PreparedData) -> Self:
@@ -109,7 +111,9 @@ def plan_set(
                     f"{reference}: prepare it first"
                 )
             vocabulary = count_tokens(tokenizer, documents=source.documents())
-            return PlannedSet(name=source.name, vocabulary=vocabulary, data=None)
+            return PlannedSet(
+                name=source.name, vocabulary=vocabulary, data=None, text_bytes=source.total_bytes
+            )
         found = open_prepared(folder)
     return PlannedSet.of(found)
 

@@ -1,7 +1,7 @@
 """Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
 
 All take features of query and key, ``phi(q)`` and ``phi(k)``, and give the sums of weighted values
-and the sums of weights. Knows neither feature maps nor who divides by what.
+and the sums of weights. Does not know feature maps, nor what is divided by these sums.
 """
 
 from dataclasses import dataclass
@@ -308,7 +308,7 @@ def _by_group(
 def _fade(
     log_decay: Float[Tensor, " kv_heads"], queries: int, keys: int
 ) -> Float[Tensor, "kv_heads queries keys"]:
-    """Return the decay of every pair; 1 for keys behind the query, which nobody reads."""
+    """Return the decay of every pair; 1 for keys after the query, which are masked."""
     index = torch.arange(keys, device=log_decay.device)
     distance = (index[keys - queries :, None] - index).clamp(min=0)
     return torch.exp(log_decay[:, None, None] * distance)

@@ -125,7 +125,7 @@ def draw_maps(
     left, top = 18.0, 18.0
     width = left + heads * (_TILE + _GAP)
     height = top + len(layers) * (_TILE + _GAP)
-    parts = [
+    parts: list[Markup | svg.Shared] = [
         svg.text(left + head * (_TILE + _GAP) + _TILE / 2, 12, f"head {head + 1}", "tick middle")
         for head in range(heads)
     ]
@@ -144,33 +144,31 @@ def draw_maps(
 
 def _tile(
     values: NDArray[np.float64], targets: Sequence[int | None], x: float, y: float
-) -> list[Markup]:
+) -> tuple[Markup, svg.Shared]:
     rows, columns = values.shape
     picture = base64.b64encode(png(shades(values))).decode("ascii")
-    parts = [
-        svg.element(
-            "image",
-            href=f"data:image/png;base64,{picture}",
-            x=x,
-            y=y,
-            width=_TILE,
-            height=_TILE,
-            preserveAspectRatio="none",
-            class_="map",
-        ),
-        svg.element("rect", x=x, y=y, width=_TILE, height=_TILE, class_="map-frame"),
-    ]
+    image = svg.element(
+        "image",
+        href=f"data:image/png;base64,{picture}",
+        x=x,
+        y=y,
+        width=_TILE,
+        height=_TILE,
+        preserveAspectRatio=None if rows == columns else "none",
+        class_="map",
+    )
+    over = svg.element("rect", width=_TILE, height=_TILE, class_="map-frame")
     if max(rows, columns) <= _OUTLINED:
         wide, high = _TILE / columns, _TILE / rows
         outline = "".join(
-            f"M{svg.number(x + column * wide)} {svg.number(y + row * high)}"
+            f"M{svg.number(column * wide)} {svg.number(row * high)}"
             f"h{svg.number(wide)}v{svg.number(high)}h-{svg.number(wide)}z"
             for row, column in enumerate(targets[:rows])
             if column is not None and 0 <= column < columns
         )
         if outline:
-            parts.append(svg.element("path", d=outline, class_="right-cell"))
-    return parts
+            over += svg.element("path", d=outline, class_="right-cell")
+    return image, svg.Shared(parts=over, at=(x, y))
 
 
 def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:

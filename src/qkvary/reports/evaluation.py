@@ -5,7 +5,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from qkvary.inference.evaluation.answers import Accuracy, Contamination, MeanScore, TaskScore
 from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
+from qkvary.inference.evaluation.task_measurement import TaskMeasurement
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
 from qkvary.reports.tables import Cell, Column, Table, plain
@@ -19,7 +21,7 @@ def evaluation_report(document: Mapping[str, Any]) -> Report:
     """Return the report of an evaluation.
 
     Args:
-        document: The figures: those of :func:`text_data`, and of tasks.
+        document: The figures: those of :func:`text_data` and :func:`task_data`.
     """
     sections: list[Section] = []
     if "text" in document:
@@ -64,6 +66,51 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
     return found
 
 
+def task_data(measured: TaskMeasurement) -> dict[str, Any]:
+    """Return all figures of tasks by name."""
+    asked = measured.asked
+    found: dict[str, Any] = {"lm_eval": measured.lm_eval, "limit": asked.reading.limit}
+    if asked.local:
+        found["against"] = None if asked.against is None else asked.against.describe()
+        found["tasks"] = {
+            name: {
+                **dataclasses.asdict(score),
+                **_describe_shares(score),
+                "contamination": score.contamination
+                and {
+                    **dataclasses.asdict(score.contamination),
+                    **_describe_shares(score.contamination),
+                },
+            }
+            for name, score in measured.scores.items()
+        }
+        found["mean_of_five"] = measured.mean and _describe_shares(measured.mean)
+    if asked.others:
+        found["other_tasks"] = {
+            name: {
+                **dataclasses.asdict(score),
+                "metrics": {
+                    metric: {"value": value, "error": error}
+                    for metric, (value, error) in score.metrics.items()
+                },
+            }
+            for name, score in measured.others.items()
+        }
+    return found
+
+
+def _describe_shares(score: TaskScore | MeanScore | Contamination) -> dict[str, Any]:
+    """Return the accuracies of a score, each with its distance from guessing."""
+    shares: dict[str, Accuracy | None] = {
+        "accuracy": score.accuracy,
+        "normalised": score.normalised,
+    }
+    return {
+        name: share and {**dataclasses.asdict(share), "distance": share.distance}
+        for name, share in shares.items()
+    }
+
+
 def _describe_text(score: TextScore) -> dict[str, Any]:
     return {
         **dataclasses.asdict(score),
@@ -105,10 +152,10 @@ def _table(
 def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     text, protocol = document["text"], document["protocol"]
     documents = count(text["documents"], "document")
-    read = "one after the other" if protocol.joined else "each by itself"
+    read = "read one after the other" if protocol.joined else "each read alone"
     windows = count(text["windows"], "window")
     said = (
-        f"{', '.join(document['data'])}: {documents} {read}, {text['tokens']:,} tokens or "
+        f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens or "
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
         f"{protocol.stride:,} ahead of each other"
     )

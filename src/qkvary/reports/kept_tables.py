@@ -100,8 +100,9 @@ def _count_diverged(tables: Path, judge: ByStudy) -> KeptFigure | None:
     path = tables / "runs.csv"
     if not path.is_file():
         return None
-    states = [row["state"] for row in read_rows(path, {"state"})]
-    ended = [state for state in states if state in ("done", "diverged", "failed")]
+    # A run of two settings has two rows.
+    states = {row["run_key"]: row["state"] for row in read_rows(path, {"state", "run_key"})}
+    ended = [state for state in states.values() if state in ("done", "diverged", "failed")]
     bad = sum(state != "done" for state in ended)
     low, high = wilson(bad, len(ended)) or (None, None)
     return KeptFigure(

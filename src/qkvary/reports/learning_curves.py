@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal
 
+from markupsafe import Markup
+
 from qkvary.reports import svg
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
@@ -93,22 +95,14 @@ def _panel(
     baseline: str,
 ) -> svg.Drawing:
     family = family_of(curve.variant, baseline)
-    left, top, right, bottom = _AREA
-    parts = [
+    left = _AREA[0]
+    parts: list[Markup | svg.Shared] = [
         svg.text(left, 14, names.short(curve.variant, 24), f"panel-title t-{family.key}"),
-        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot"),
+        svg.Shared(parts=_grid(across, up)),
     ]
-    for value in up.ticks(3):
-        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
-        parts.append(svg.text(left - 4, up(value) + 3.5, numbers.tick(value), "tick end"))
-    ticks = across.ticks(3)
-    for value in ticks:
-        anchor = "end" if across(value) > right - 14 else ("" if value == 0 else "middle")
-        parts.append(
-            svg.text(across(value), bottom + 14, numbers.tick(value), f"tick {anchor}".strip())
-        )
     if behind is not None and behind is not curve:
-        parts.append(svg.path(_places(behind, behind.mean, axis, across, up), "behind"))
+        line = svg.path(_places(behind, behind.mean, axis, across, up), "behind")
+        parts.append(svg.Shared(parts=line))
     upper = _places(curve, curve.high, axis, across, up)
     lower = _places(curve, curve.low, axis, across, up)
     if len(upper) > 1:
@@ -126,6 +120,23 @@ def _panel(
         description=description,
         parts=tuple(parts),
     )
+
+
+def _grid(across: svg.Scale, up: svg.Scale) -> Markup:
+    """Draw the area of a panel with its grid, which all panels on one scale share."""
+    left, top, right, bottom = _AREA
+    parts = [
+        svg.element("rect", x=left, y=top, width=right - left, height=bottom - top, class_="plot")
+    ]
+    for value in up.ticks(3):
+        parts.append(svg.line((left, up(value)), (right, up(value)), "grid"))
+        parts.append(svg.text(left - 4, up(value) + 3.5, numbers.tick(value), "tick end"))
+    for value in across.ticks(3):
+        anchor = "end" if across(value) > right - 14 else ("" if value == 0 else "middle")
+        parts.append(
+            svg.text(across(value), bottom + 14, numbers.tick(value), f"tick {anchor}".strip())
+        )
+    return Markup("").join(parts)
 
 
 def _places(

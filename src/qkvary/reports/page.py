@@ -61,9 +61,11 @@ def _style() -> str:
 
 def _render(template: str, report: Report, style: str, *, prefix: str, **more: object) -> str:
     numbers = itertools.count(1)
+    # A notebook's style is nested, which shared parts are outside of.
+    shared = dict[Markup, str]() if template == "page.html.j2" else None
 
     def draw(drawing: Drawing) -> Markup:
-        return drawing.to_svg(f"{prefix}{next(numbers)}")
+        return drawing.to_svg(f"{prefix}{next(numbers)}", shared)
 
     text = (
         _environment()
@@ -90,6 +92,7 @@ def _environment() -> SandboxedEnvironment:
     filters: dict[str, Any] = {
         "clip": names.clip,
         "kind": _kind,
+        "sort_value": _sort_value,
         "sorts_apart": _sorts_apart,
         "swatch": _swatch,
         "unbroken": _unbroken,
@@ -117,6 +120,11 @@ def _sorts_apart(cell: Cell) -> bool:
     return re.fullmatch(r"-?[\d,]+(\.\d+)?", cell.text) is None or bool(cell.below)
 
 
+def _sort_value(cell: Cell) -> str:
+    """Return the number of a cell with the digits that sorting needs."""
+    return f"{cell.raw:.6g}" if isinstance(cell.raw, float) else str(cell.raw)
+
+
 def _unbroken(sentence: str) -> str:
     """Keep the labels in a sentence on one line: no break after the minus of ``Q-K=V``."""
     return re.sub(r"(?<=[A-Z\])])-(?=[A-Z(\d])", "-\N{WORD JOINER}", sentence)
@@ -126,4 +134,4 @@ def _swatch(mark: Drawing) -> Markup:
     """Draw a mark of a legend, which the text beside it explains."""
     size = {"width": mark.width, "height": mark.height}
     box = f"0 0 {mark.width:g} {mark.height:g}"
-    return element("svg", *mark.parts, viewBox=box, aria_hidden="true", **size)
+    return element("svg", *mark.inlined, viewBox=box, aria_hidden="true", **size)

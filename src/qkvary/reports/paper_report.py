@@ -57,8 +57,8 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
     return Report(
         subject="figures of the papers",
         question="What do our runs show where the papers draw a figure?",
-        lead=f"Of {names.count(len(figures), 'figure')} {complete} are drawn in full and {partly} "
-        "in part. Curves are means over seeds, bands reach from the smallest run to the largest.",
+        lead=f"{names.count(len(figures), 'figure')}: {complete} drawn in full, {partly} in part. "
+        "Curves are means over seeds, bands reach from the smallest run to the largest.",
         sections=(
             Section(
                 key="overview",

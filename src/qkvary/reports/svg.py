@@ -5,7 +5,7 @@ Knows nothing about studies. Everything that reaches an element is escaped here 
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup, escape
@@ -44,7 +44,8 @@ def element(tag: str, *children: str | Markup, **attributes: Attribute) -> Marku
         child if isinstance(child, Markup) else escape(clean(child)) for child in children
     )
     # Tags and names of attributes are ours; every value was escaped above.
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), Markup(written), inner)  # noqa: S704
+    start = Markup("<{0}{1}").format(Markup(tag), Markup(written))  # noqa: S704
+    return Markup("{0}>{1}</{2}>").format(start, inner, tag) if children else start + Markup("/>")
 
 
 def _attribute(value: str | float) -> Markup:
@@ -76,11 +77,52 @@ def path(points: Sequence[Point], class_: str, closed: bool = False) -> Markup:
 def path_data(points: Sequence[Point]) -> str:
     """Write the ``d`` of a polyline on a grid of tenths, so that rounding does not add up."""
     grid = [(round(x * 10), round(y * 10)) for x, y in points]
-    parts = [f"M{number(grid[0][0] / 10)} {number(grid[0][1] / 10)}"] if grid else []
+    parts = [f"M{_pair(*grid[0])}"] if grid else []
     for (x0, y0), (x1, y1) in itertools.pairwise(grid):
         if (x0, y0) != (x1, y1):
-            parts.append(f"l{number((x1 - x0) / 10)} {number((y1 - y0) / 10)}")
+            parts.append(f"l{_pair(x1 - x0, y1 - y0)}")
     return "".join(parts)
+
+
+def _pair(x: int, y: int) -> str:
+    """Write two coordinates in tenths, without the zeros and spaces that SVG does not need."""
+    first, second = (
+        number(tenths / 10).replace("0.", ".", 1) if abs(tenths) < 10 else number(tenths / 10)
+        for tenths in (x, y)
+    )
+    return f"{first}{second}" if second.startswith("-") else f"{first} {second}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """Parts that other drawings of a page have too, or this one at other places.
+
+    A page holds them once: the others refer to them.
+    """
+
+    parts: Markup
+    """The parts."""
+    at: Point = (0.0, 0.0)
+    """Where their origin is."""
+
+    def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
+        """Write the parts, or a reference to them.
+
+        Args:
+            name: The id of the parts, where they are written.
+            names: The ids of what the page holds; None to write the parts without an id.
+        """
+        x, y = (value or None for value in self.at)
+        known = None if names is None else names.get(self.parts)
+        if known is not None:
+            return element("use", href=f"#{known}", x=x, y=y)
+        inner = self.parts
+        if names is not None:
+            names[self.parts] = name
+            inner = group([inner], id=name)
+        moved = x is not None or y is not None
+        move = f"translate({number(self.at[0])} {number(self.at[1])})"
+        return group([inner], transform=move) if moved else inner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,19 +133,30 @@ class Drawing:
     height: float
     title: str
     description: str
-    parts: tuple[Markup, ...]
+    parts: tuple[Markup | Shared, ...]
 
-    def to_svg(self, name: str) -> Markup:
+    @property
+    def inlined(self) -> tuple[Markup, ...]:
+        """The parts, with those that are shared."""
+        return tuple(part.to_svg() if isinstance(part, Shared) else part for part in self.parts)
+
+    def to_svg(self, name: str, names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the element for a page.
 
         Args:
-            name: The prefix of the ids of title and description; unique in the page.
+            name: The prefix of the ids; unique in the page.
+            names: The ids of the shared parts that the page holds; those of this one are added.
+                None for a drawing that stands alone.
         """
+        parts = (
+            part.to_svg(f"{name}-s{number}", names) if isinstance(part, Shared) else part
+            for number, part in enumerate(self.parts)
+        )
         return element(
             "svg",
             element("title", self.title, id=f"{name}-t"),
             element("desc", self.description, id=f"{name}-d"),
-            *self.parts,
+            *parts,
             viewBox=f"0 0 {number(self.width)} {number(self.height)}",
             role="img",
             aria_labelledby=f"{name}-t {name}-d",

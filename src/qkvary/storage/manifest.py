@@ -271,4 +271,7 @@ def _parse(fields: Mapping[str, Any], path: Path) -> Manifest:
         name: FileEntry(size=entry["size"], sha256=entry["sha256"])
         for name, entry in listed.items()
     }
+    for entry in entries.values():
+        if type(entry.size) is not int or entry.size < 0 or type(entry.sha256) is not str:
+            raise TypeError("a file has a size and a digest")
     return Manifest(files=entries, about=fields["about"])

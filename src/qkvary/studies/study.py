@@ -13,6 +13,7 @@ from qkvary.costs.equal_parameters import match_parameters
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
+from qkvary.text.ranges import check_seed
 from qkvary.training.config import RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000
@@ -262,6 +263,8 @@ class Study:
             raise UsageError(f"{where}, got {given!r}"[:200])
         if field_name == "seeds":
             check_number_of_seeds(len(given))
+            for seed in given:
+                check_seed(seed)
         for one in given:
             if not isinstance(one, kinds):
                 raise UsageError(f"{where}, got one with {one!r}"[:200])

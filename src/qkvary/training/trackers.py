@@ -86,10 +86,10 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> Tracker:
         return _TensorBoard(run, first_step)
     # Optional dependencies.
     if tracker == "trackio":
-        import trackio  # noqa: PLC0415
+        import trackio  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         return _Project(trackio, run)
-    import wandb  # noqa: PLC0415
+    import wandb  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
     return _Project(wandb, run, id=run.name, dir=str(run.folder))
 
@@ -107,7 +107,8 @@ class LogCopy:
             run: The run.
             warn: Called with the reason if the tracker fails; then the copy ends, not the run.
         """
-        self._name, self._run, self._warn = tracker, run, warn
+        self._name: TrackerName | None = tracker
+        self._run, self._warn = run, warn
         self._opened: Tracker | None = None
 
     def log(self, entry: Mapping[str, JsonValue]) -> None:
@@ -144,7 +145,7 @@ class LogCopy:
 
     def _give_up(self, error: Exception) -> None:
         self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
-        self._name = self._opened = None
+        self._name, self._opened = None, None
 
 
 def require_tracker(tracker: TrackerName | None) -> None:

@@ -207,7 +207,7 @@ def test_phi_3_mini_4k() -> None:
         (
             "llama-3.1-8b",
             {"rope_scaling": "yarn"},
-            "expected a nested configuration for rope_parameters of a llama configuration",
+            "expected a nested configuration for rope_scaling of a llama configuration",
         ),
         (
             "qwen2.5-0.5b",

@@ -81,8 +81,8 @@ def test_metrics_are_those_of_the_network(model: LanguageModel) -> None:
 
 
 def test_an_unknown_task_suggests_the_nearest() -> None:
-    with pytest.raises(UsageError, match="expected a task, got 'chosing'; did you mean choosing"):
-        find_stock_tasks(["reading", "chosing"])
+    with pytest.raises(UsageError, match="expected a task, got 'choosings'; did you mean choosing"):
+        find_stock_tasks(["reading", "choosings"])
     with pytest.raises(UsageError, match="got 'xyz'; `lm-eval ls tasks` lists all"):
         find_stock_tasks(["xyz"])
 

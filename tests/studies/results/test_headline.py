@@ -11,7 +11,7 @@ import pytest
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.headline import describe_repeats, write_headline
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
-from qkvary.studies.study import Cell, Setting
+from qkvary.studies.study import Cell, CrossSettingContrast, Setting
 from tests.studies.made_up import make_record, make_setting, make_study
 
 NOISE = (0.012, -0.009, 0.003, -0.006, 0.009, 0.0015, -0.0135, 0.003)
@@ -211,6 +211,65 @@ def test_other_contrasts_are_compared_directly() -> None:
     planned = (("Q-K=V", "MQA"),)
     summary = study_of(levels, costs=sizes, variants=tuple(levels), contrasts=planned)
     assert summary.headline[-1] == "Compared directly: Q-K=V is better than MQA by 0.10 nats."
+
+
+def test_a_study_across_settings_opens_with_what_it_planned_to_compare() -> None:
+    names = ("as it is", "values rotate", "keys rotate")
+    plain = make_setting("reverse")
+    settings = [
+        replace(
+            plain,
+            name=name,
+            table=name,
+            variants=("QKV", "Q-K=V")[: 1 + (name == names[0])],
+            training=replace(plain.training, batch_size=5 + place),
+        )
+        for place, name in enumerate(names)
+    ]
+    planned = [
+        CrossSettingContrast(
+            variant="QKV", setting=name, reference="QKV", reference_setting=names[0]
+        )
+        for name in names[1:]
+    ]
+    levels = {names[0]: 2.2, names[1]: 2.2, names[2]: 2.4}
+
+    def level(cell: Cell) -> float:
+        place = names.index(cell.setting)
+        return (
+            levels[cell.setting]
+            + NOISE[(cell.seed + 3 * place) % 8]
+            - 0.05 * (cell.variant != "QKV")
+        )
+
+    summary = study_of(
+        level,
+        settings=settings,
+        variants=("QKV", "Q-K=V"),
+        contrasts=tuple(planned),
+    )
+    direct, bound, gain = summary.headline
+    assert direct == (
+        "Compared directly: QKV (keys rotate) is worse than QKV (as it is) by 0.20 nats."
+    )
+    assert re.fullmatch(
+        r"No difference shows between QKV \(values rotate\) and QKV \(as it is\) "
+        r"\(at most 0\.0\d+\)\.",
+        bound,
+    )
+    assert gain == "K=V gains 0.05 nats."
+
+
+def test_at_most_three_recoveries_are_named() -> None:
+    """The largest first."""
+    better = {f"Q=K=V@t{number}.0": 2.4 - 0.03 * number for number in range(2, 7)}
+    levels = {"QKV": 2.2, "Q=K=V": 2.4, **better}
+    planned = tuple((label, "Q=K=V") for label in better)
+    sizes = dict.fromkeys(levels, 1000)
+    found = study_of(levels, costs=sizes, variants=tuple(levels), contrasts=planned).headline
+    recovered = [re.findall(r"V@t(\d)\.0 recovers", sentence) for sentence in found]
+    assert [one for one in recovered if one] == [["6"], ["5"], ["4"]]
+    assert found[-1] == "Gains in 2 more contrasts: see the planned contrasts."
 
 
 def test_published_figures_are_counted_that_a_repeat_would_give() -> None:

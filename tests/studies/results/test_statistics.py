@@ -344,6 +344,20 @@ def test_wilson_of_nothing_and_of_nonsense() -> None:
         s.wilson(4, 3)
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9))
+def test_rank_correlation_is_that_of_ranks(pairs: list[tuple[int, int]]) -> None:
+    first, second = (list(map(float, side)) for side in zip(*pairs, strict=True))
+    found = s.rank_correlation(first, second)
+    if len({*first}) == 1 or len({*second}) == 1:
+        assert found is None
+        return
+    ranks = [
+        [sum(b < a for b in side) + sum(b == a for b in side) / 2 for a in side]
+        for side in (first, second)
+    ]
+    assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])
+
+
 def test_sign_test_is_exact_and_cannot_decide_at_five_pairs() -> None:
     assert s.sign_test([1.0] * 5) == pytest.approx(2 / 32)
     assert s.sign_test([1.0] * 6 + [0.0]) == pytest.approx(2 / 64)

@@ -10,7 +10,7 @@ from qkvary.storage import durable
 from qkvary.storage.errors import BusyError, DamagedError, UsageError
 from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.studies.running.recording import run_identity
-from qkvary.studies.running.run_archive import Unpacked, pack_runs, unpack_runs
+from qkvary.studies.running.run_archive import Extra, Unpacked, pack_runs, unpack_runs
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
@@ -71,6 +71,16 @@ def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_p
         assert other.find_damage(key) is None
     assert other.attention(KEYS[1]) is None, "only the maps asked for are packed"
     assert other.samples(KEYS[1]) is None
+
+
+@pytest.mark.parametrize("without", ["maps", "samples"])
+def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without: Extra) -> None:
+    path, other = tmp_path / "runs.jsonl.xz", Store(tmp_path / "other")
+    pack_runs(store, KEYS, path, shown=KEYS[:1], without=(without,))
+    unpack_runs(path, other)
+    kept = {"maps": other.attention(KEYS[0]), "samples": other.samples(KEYS[0])}
+    assert [name for name, data in kept.items() if data is None] == [without]
+    assert other.record(KEYS[0]) == store.record(KEYS[0])
 
 
 def test_what_is_there_stays(store: Store, packed: Path) -> None:

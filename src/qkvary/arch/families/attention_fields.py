@@ -77,10 +77,25 @@ class Heads:
         )
 
 
+def rotary_section(fields: Fields) -> Fields:
+    """Return the settings of rotary positions, where transformers reads them.
+
+    ``rope_scaling`` replaces ``rope_parameters``, unless it is empty.
+
+    Raises:
+        ValueError: if one of the two is no section.
+    """
+    found = Fields({}, fields.family)
+    for name in ("rope_parameters", "rope_scaling"):
+        section = fields.section(name)
+        found = section if section is not None and section.content else found
+    return found
+
+
 def read_rotation(
     fields: Fields, *, fraction: float = 1.0, base: float = 10_000.0
 ) -> PositionConfig:
-    """Base and fraction of rotary positions, from the top level or from ``rope_parameters``.
+    """Return base and fraction of rotary positions, of their section or of the top level.
 
     Args:
         fields: The configuration.
@@ -90,7 +105,7 @@ def read_rotation(
     Raises:
         ValueError: if a value makes no sense.
     """
-    nested = fields.section("rope_parameters", "rope_scaling") or Fields({}, fields.family)
+    nested = rotary_section(fields)
     names = ("partial_rotary_factor", "rotary_pct")
     bases = ("rope_theta", "rotary_emb_base")
     return PositionConfig(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.families.attention_fields import Heads
+from qkvary.arch.families.attention_fields import Heads, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.formats.transformers_folder import (
@@ -157,11 +157,7 @@ def read_rotary_base(fields: Fields) -> float:
     Raises:
         ValueError: if they are scaled, or a value is no number.
     """
-    nested = Fields({}, fields.family)
-    for name in ("rope_parameters", "rope_scaling"):
-        section = fields.section(name)
-        # The last one that is not empty counts.
-        nested = section if section is not None and section.content else nested
+    nested = rotary_section(fields)
     kind = nested.text("rope_type", "type", default="default")
     if kind != "default":
         raise ValueError(f"expected plain rotary positions, got rope_type {kind:.40}")

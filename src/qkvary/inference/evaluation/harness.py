@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from importlib.metadata import version
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
@@ -164,11 +163,6 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
     if not options.get("do_sample") or not options.get("temperature"):
         return GREEDY
     return Sampling(temperature=float(options["temperature"]))
-
-
-def lm_eval_version() -> str:
-    """Return the version of lm-eval."""
-    return version("lm_eval")
 
 
 def evaluate_tasks(

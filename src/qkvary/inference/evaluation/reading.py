@@ -1,4 +1,4 @@
-"""The settings for reading a text that is scored. Never imports torch."""
+"""The settings for texts and tasks that are scored. Never imports torch."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,3 +40,29 @@ class TextReading:
                 raise ValueError(f"expected {name} of at least 1, got {count}")
         if any(length < 1 for length in self.lengths):
             raise ValueError(f"expected lengths of at least 1 token, got {self.lengths}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskReading:
+    """Tasks, and how they are asked."""
+
+    tasks: tuple[str, ...]
+    """Names of tasks; ``five`` for the local ones but lambada."""
+    task_data: Path | None = None
+    """The folder of the task files; ``None`` for ``lm_eval`` in ``$QKVARY_DATA``."""
+    fewshot: int | None = None
+    """Solved examples before each question; ``None`` for those of the task."""
+    limit: int | None = None
+    """The maximum number of questions per task, from the first; ``None`` for all."""
+    against: str | None = None
+    """A prepared set in whose training split the questions are looked for, by its folder or its
+    name in the cache."""
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"expected limit of at least 1, got {self.limit}")
+        if self.fewshot is not None and self.fewshot < 0:
+            raise ValueError(f"expected fewshot of at least 0, got {self.fewshot}")
+        if not self.tasks:
+            given = "a set to compare with" if self.against else "none"
+            raise ValueError(f"expected tasks to ask, got {given}")

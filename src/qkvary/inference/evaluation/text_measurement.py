@@ -42,7 +42,8 @@ class TextMeasurement:
     """The scores at several window lengths."""
 
 
-def _no_progress(_part: str) -> AbstractContextManager[Progress]:
+def no_progress(_part: str) -> AbstractContextManager[Progress]:
+    """Open no display."""
     return nullcontext(ignore_progress)
 
 
@@ -51,7 +52,7 @@ def measure_text(
     reading: TextReading,
     *,
     batch_size: int = 8,
-    show_progress: ShowProgress = _no_progress,
+    show_progress: ShowProgress = no_progress,
 ) -> TextMeasurement:
     """Score a language model on a text.
 

@@ -51,7 +51,8 @@ def write_headline(
 
     It is about the table of a task, or of several, that compares the most variants with an
     interval; among equals, the one with the most decided comparisons, then the first. Tables that
-    stand beside those of the tasks come after them.
+    settings have of their own come after those of tasks. A study that has such tables only asks
+    what it planned to compare across them: these contrasts come first.
 
     Args:
         tables: All result tables; those of single settings are skipped.
@@ -72,8 +73,13 @@ def write_headline(
     )
     where = f"On {_the(first)}: " if len(shown) > 1 else ""
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
-    sentences = _describe(first, baseline, where)
-    sentences += _recoveries(first, planned) or _direct(first, planned)
+    across = [one for one in planned if len(one[0].rows) == 1]
+    if first.name in beside and any(gap.verdict in _DECIDED for _, gap in across):
+        sentences = _across(first, across) + _describe(first, baseline, where)
+    else:
+        planned = [one for one in planned if one[1].verdict in _DECIDED]
+        sentences = _describe(first, baseline, where)
+        sentences += _recoveries(first, planned) or _direct(first, planned)
     averages = [set(table.settings) for table in shown if table.kind == "average"]
     others = [
         (table, costs)
@@ -238,21 +244,21 @@ def _size(gap: Difference) -> str:
 def _planned(
     table: ResultTable, contrasts: Sequence[Contrast]
 ) -> list[tuple[Contrast, Difference]]:
-    """Return the decided contrasts in a table and across settings."""
+    """Return the contrasts with an interval in a table and across settings."""
     return [
         (contrast, row.difference)
         for contrast in contrasts
         for row in contrast.rows
         if row.metric == table.metric
         and (row.table == table.name or len(contrast.rows) == 1)
-        and row.difference.verdict in _DECIDED
+        and row.difference.low is not None
     ]
 
 
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
-    """State which share of a cost a contrast at equal cost recovers."""
+    """State which share of a cost a contrast at equal cost recovers, the largest first."""
     rows = {row.variant: row for row in table.rows}
-    found: list[str] = []
+    found: list[tuple[float, str]] = []
     for contrast, gap in planned:
         ours, theirs = rows.get(contrast.variant), rows.get(contrast.reference)
         lost = theirs.difference if theirs else None
@@ -260,13 +266,38 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
             continue
         if gap.verdict == "better" and _cost_the_same(ours, theirs):
             has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
-            found.append(_recovery(contrast, gap, lost, _unit(table), has_cache))
-    return found
+            sentence = _recovery(contrast, gap, lost, _unit(table), has_cache)
+            found.append((-abs(gap.mean or 0.0), sentence))
+    sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
+    if len(sentences) > MOST_CONTRASTS:
+        more = count(len(sentences) - MOST_CONTRASTS, "more contrast")
+        sentences[MOST_CONTRASTS:] = [f"Gains in {more}: see the planned contrasts."]
+    return sentences
+
+
+def _across(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) -> list[str]:
+    """State the contrasts across settings in their order: differences, then bounds of others."""
+    decided = [one for one in planned if one[1].verdict in _DECIDED]
+    bounds = sorted(
+        (max(abs(gap.low or 0.0), abs(gap.high or 0.0)), index)
+        for index, (_, gap) in enumerate(planned)
+        if gap.verdict not in _DECIDED
+    )
+    near = [
+        f"{planned[index][0].variant} and {planned[index][0].reference} (at most {_round_up(most)})"
+        for most, index in bounds[:MOST_CONTRASTS]
+    ]
+    sentences = _direct(table, decided)
+    if near:
+        sentences.append(f"No difference shows between {listed(near, 'or between')}.")
+    return sentences
 
 
 def _direct(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) -> list[str]:
-    """State the largest contrasts in one sentence."""
-    largest = sorted(planned, key=lambda one: -abs(one[1].mean or 0.0))[:MOST_CONTRASTS]
+    """State the largest contrasts in one sentence, in their order."""
+    sizes = sorted((abs(gap.mean or 0.0) for _, gap in planned), reverse=True)
+    least = sizes[:MOST_CONTRASTS][-1] if sizes else 0.0
+    largest = [one for one in planned if abs(one[1].mean or 0.0) >= least][:MOST_CONTRASTS]
     texts = [
         f"{one.variant} is {gap.verdict} than {one.reference} by {_size(gap)}"
         for one, gap in largest

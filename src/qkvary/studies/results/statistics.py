@@ -297,6 +297,13 @@ def sign_test(differences: Sequence[float]) -> float | None:
     return float(scipy.stats.binomtest(positive, positive + negative).pvalue)
 
 
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's correlation of pairs, or None where one side has no spread."""
+    if len({*first}) < 2 or len({*second}) < 2:
+        return None
+    return float(scipy.stats.spearmanr(first, second).statistic)
+
+
 def median_steps(steps: Sequence[int | None]) -> float | None:
     """Return the median of steps to solve, where None means "not within the horizon".
 

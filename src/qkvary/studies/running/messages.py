@@ -50,8 +50,9 @@ class Job:
     def from_line(cls, line: bytes) -> "Job":
         """Return the job that a line encodes."""
         fields = cast("dict[str, Any]", decode(line))
-        cells = tuple(_cell(cell) for cell in fields["cells"])
-        return cls(**{**fields, "store": Path(fields["store"]), "cells": cells})
+        fields["store"] = Path(fields["store"])
+        fields["cells"] = tuple(_cell(cell) for cell in fields["cells"])
+        return cls(**fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

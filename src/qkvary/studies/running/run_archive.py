@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import lzma
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from qkvary.storage.durable import atomic_write_file, write_output
 from qkvary.storage.errors import DamagedError
@@ -23,6 +23,8 @@ from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import CONFIG_NAME, JOURNAL_NAME, RECORD_NAME, Store
 from qkvary.text.names import count
 
+Extra = Literal["maps", "samples"]
+"""What a file of runs may leave out: attention maps, or the questions that a report shows."""
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is no run."""
@@ -38,7 +40,14 @@ class Unpacked:
     """Runs that it held already, which are kept."""
 
 
-def pack_runs(store: Store, keys: Sequence[str], path: Path, *, shown: Sequence[str] = ()) -> int:
+def pack_runs(
+    store: Store,
+    keys: Sequence[str],
+    path: Path,
+    *,
+    shown: Sequence[str] = (),
+    without: Collection[Extra] = (),
+) -> int:
     """Write the finished runs among ``keys`` to a file; return their number.
 
     Args:
@@ -46,6 +55,7 @@ def pack_runs(store: Store, keys: Sequence[str], path: Path, *, shown: Sequence[
         keys: Keys of runs, of which unfinished ones are left out.
         path: The file, replaced if it exists.
         shown: Keys of the runs whose attention maps and samples are kept too.
+        without: Which of these two are left out.
 
     Raises:
         DamagedError: if one of the runs is damaged.
@@ -57,8 +67,8 @@ def pack_runs(store: Store, keys: Sequence[str], path: Path, *, shown: Sequence[
         record = store.record(key)
         if record is None:
             raise DamagedError(f"{store.directory(key)} was removed while it was read")
-        attention = store.attention(key) if key in shown else None
-        samples = store.samples(key) if key in shown else None
+        attention = store.attention(key) if key in shown and "maps" not in without else None
+        samples = store.samples(key) if key in shown and "samples" not in without else None
         directory = store.directory(key)
         journal = directory / JOURNAL_NAME
         lines.append(

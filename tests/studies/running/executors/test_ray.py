@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +18,10 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.running.work_loop import MAX_CRASHES
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
-from tests.studies.toy_study import ROOT, ends, leftovers, run_toy, starts, table, toy_study
+from tests.studies.running.executors.loopback import NODE
+from tests.studies.toy_study import ends, leftovers, run_toy, starts, table, toy_study
 
 pytestmark = pytest.mark.cluster
-NODE = {"num_cpus": 1, "object_store_memory": 100 * 2**20}
-STEP_SECONDS = 0.05
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """One node with one core; a test may add others."""
-    from ray.cluster_utils import Cluster
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_AUTH_MODE", "disabled")
-        patch.setenv("TOY_STEP_SECONDS", str(STEP_SECONDS))
-        patch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
-        head = {**NODE, "include_dashboard": False}
-        running = Cluster(initialize_head=True, head_node_args=head)
-        running.add_node(**NODE)
-        yield running
-        running.shutdown()
 
 
 @pytest.fixture

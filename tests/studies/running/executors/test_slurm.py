@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.executors.contract import ClusterOptions
+from qkvary.storage.errors import UsageError
+from qkvary.studies.running.executors.contract import ClusterOptions, Task
+from qkvary.studies.running.executors.slurm import SlurmExecutor
+from qkvary.studies.running.messages import Job
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
-from tests.studies.running.executors.test_ray import STEP_SECONDS, after, check_equal
+from tests.studies.running.executors.loopback import STEP_SECONDS
+from tests.studies.running.executors.test_ray import after, check_equal
 from tests.studies.toy_study import ROOT, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
@@ -19,8 +23,6 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunnerOptions:
-    from qkvary.studies.running.executors.slurm import SlurmExecutor
-
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
     monkeypatch.setenv("TOY_STEP_SECONDS", str(STEP_SECONDS))
     executor: Any = SlurmExecutor(
@@ -65,3 +67,73 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
     run_toy(study, tmp_path)
     check_equal(study, tmp_path, tmp_path / "local")
+
+
+def test_a_preempted_job_is_queued_again_by_submitit(
+    options: RunnerOptions, tmp_path: Path
+) -> None:
+    study = toy_study(range(2))
+
+    def preempt() -> None:
+        os.kill(int(toy_worker.executions(tmp_path)[-1][2]), signal.SIGUSR2)
+
+    killer = after(tmp_path, 2, preempt)
+    summary = run_study(study, Store(tmp_path / "runs"), options)
+    killer.join()
+    assert (summary.done, summary.notes) == (4, ())
+    assert max(starts(tmp_path).values()) == 2
+    check_equal(study, tmp_path, tmp_path / "local")
+
+
+def write_program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def make_tasks(executor: SlurmExecutor, store: Path) -> list[Task]:
+    cells = toy_study(range(5)).cells()
+    return [
+        Task(
+            numbers=(number,),
+            job=Job(store=store, cells=(cell,), checkpoint_seconds=1.0),
+            resources=executor.needs(cell),
+            marker="",
+        )
+        for number, cell in enumerate(cells)
+    ]
+
+
+def test_sbatch_gets_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for sbatch keeps the script; Slurm itself cannot run here."""
+    programs = tmp_path / "bin"
+    write_program(programs, "srun", "exit 0")
+    write_program(programs, "sbatch", f'cp "$1" {tmp_path}/script; echo Submitted batch job 12')
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    options = ClusterOptions(
+        partition="short", minutes=30, parallel_jobs=3, slurm={"account": "mine"}
+    )
+    executor = SlurmExecutor(options, tmp_path / "runs", toy_worker.train_cell)
+    executor.submit(make_tasks(executor, tmp_path / "runs"))
+    lines = (tmp_path / "script").read_text().splitlines()
+    said = dict(
+        line.removeprefix("#SBATCH --").split("=", 1)
+        for line in lines
+        if line.startswith("#SBATCH --") and "=" in line
+    )
+    assert (said["partition"], said["time"], said["account"]) == ("short", "30", "mine")
+    assert (said["array"], said["cpus-per-task"]) == ("0-9%3", "1")
+    assert said["mem"] == "1280MB"
+    assert (tmp_path / "runs" / "slurm").stat().st_mode & 0o777 == 0o700
+
+
+def test_what_slurm_refuses_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    write_program(programs, "srun", "exit 0")
+    write_program(programs, "sbatch", "echo sbatch: error: invalid partition specified >&2; exit 1")
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    executor = SlurmExecutor(ClusterOptions(), tmp_path / "runs", toy_worker.train_cell)
+    with pytest.raises(UsageError, match=r"Slurm refuses the jobs: .*invalid partition specified"):
+        executor.submit(make_tasks(executor, tmp_path / "runs"))

@@ -87,6 +87,10 @@ class Executor(Protocol):
         """Return what a run needs of a node."""
         ...
 
+    def find_obstacle(self, needs: Resources) -> str | None:
+        """Return why runs with these needs would wait without end, or None."""
+        ...
+
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit tasks; they wait until the scheduler finds a place for them."""
         ...

@@ -17,6 +17,8 @@ from qkvary.training.memory import training_bytes
 
 PROCESS_BYTES = 2**30
 """Memory of a process with torch and the data of its task, beside weights and activations."""
+MEMORY_UNIT = 2**28
+"""Memory is rounded up to this, so that variants that differ little can share a job."""
 _ABOUT_RUNS = {"note", "ended", "elsewhere", "given_up", "fatal"}
 
 
@@ -82,8 +84,9 @@ def needed_resources(cell: Cell, gpu_share: float) -> Resources:
     """
     run = cell.run
     on_cpu = run.device == "cpu"
+    memory = PROCESS_BYTES + (training_bytes(run) if on_cpu else 0)
     return Resources(
         cores=run.threads,
         gpus=0.0 if on_cpu else gpu_share,
-        memory_bytes=PROCESS_BYTES + (training_bytes(run) if on_cpu else 0),
+        memory_bytes=-(-memory // MEMORY_UNIT) * MEMORY_UNIT,
     )

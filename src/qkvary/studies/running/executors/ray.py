@@ -23,6 +23,7 @@ from qkvary.studies.running.executors.execution import (
 from qkvary.studies.running.work_loop import TrainFunction
 from qkvary.studies.running.worker import train_cell
 from qkvary.studies.study import Cell
+from qkvary.text.units import data_size
 
 _PASSED_ON = ("QKVARY_", "OMP_", "MKL_", "HF_")
 """Prefixes of the environment variables that tasks get from this process."""
@@ -47,7 +48,7 @@ class RayExecutor:
         require("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Optional dependency.
-        import ray  # noqa: PLC0415
+        import ray  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         self._ray: Any = ray
         self._train_run, self._gpu_share = train_run, options.gpu_share
@@ -78,6 +79,20 @@ class RayExecutor:
     def needs(self, cell: Cell) -> Resources:
         """Return what a run needs of a node."""
         return needed_resources(cell, self._gpu_share)
+
+    def find_obstacle(self, needs: Resources) -> str | None:
+        """Return why a run cannot be placed on any present node, or None."""
+        wanted = {"CPU": needs.cores, "GPU": needs.gpus, "memory": needs.memory_bytes}
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        for name, least in wanted.items():
+            most = max((node.get(name, 0.0) for node in nodes), default=0.0)
+            if least > most:
+                write = data_size if name == "memory" else "{:g}".format
+                return (
+                    f"runs wait for a node with {name} {write(least)}; those of the cluster have "
+                    f"at most {write(most)}"
+                )
+        return None
 
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit tasks; Ray repeats those whose worker or node dies."""

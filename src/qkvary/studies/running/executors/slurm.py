@@ -27,11 +27,25 @@ from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
 """The folder of submitit's files and logs below the store."""
+POLL_SECONDS = 2.0
+"""Seconds between two looks at the jobs of a queue."""
 _OWN_ONLY = 0o700
 
 
-def _call(execution: Execution) -> list[bytes]:
-    return execution()
+class _Job:
+    """What a job does, and does again after it was preempted or ran out of time."""
+
+    def __call__(self, execution: Execution) -> list[bytes]:
+        return execution()
+
+    def checkpoint(self, execution: Execution) -> Any:
+        """Return what submitit submits again; the run's own checkpoints hold its state."""
+        # Optional dependency.
+        from submitit.helpers import (  # noqa: PLC0415
+            DelayedSubmission,  # pyright: ignore[reportMissingImports]
+        )
+
+        return DelayedSubmission(self, execution)
 
 
 class SlurmExecutor:
@@ -63,7 +77,7 @@ class SlurmExecutor:
             )
         self.runs_per_task = options.runs_per_job
         # Optional dependency.
-        import submitit  # noqa: PLC0415
+        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
         self._submitit: Any = submitit
         self._options, self._train_run, self._cluster = options, train_run, cluster
@@ -75,6 +89,10 @@ class SlurmExecutor:
         """Return what a run needs of a node."""
         return needed_resources(cell, self._options.gpu_share)
 
+    def find_obstacle(self, needs: Resources) -> str | None:  # noqa: ARG002
+        """Return None: Slurm refuses what no node of a partition has."""
+        return None
+
     def submit(self, tasks: Sequence[Task]) -> None:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
@@ -83,7 +101,11 @@ class SlurmExecutor:
         for needs in dict.fromkeys(task.resources for task in tasks):
             array = [task for task in tasks if task.resources == needs]
             executions = [Execution.of(task, self._train_run) for task in array]
-            jobs = self._scheduler(needs).map_array(_call, executions)
+            try:
+                jobs = self._scheduler(needs).map_array(_Job(), executions)
+            except self._submitit.core.utils.FailedJobError as error:
+                last = str(error).strip().splitlines()[-1]
+                raise UsageError(f"Slurm refuses the jobs: {last}") from error
             self._jobs |= {job.job_id: (job, task) for job, task in zip(jobs, array, strict=True)}
 
     def _scheduler(self, needs: Resources) -> Any:
@@ -109,7 +131,8 @@ class SlurmExecutor:
         """Return the tasks whose jobs have ended."""
         ended = [name for name, (job, _) in self._jobs.items() if job.done()]
         if not ended:
-            time.sleep(seconds)
+            # Every look at a job reads the common folder.
+            time.sleep(seconds if self._cluster == "local" else POLL_SECONDS)
         return [self._end(*self._jobs.pop(name)) for name in ended]
 
     def _end(self, job: Any, task: Task) -> Ending:

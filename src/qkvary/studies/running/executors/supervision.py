@@ -71,6 +71,10 @@ class ClusterTasks:
 
     def _submit(self, numbers: Iterable[int]) -> None:
         tasks = list(self._group(numbers))
+        for needs in dict.fromkeys(task.resources for task in tasks):
+            obstacle = self._executor.find_obstacle(needs)
+            if obstacle and obstacle not in self._ledger.notes:
+                self._ledger.note(obstacle)
         self._left += len(tasks)
         self._executor.submit(tasks)
 
@@ -97,14 +101,13 @@ class ClusterTasks:
         for message in ending.messages:
             self._ledger.handle(replace(message, cell=numbers[message.cell]))
         left = [number for number in numbers if number in self._ledger.remaining]
+        if left and ending.error and not self._ledger.is_ending:
+            self._check(left, ending.error)
         if left and not self._ledger.is_ending:
-            if ending.error:
-                self._check(left, ending.error)
             self._submit(left)
 
     def _check(self, left: list[int], error: str) -> None:
         """Report a lost task; abort if none of its runs ever starts."""
-        self._ledger.note(f"{self._ledger.cells[left[0]].title}: {error}; it is submitted again")
         for number in left:
             claim = self._ledger.try_claim(number)
             started = claim is None or claim.deaths
@@ -113,6 +116,9 @@ class ClusterTasks:
             self._lost[number] = 0 if started else self._lost[number] + 1
         if max(self._lost.values()) > MAX_CRASHES:
             self._ledger.abort(ResourceError.exit_code, f"the cluster starts no run: {error}")
+        else:
+            title = self._ledger.cells[left[0]].title
+            self._ledger.note(f"{title}: {error}; it is submitted again")
 
     def _cancel(self) -> None:
         """Cancel the tasks, and wait for the checkpoints of those that are executed."""

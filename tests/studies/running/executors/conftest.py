@@ -1,0 +1,15 @@
+"""One cluster for all tests of executors."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.studies.running.executors.loopback import start_cluster
+
+
+@pytest.fixture(scope="package")
+def cluster() -> Iterator[Any]:
+    """Two nodes with one core each; a test may add others."""
+    with start_cluster() as running:
+        yield running
