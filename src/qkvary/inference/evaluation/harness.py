@@ -104,12 +104,13 @@ class NetworkLM(HFLM):
         Raises:
             UsageError: for a task whose answers leave the prompt no room.
         """
-        answers: list[str] = []
+        # Attributes of lm-eval's class, which has no types.
+        own, answers = cast("Any", self), list[str]()
         for request in requests:
             context, options = request.args
             until = options.get("until") or []
             stops = [until] if isinstance(until, str) else until
-            longest = int(options.get("max_gen_toks", self.max_gen_toks))
+            longest = int(options.get("max_gen_toks", own.max_gen_toks))
             room = self._limit - longest
             if room < 1:
                 raise UsageError(
@@ -117,7 +118,7 @@ class NetworkLM(HFLM):
                     f"up to {longest:,} in {self.task}"
                 )
             asked = Request(
-                prompt=tuple(self.tok_encode(context)[-room:] or [self.prefix_token_id]),
+                prompt=tuple(self.tok_encode(context)[-room:] or [own.prefix_token_id]),
                 max_new_tokens=longest,
                 sampling=_sampling(options),
                 stop=tuple(stop for stop in stops if stop)[:MAX_STOPS],
