@@ -130,6 +130,19 @@ def test_variants_are_asked_for_in_any_way(
     assert [row["variant"] for row in rows if row["stored"] is None] == ["QKV", "Q-K=V", "MQA"]
 
 
+def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
+    """A preset with rotary positions: linear attention takes none of them over."""
+    asked = ("lm-10m", "--variant", "Q-K=V@linear", "--context", "4k", "--batch", "3")
+    original, row = (one for one in counted(capsys, *asked)["rows"] if one["stored"] is None)
+    assert (original["variant"], original["state_bytes"]) == ("QKV", 0)
+    state = 3 * 8 * 8 * (40 * 40 + 40) * 4
+    assert (row["cache_bytes"], row["state_bytes"]) == (state, state)
+    assert (row["cache_bytes_per_token"], row["cache_growth_bytes_per_token"]) == (0, 0)
+    printed = shown(capsys, *asked)
+    assert "Q-K=V@linear keeps a state of 1.2 MiB that does not grow" in printed
+    assert "Q-K=V@linear has no joint positions, unlike lm-10m" in printed
+
+
 def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
     assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]

@@ -88,6 +88,7 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
             row = rows_of(document, cache=form)[candidate.label]
             plan = plan_serving(candidate.model, demand, parse_format(form))
             assert row["cache_bytes_per_user"] == plan.user_bytes
+            assert row["state_bytes_per_user"] == 0
             assert row["cache_bytes_per_user"] == model_cache_bytes(
                 candidate.model, context=16_384, stored_as=form
             )

@@ -59,6 +59,9 @@ CASES = [
     *((label, "latent") for label in ("QKV", "I-K=V", *LOW_RANK)),
 ]
 ROTARY = [label for label in LABELS if "rotary" in label]
+STATED = ("Q-K=V@linear", "GQA-2@linear-identity@decay-learned")
+LATENT_SOFT = "Q-K=V@latent-7@soft"
+"""Distances in a latent are not those of the keys that are made of it."""
 
 
 def make_layer(
@@ -244,7 +247,7 @@ def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
 
 @variant_pairs(
     "label, layout, kernel",
-    [*DECISIVE, "Q-K=V@rotary", "QKV@rotary", "Q-GQA-2@w3", "MQA@w3"],
+    [*DECISIVE, "Q-K=V@rotary", "QKV@rotary", "Q-GQA-2@w3", "MQA@w3", *STATED, LATENT_SOFT],
     ["sources", "rotated", "split"],
     ["folded", "native", "auto"],
 )

@@ -64,6 +64,7 @@ COMBINED = (
     "Q=K=V@kv-norm@sima",
     "Q-K=V/1@rotary@kv-norm@w3@s2",
     "Q-K=V@kv-norm@soft",
+    "Q-K=V/2@latent-7@soft",
     "Q=K=V@linear-softmax@decay-learned@undecayed-sum",
     "Q[map]=K=V/2@linear-relu@decay-fixed",
     "Q[residual-gelu]-K[r3]=V@kv-norm@linear-identity",

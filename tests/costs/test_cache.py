@@ -15,7 +15,9 @@ from qkvary.costs.cache import (
     cache_bytes_per_token,
     entry_bytes,
     layer_cache_bytes,
+    layer_state_bytes,
     model_cache_bytes,
+    model_state_bytes,
     read_bytes,
     token_bytes,
 )
@@ -55,6 +57,30 @@ def test_layers_may_keep_different_things() -> None:
     mixed = (layer, dataclasses.replace(layer, variant=parse_variant("Q-MQA"))) * 10
     config = dataclasses.replace(config, attention=mixed)
     assert cache_bytes_per_token(config, "float16") == (81_920 + 2_560) // 2
+
+
+def test_a_state_is_counted_once_however_long_a_sequence() -> None:
+    """Per KV head a matrix of 64 x 64 and a sum of 64, in 32 bits at least, in 10 of 20 layers."""
+    layer = AttentionConfig(
+        d_model=1024, num_heads=16, causal=True, variant=parse_variant("Q-GQA-4@linear")
+    )
+    full = dataclasses.replace(layer, variant=parse_variant("Q-MQA"))
+    config = dataclasses.replace(gpt_300m("QKV"), attention=(layer, full) * 10)
+    model, state = as_model(config), 10 * 4 * (64 * 64 + 64)
+    assert cache_bytes_per_token(config, "float16") == entry_bytes(model, "fp16") == 10 * 64 * 2
+    for stored_as, wide in (("fp64", 8), ("fp32", 4), ("bf16", 4), ("int4", 4), ("int8-b32", 4)):
+        assert model_state_bytes(model, stored_as) == wide * state
+    for context in (1, 7, 32_768):
+        tokens = 10 * 64 * 2 * context
+        assert model_cache_bytes(model, context=context, stored_as="bf16") == 4 * state + tokens
+        assert read_bytes(model, context=context, stored_as="bf16") == 4 * state + tokens
+    assert model_cache_bytes(model, context=0, stored_as="bf16") == 0
+    alone = ProjectedAttention(config=layer)
+    for peak in (True, False):
+        held = layer_cache_bytes(alone, context=40, stored_as="int4-b32", peak=peak)
+        assert held == 4 * state // 10
+    unnormalised = dataclasses.replace(layer, variant=parse_variant("MQA@linear-identity"))
+    assert layer_state_bytes(ProjectedAttention(config=unnormalised), "bf16") == 4 * 64 * 64
 
 
 # Heads of 6 channels, of which 2 are rotated; a layer input of 24.

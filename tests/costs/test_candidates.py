@@ -98,10 +98,10 @@ def test_heads_that_four_does_not_divide() -> None:
 def test_latents_and_summaries_have_nothing_to_share() -> None:
     for model in (latent_model(), compressed_model()):
         found = choose_candidates(model, all_sharings=True)
-        assert (names_of(found), found.refused) == ([AS_IT_IS], ())
+        assert (names_of(found), found.notes) == ([AS_IT_IS], ())
         asked = choose_candidates(model, ["MQA"])
         assert names_of(asked) == [AS_IT_IS]
-        (sentence,) = asked.refused
+        (sentence,) = asked.notes
         assert sentence.startswith(
             f"MQA does not fit {model.name}: expected layers with projections"
         )
@@ -110,13 +110,13 @@ def test_latents_and_summaries_have_nothing_to_share() -> None:
 def test_any_spelling_may_be_asked_for_and_each_is_compared_once() -> None:
     found = choose_candidates(language_model(), ["q,k=v", "Q-K=V", "gqa-1", "MQA", "QKV"])
     assert labels_of(found) == ["QKV", "Q-K=V", "MQA"]
-    assert found.refused == ()
+    assert found.notes == ()
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
     found = choose_candidates(language_model(), ["GQA-3", "Q-K=V"])
     assert labels_of(found) == ["QKV", "Q-K=V"]
-    (sentence,) = found.refused
+    (sentence,) = found.notes
     assert sentence.startswith("GQA-3 does not fit toy QKV: expected KV heads that divide 8")
 
 
@@ -139,7 +139,7 @@ def test_layers_that_read_others_keep_a_query_of_their_own() -> None:
     model = stack(plain_layer(own), plain_layer(dataclasses.replace(own, reads_layer=0)))
     found = choose_candidates(model, ["Q=K-V", "Q-K=V"])
     assert labels_of(found) == ["QKV", "Q-K=V"]
-    assert "expected a query of its own in a layer that reads another" in found.refused[0]
+    assert "expected a query of its own in a layer that reads another" in found.notes[0]
 
 
 def test_a_network_that_decodes_nothing_has_no_savings() -> None:
@@ -154,7 +154,7 @@ def test_every_named_size_has_rows_of_its_own(name: str) -> None:
         found = choose_candidates(load_size(name), all_sharings=all_sharings)
         assert len(set(names_of(found))) == len(found.rows)
         assert found.rows[0].is_original
-        assert found.refused == ()
+        assert found.notes == ()
         # What is said to store less does.
         kept = [model_cache_bytes(row.model, context=5000) for row in found.rows]
         assert all(kept[i] < kept[0] for i, row in enumerate(found.rows) if row.saving)

@@ -301,6 +301,8 @@ def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
             cache.crop(4)
         with pytest.raises(ValueError, match="expected 0 to 5 tokens to crop to, got 6"):
             cache.crop(6)
+        with pytest.raises(ValueError, match="expected storage with room, got 'growing'"):
+            cache.layers[0].claim(1, 1)
         cache.crop(5)
         assert (cache.length, cache.layers[0].can_undo(1)) == (5, False)
         cache.crop(0)
@@ -378,6 +380,23 @@ def test_nothing_in_nothing_out() -> None:
     with torch.no_grad():
         parts = [layer(part, cache=cache) for part in (x[:, :0], x[:, :3], x[:, :0], x[:, 3:])]
         assert distance(torch.cat(parts, dim=1), layer(x)) < GATE
+
+
+def test_layers_with_a_state_stand_beside_layers_with_a_cache() -> None:
+    plain = make_language_model_config("QKV")
+    labels = ("Q-K=V@linear@decay-learned", "MQA@w3", "GQA-2")
+    layers = tuple(make_config(label, causal=True) for label in labels)
+    model = LanguageModel(dataclasses.replace(plain, attention=layers, num_layers=3)).double()
+    randomize(model, seed=73)
+    tokens, cache = torch.arange(9)[None], KVCache(model.config.layers)
+    with torch.no_grad():
+        parts = [model(part, cache=cache) for part in tokens.split([4, 1, 4], dim=1)]
+        assert distance(torch.cat(parts, dim=1), model(tokens)) < GATE
+    assert [layer.nbytes for layer in cache.layers] == [
+        8 * 4 * (25 + 5),
+        8 * 2 * 5 * 2,
+        8 * 2 * 2 * 5 * 9,
+    ]
 
 
 def test_dropout_takes_weights_of_pairs() -> None:

@@ -44,8 +44,8 @@ class Candidates:
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
-    refused: tuple[str, ...]
-    """Reasons why requested variants do not fit, a sentence each."""
+    notes: tuple[str, ...]
+    """Why requested variants do not fit, or what they lose of the model, a sentence each."""
 
     @property
     def original(self) -> Candidate:
@@ -81,7 +81,7 @@ def choose_candidates(
     """
     label = own_label(model)
     rows = [Candidate(label=label, model=model, is_original=True), *_store_less(model, label)]
-    refused: list[str] = []
+    notes: list[str] = []
     asked = [as_label(given) for given in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
         name = format_label(variant)
@@ -91,8 +91,22 @@ def choose_candidates(
             rows.append(Candidate(label=name, model=model.with_variant(variant), is_original=False))
         except ValueError as error:
             if asked:
-                refused.append(f"{name} does not fit {model.name}: {error}")
-    return Candidates(rows=tuple(rows), refused=tuple(refused))
+                notes.append(f"{name} does not fit {model.name}: {error}")
+            continue
+        if _has_positions(model) and not _has_positions(rows[-1].model):
+            notes.append(
+                f"{name} has no joint positions, unlike {model.name}: they have no meaning with "
+                "its core"
+            )
+    return Candidates(rows=tuple(rows), notes=tuple(notes))
+
+
+def _has_positions(model: Model) -> bool:
+    """Return whether the scores of any layer depend on joint positions."""
+    layers = (layer.attention for layer, _ in count_kinds(model.layers))
+    return any(
+        isinstance(one, ProjectedAttention) and one.config.variant.has_positions for one in layers
+    )
 
 
 def _store_less(model: Model, label: str) -> Iterator[Candidate]:

@@ -202,7 +202,7 @@ def collect_notes(
             f"{model.name} was made for {model.max_tokens:,} tokens: at {context:,} the bytes are "
             "right, the model is not"
         )
-    return [*notes, *candidates.refused]
+    return [*notes, *candidates.notes]
 
 
 def _row(

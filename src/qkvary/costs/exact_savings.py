@@ -331,7 +331,8 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
         elif attention.reads_layer is not None:
             yield "some layers read another layer's keys and values and keep none"
         elif attention.config.variant.keeps_state:
-            yield f"linear attention keeps {attention.config.state_numbers:,} numbers a sequence"
+            numbers = attention.config.state_numbers
+            yield f"layers of linear attention keep a state of {numbers:,} numbers each"
         elif attention.config.variant.reach is not None:
             yield f"layers with a window keep {attention.config.variant.reach - 1:,} tokens"
 

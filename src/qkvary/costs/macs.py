@@ -359,8 +359,8 @@ def _absorbed_macs(config: AttentionConfig, inner: int, keys: int) -> int:
 
 def _absorbs_key(attention: ProjectedAttention) -> bool:
     """Return whether the query can absorb the projection of the key."""
-    rules = term_costs(attention.config)
-    return all(cost.absorbs_key for cost in rules) and not attention.norms
+    rules, core = term_costs(attention.config), attention.config.variant.core
+    return core == "softmax" and all(cost.absorbs_key for cost in rules) and not attention.norms
 
 
 def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:

@@ -88,8 +88,11 @@ def _expanding_macs(config: AttentionConfig, keys: int, _pairs: int) -> int:
 def _absorbed_macs(config: AttentionConfig, keys: int) -> int:
     """Return the MACs of scores and values that are taken in the latent, less those in the heads.
 
-    The query takes the key's matrix in, and the value's is applied to what was mixed.
+    The query takes the key's matrix in, and the value's is applied to what was mixed. A core of
+    other scores than products needs the keys themselves.
     """
+    if config.variant.core != "softmax":
+        return _expanding_macs(config, keys, keys)
     rank, size = config.width(config.variant.sharing.key), config.size_per_head
     return 2 * config.num_heads * (rank * size + keys * (rank - size))
 

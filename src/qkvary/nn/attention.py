@@ -339,10 +339,12 @@ class Attention(nn.Module):
     def _absorbs(self, cache: LayerCache | None, queries: int) -> bool:
         """Return whether scores and values are taken in a latent that key and value are made of.
 
-        That is less to compute where few queries meet many keys, and rounds in another order.
+        That is less to compute where few queries meet many keys, and rounds in another order. Only
+        products of query and key can be taken there.
         """
         return (
             cache is not None
+            and self.config.variant.core == "softmax"
             and cache.kernel != "layer"
             and cache.options.layout != "split"
             and queries <= MOST_DECODED

@@ -152,7 +152,7 @@ class LayerCache:
     def _claimable(self) -> dict[str, PreallocatedStore | QuantizedStore]:
         kinds = (PreallocatedStore, QuantizedStore)
         found = {name: one for name, one in self._stores.items() if isinstance(one, kinds)}
-        if len(found) < len(self._stores):
+        if self.state is not None or len(found) < len(self._stores):
             raise ValueError(f"expected storage with room, got {self.options.storage!r}")
         return found
 

@@ -89,7 +89,7 @@ class SlurmExecutor:
         """Return what a run needs of a node."""
         return needed_resources(cell, self._options.gpu_share)
 
-    def find_obstacle(self, _needs: Resources) -> str | None:
+    def find_obstacle(self, needs: Resources) -> str | None:  # noqa: ARG002
         """Return None: Slurm refuses what no node of a partition has."""
         return None
 
