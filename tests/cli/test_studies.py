@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -30,3 +31,12 @@ def test_one_of_a_kind_is_singular(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert re.search(r"\b1 setting, ", printed)
     assert not re.search(r"\b1 (variants|settings|seeds|runs)\b", printed)
+
+
+@pytest.mark.parametrize("option", ["--variant", "--variants"])
+def test_a_part_is_chosen_by_the_names_of_the_option_that_train_has(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["status", "quickstart", option, "MQA", "--out", str(tmp_path), "--json"]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["runs"]["total"] == 48

@@ -179,7 +179,11 @@ def test_a_study_without_all_its_runs_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = SimpleNamespace(missing=3, failed=0, diverged=0, done=7)
-    monkeypatch.setattr(script, "run_study", lambda *_: summary)
+
+    def run(*_given: object) -> object:
+        return summary
+
+    monkeypatch.setattr(script, "run_study", run)
     with pytest.raises(SystemExit):
         script.main(["--out", str(tmp_path), "--to", str(tmp_path)])
     assert "expected all 10 runs, got 7" in capsys.readouterr().err

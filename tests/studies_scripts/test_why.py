@@ -22,7 +22,11 @@ def test_every_case_has_a_network_and_every_rewrite_a_case() -> None:
 
 def test_statements_hold_and_are_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     network = make_network("QKV@alibi")
-    monkeypatch.setattr(script, "load_network", lambda _case, _store: network)
+
+    def load(_case: object, _store: object) -> object:
+        return network
+
+    monkeypatch.setattr(script, "load_network", load)
     store = Store(tmp_path)
     case = script.Case("Theorem 4.2", "made up", "QKV@alibi", "identity-query")
     row = script._describe(case, script.rewrite(case, store))

@@ -122,7 +122,7 @@ class Part(Where):
     variants: Annotated[
         tuple[str, ...],
         Parameter(
-            name="--variant",
+            name=("--variant", "--variants"),
             help="Only this variant and the baseline; repeat it for more.",
             completer=complete_variant,
         ),

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -81,17 +81,8 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
         Raises:
             ValueError: if the network is not a language model that fits the text.
         """
-        size, context = len(self.alphabet), self.config.context
-        if (
-            not isinstance(network, LanguageModelConfig)
-            or network.vocabulary != size
-            or network.max_tokens < context
-        ):
-            raise ValueError(
-                f"expected a LanguageModelConfig with a vocabulary of {size} and at least "
-                f"{context} max_tokens for task characters, got {network}"
-            )
-        return LanguageModel(network, seed=seed)
+        size = len(self.alphabet)
+        return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return random windows, drawn with replacement."""

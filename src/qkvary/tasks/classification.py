@@ -1,5 +1,6 @@
 """The common part of tasks whose loss is the cross entropy of one answer out of several."""
 
+import math
 from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar, cast
 
@@ -7,11 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.tasks.config import TaskConfig
+from qkvary.nn.language_model import LanguageModel
+from qkvary.tasks.config import (
+    CharacterTaskConfig,
+    LanguageTaskConfig,
+    NumberTaskConfig,
+    RecallTaskConfig,
+    TaskConfig,
+)
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 
 Config = TypeVar("Config", bound=TaskConfig)
+_Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 
 
 class _Mapped(Protocol):
@@ -81,6 +91,27 @@ class ClassificationTask(Generic[Config]):
                 right += (logits.argmax(dim=-1) == targets).sum().item()
                 count += targets.numel()
         return {"loss": total / count, "accuracy": right / count}
+
+
+def build_language_model(
+    network: Network, seed: int, task: _Decoded, vocabulary: int, *, more: bool = False
+) -> LanguageModel:
+    """Build the language model of a task with so many tokens; ``more`` admits others.
+
+    Raises:
+        ValueError: if the network is not a language model that fits the task.
+    """
+    if (
+        not isinstance(network, LanguageModelConfig)
+        or not vocabulary <= network.vocabulary <= (math.inf if more else vocabulary)
+        or network.max_tokens < task.sequence_length
+    ):
+        least = "at least " if more else ""
+        raise ValueError(
+            f"expected a LanguageModelConfig with a vocabulary of {least}{vocabulary:,} and at "
+            f"least {task.sequence_length:,} max_tokens for task {task.name}, got {network}"
+        )
+    return LanguageModel(network, seed=seed)
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.prepared import PreparedData, TokenSplit, open_prepared
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.data.rows import PackedRows, PaddedRows, Rows, rows_of_step
@@ -20,6 +20,7 @@ from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.tasks.classification import build_language_model
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -86,17 +87,8 @@ class LanguageTask:
         Raises:
             ValueError: if the network is not a language model that fits the data set.
         """
-        size, context = self.data.vocabulary, self.config.context
-        if (
-            not isinstance(network, LanguageModelConfig)
-            or network.vocabulary < size
-            or network.max_tokens < context
-        ):
-            raise ValueError(
-                f"expected a LanguageModelConfig with a vocabulary of at least {size:,} and at "
-                f"least {context:,} max_tokens for task language, got {network}"
-            )
-        return LanguageModel(network, seed=seed)
+        size = self.data.vocabulary
+        return build_language_model(network, seed, self.config, size, more=True)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next rows of the epoch's shuffled order; a batch may span two epochs."""

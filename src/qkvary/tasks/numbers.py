@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.number_words import load_number_words
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
 from qkvary.tasks.config import NumberTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
 
@@ -65,17 +65,8 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
         Raises:
             ValueError: if the network is not a language model that fits the words.
         """
-        size, context = len(self.vocabulary), self.config.context
-        if (
-            not isinstance(network, LanguageModelConfig)
-            or network.vocabulary != size
-            or network.max_tokens < context
-        ):
-            raise ValueError(
-                f"expected a LanguageModelConfig with a vocabulary of {size} and at least "
-                f"{context} max_tokens for task numbers, got {network}"
-            )
-        return LanguageModel(network, seed=seed)
+        size = len(self.vocabulary)
+        return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next windows of the epoch's shuffled order; drop a last partial batch.

@@ -7,12 +7,12 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from qkvary.arch.networks import LanguageModelConfig, Network
+from qkvary.arch.networks import Network
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.recall import NO_ANSWER, RecallSplit, draw_recall
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
 from qkvary.tasks.config import RecallTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, AttentionExample, Batch, Split
 
@@ -37,17 +37,8 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         Raises:
             ValueError: if the network is not a language model that fits the sequences.
         """
-        size, length = self.config.vocabulary, self.config.length
-        if (
-            not isinstance(network, LanguageModelConfig)
-            or network.vocabulary != size
-            or network.max_tokens < length
-        ):
-            raise ValueError(
-                f"expected a LanguageModelConfig with a vocabulary of {size:,} and at least "
-                f"{length} max_tokens for task recall, got {network}"
-            )
-        return LanguageModel(network, seed=seed)
+        size = self.config.vocabulary
+        return build_language_model(network, seed, self.config, size)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch.

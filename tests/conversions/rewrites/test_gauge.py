@@ -15,7 +15,7 @@ from tests.contracts.variant_cases import LABELS, variant_values
 from tests.conversions.networks import EXACT, convert, judge, labels, make_network
 
 FIXED = ("I-K=V", "Q=V-I", "Q-I-I", "I-K-I", "I-I-I", "Q[residual]-K=V")
-PARTS = ("@so", "kv-norm", "latent")
+PARTS = ("@so", "@linear", "kv-norm", "latent")
 FREE = [
     label
     for label in LABELS
@@ -36,6 +36,12 @@ def test_every_sharing(label: str) -> None:
     assert judge(network, made) < EXACT
     assert labels(made) == labels(network)
     assert moved(network, made)
+
+
+@pytest.mark.parametrize("core", ["soft", "linear-identity"])
+def test_another_core_is_refused(core: str) -> None:
+    with pytest.raises(UsageError, match="expected the core softmax in layer 1, got"):
+        convert(make_network(f"QKV@{core}"), "gauge")
 
 
 @pytest.mark.parametrize("label", FIXED)

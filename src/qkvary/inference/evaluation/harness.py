@@ -37,6 +37,8 @@ SHOT_SEED = 1234
 """lm-eval's own seed, which selects the solved examples of each question."""
 _REMEMBERED = 64
 """Texts whose tokens are cached: all choices of a question share a prompt."""
+_LONGEST_ANSWER = 256
+"""Tokens of a written answer where a task says nothing; lm-eval's own number."""
 _UNKNOWN = "<unk>"
 _SPLIT, _SHOTS = "evaluated", "shots"
 _LABELS = re.compile(r"^Question: |\nAnswer:(?= )")
@@ -71,6 +73,7 @@ class NetworkLM(HFLM):
         self._encode: Callable[[str], list[int]] = lru_cache(_REMEMBERED)(tokenizer.encode)
         self._begin = tokenizer.beginning
         begin = tokenizer.separator if self._begin is None else self._begin
+        self._prefix = 0 if begin is None else begin
         self._limit = model.config.max_tokens
         self.task = "a task"
         """The name of the current task, for messages."""
@@ -81,7 +84,7 @@ class NetworkLM(HFLM):
             "tokenizer": _make_stand_in(),
             "max_length": self._limit,
             "batch_size": batch_size,
-            "prefix_token_id": 0 if begin is None else begin,
+            "prefix_token_id": self._prefix,
         }
         super().__init__(**options)
 
@@ -109,7 +112,7 @@ class NetworkLM(HFLM):
             context, options = request.args
             until = options.get("until") or []
             stops = [until] if isinstance(until, str) else until
-            longest = int(options.get("max_gen_toks", self.max_gen_toks))
+            longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))
             room = self._limit - longest
             if room < 1:
                 raise UsageError(
@@ -117,7 +120,7 @@ class NetworkLM(HFLM):
                     f"up to {longest:,} in {self.task}"
                 )
             asked = Request(
-                prompt=tuple(self.tok_encode(context)[-room:] or [self.prefix_token_id]),
+                prompt=tuple(self.tok_encode(context)[-room:] or [self._prefix]),
                 max_new_tokens=longest,
                 sampling=_sampling(options),
                 stop=tuple(stop for stop in stops if stop)[:MAX_STOPS],
