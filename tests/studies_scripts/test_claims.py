@@ -1,6 +1,8 @@
 """What is kept of the claims is what follows from the tables of the studies."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -33,6 +35,10 @@ def test_a_file_that_does_not_follow_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readme = STUDIES / "claims" / "README.md"
-    monkeypatch.setattr(script, "page_files", lambda _: iter([(readme, b"something else")]))
+
+    def other_files(_: Path) -> Iterator[tuple[Path, bytes]]:
+        yield readme, b"something else"
+
+    monkeypatch.setattr(script, "page_files", other_files)
     assert script.main(["--check"]) == 1
     assert capsys.readouterr().out == "studies/claims/README.md does not follow any more\n"

@@ -220,6 +220,11 @@ def test_what_is_exact_refutes_whatever_agrees() -> None:
     assert verdict_of([WRONG, HOLDS[0]])[0] == "does not hold"
     assert verdict_of([TEST, OPPOSITE])[0] == "does not hold"
     assert verdict_of([TEST, OPPOSITE], some=True)[0] == "holds with a condition"
+    there = dataclasses.replace(OPPOSITE, condition="without norms")
+    assert verdict_of([TEST, there], every=True) == (
+        "does not hold",
+        "not for “It is not so”; it holds for “It is so”; without norms",
+    )
 
 
 def test_another_convention_saves_no_figure_that_names_its_own() -> None:

@@ -204,7 +204,8 @@ def _combine(findings: Sequence[Finding], *, some: bool, every: bool) -> tuple[C
         fails = bool(no) and not (some and open_)
         return ("does not hold", where) if fails else ("not distinguished", "")
     if not some and any(every or one.exact for one in no):
-        return "does not hold", f"not for {_names(no)}; it holds for {_names(yes)}"
+        split = f"not for {_names(no)}; it holds for {_names(yes)}"
+        return "does not hold", _join(split, where)
     if every and open_:
         return "not distinguished", f"for {_names(open_)}; it holds for {_names(yes)}"
     if not no and not open_:
@@ -360,7 +361,8 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     # Differences to the baseline are named by their variant alone.
     alone = judge.reference.partition("@")[0] == BASELINE
     short = (judge.variant if alone else pair).removesuffix(f" ({judge.table})")
-    what = f"{short} ({judge.study}: {judge.table})"
+    quantity = f", {judge.quantity.replace('_', ' ')}" if judge.quantity else ""
+    what = f"{short} ({judge.study}: {judge.table}{quantity})"
     record = f"studies/{judge.study}/README.md"
     check = SCRIPTS.get(judge.study, f"qkvary study {judge.study}")
     if kept is None:
