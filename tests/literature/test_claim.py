@@ -62,7 +62,6 @@ def test_every_claim_is_a_sentence_with_a_judge_or_a_need(name: str) -> None:
         assert re.fullmatch(r"[A-Z0-9(].*\.", claim.text), claim.name
         assert claim.note == "" or claim.note.endswith("."), claim.name
         assert bool(claim.judges) != bool(claim.needs), claim.name
-        assert not (claim.some and claim.every), claim.name
         assert claim.judges or not claim.untested, claim.name
         assert claim.main or not re.search("abstract|finding|conclusion", claim.place), claim.name
         assert not claim.needs.endswith("."), claim.name
@@ -134,9 +133,10 @@ def test_a_document_is_read() -> None:
     assert isinstance(study, ByStudy)
     assert study.key == "s | t | v | r | "
     assert claim.name == "made-up-1"
-    assert (claim.some, claim.every, claim.main, claim.same_as) == (False, False, False, "")
-    fields = {"every": True, "main": True, "same_as": "made-up-2", "untested": "speed"}
-    (claim,) = decode_document(document(judges=judges, **fields), "made-up").claims
+    assert (claim.quantifier, claim.main, claim.same_as) == ("", False, "")
+    fields = {"main": True, "same_as": "made-up-2", "untested": "speed"}
+    (claim,) = decode_document(document(judges=judges, every=True, **fields), "made-up").claims
+    assert claim.quantifier == "every"
     assert {name: getattr(claim, name) for name in fields} == fields
 
 
@@ -144,6 +144,7 @@ def test_a_document_is_read() -> None:
     ("entry", "message"),
     [
         ({"kind": "opinion"}, "claim made-up-1: expected a kind out of .*, got 'opinion'"),
+        ({"some": True, "every": True}, "claim made-up-1: expected some or every, got both"),
         ({"judges": [{"belief": 1}]}, r"expected a judge with figure, .*, got \['belief'\]"),
         ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),
         ({"judges": [{"compare": [["a", "b"]], "above": 2, "below": 1}]}, "expected a range"),

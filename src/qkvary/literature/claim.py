@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
 Shown = Literal["claim", "opposite"]
+Quantifier = Literal["", "some", "every"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +108,9 @@ class Claim:
     """The claim in words of this project."""
     kind: ClaimKind
     judges: tuple[Judge, ...]
-    some: bool
-    """Whether it is true if any of its judges agrees, as "sometimes"; otherwise all have to."""
-    every: bool
-    """Whether it names its settings or variants itself, so that one that disagrees refutes it."""
+    quantifier: Quantifier
+    """Of its judges, ``some`` have to agree, as in "sometimes", or ``every`` one, as it names its
+    settings or variants itself; empty where those that disagree are a condition."""
     main: bool
     """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
     same_as: str
@@ -180,14 +180,20 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         text=entry["claim"],
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
-        some=entry.get("some", False),
-        every=entry.get("every", False),
+        quantifier=_quantifier(name, entry),
         main=entry.get("main", False),
         same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),
         untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
     )
+
+
+def _quantifier(claim: str, entry: Mapping[str, Any]) -> Quantifier:
+    some, every = entry.get("some", False), entry.get("every", False)
+    if some and every:
+        raise ValueError(f"claim {claim}: expected some or every, got both")
+    return "some" if some else "every" if every else ""
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:

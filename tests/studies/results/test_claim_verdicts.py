@@ -14,6 +14,7 @@ from qkvary.literature.claim import (
     ClaimedRange,
     ClaimKind,
     Judge,
+    Quantifier,
     document_names,
     load_document,
 )
@@ -60,8 +61,7 @@ def claim(
     judges: Sequence[Judge],
     kind: ClaimKind = "measured",
     *,
-    some: bool = False,
-    every: bool = False,
+    quantifier: Quantifier = "",
     untested: str = "",
 ) -> Claim:
     return Claim(
@@ -71,8 +71,7 @@ def claim(
         text="So it is.",
         kind=kind,
         judges=tuple(judges),
-        some=some,
-        every=every,
+        quantifier=quantifier,
         main=False,
         same_as="",
         note="",
@@ -98,11 +97,10 @@ def verdict_of(
     judges: Sequence[Judge],
     kind: ClaimKind = "measured",
     *,
-    some: bool = False,
-    every: bool = False,
+    quantifier: Quantifier = "",
     untested: str = "",
 ) -> tuple[ClaimVerdict, str]:
-    asked = claim(judges, kind, some=some, every=every, untested=untested)
+    asked = claim(judges, kind, quantifier=quantifier, untested=untested)
     found = judge_claim(asked, lambda judge: KEPT.get(judge.key))
     return found.verdict, found.condition
 
@@ -156,8 +154,8 @@ def test_findings_that_differ_are_a_condition(
 def test_sometimes_fails_only_if_all_fail() -> None:
     judges = [FAILS[0], OPEN[0]]
     assert verdict_of(judges)[0] == "does not hold"
-    assert verdict_of(judges, some=True)[0] == "not distinguished"
-    assert verdict_of([FAILS[0]], some=True)[0] == "does not hold"
+    assert verdict_of(judges, quantifier="some")[0] == "not distinguished"
+    assert verdict_of([FAILS[0]], quantifier="some")[0] == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -219,9 +217,9 @@ def test_what_is_exact_refutes_whatever_agrees() -> None:
     assert condition.startswith("not for cache reduction of Q-GQA-g; it holds for Q-K=V")
     assert verdict_of([WRONG, HOLDS[0]])[0] == "does not hold"
     assert verdict_of([TEST, OPPOSITE])[0] == "does not hold"
-    assert verdict_of([TEST, OPPOSITE], some=True)[0] == "holds with a condition"
+    assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
     there = dataclasses.replace(OPPOSITE, condition="without norms")
-    assert verdict_of([TEST, there], every=True) == (
+    assert verdict_of([TEST, there], quantifier="every") == (
         "does not hold",
         "not for “It is not so”; it holds for “It is so”; without norms",
     )
@@ -250,15 +248,15 @@ def test_a_slip_of_the_last_digit_is_no_contradiction_of_about() -> None:
 
 
 def test_a_claim_that_names_its_settings_needs_each_of_them() -> None:
-    assert verdict_of([HOLDS[0], FAILS[0]], every=True) == (
+    assert verdict_of([HOLDS[0], FAILS[0]], quantifier="every") == (
         "does not hold",
         "not for Q-K=V (made-up: second); it holds for Q-K=V (made-up: first)",
     )
-    assert verdict_of([HOLDS[0], OPEN[0]], every=True) == (
+    assert verdict_of([HOLDS[0], OPEN[0]], quantifier="every") == (
         "not distinguished",
         "for Q-K=V (made-up: third); it holds for Q-K=V (made-up: first)",
     )
-    assert verdict_of([HOLDS[0]], every=True) == ("holds", "")
+    assert verdict_of([HOLDS[0]], quantifier="every") == ("holds", "")
 
 
 def test_a_half_that_no_judge_covers_is_named() -> None:

@@ -30,7 +30,15 @@ from dataclasses import dataclass
 from textwrap import shorten
 from typing import Literal, get_args
 
-from qkvary.literature.claim import ByComparison, ByFigure, ByStudy, ByTest, Claim, ClaimedRange
+from qkvary.literature.claim import (
+    ByComparison,
+    ByFigure,
+    ByStudy,
+    ByTest,
+    Claim,
+    ClaimedRange,
+    Quantifier,
+)
 from qkvary.literature.figures import BASELINE, PublishedTable, load_published
 from qkvary.literature.recomputation import Recomputed, format_value, recompute
 from qkvary.literature.rounding import printed_interval, printed_step
@@ -62,6 +70,8 @@ Five-shot accuracy: its standard error in points. Averages of accuracies: the mi
 deviations of 0.003 to 0.016 in table 3 of paper 2."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
+TEST = "pytest"
+"""The command that runs a test."""
 SCRIPTS = {
     name: f"python studies/{name}/measure.py"
     for name in ("mlp-basis-transfer", "likeness-over-training")
@@ -97,8 +107,6 @@ class Finding:
     """The smallest difference that would have been seen."""
     condition: str = ""
     """The condition under which the figure or statement agrees, or contradicts."""
-    exact: bool = False
-    """Whether it is a recomputed figure or a statement without a condition, which can refute."""
     study: str = ""
     """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
@@ -112,6 +120,12 @@ class Finding:
     def printed(self) -> bool:
         """Whether it judges printed figures alone."""
         return self.check.startswith(RECOMPUTE)
+
+    @property
+    def exact(self) -> bool:
+        """Whether it is a recomputed figure or a test without a condition, which can refute."""
+        recomputed = self.printed and self.low is None
+        return recomputed or (self.check.startswith(TEST) and not self.condition)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +162,7 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
             case ByStudy():
                 findings.append(_by_study(judge, find(judge)))
     deciding = _deciding(claim, findings)
-    verdict, condition = _combine(deciding, some=claim.some, every=claim.every)
+    verdict, condition = _combine(deciding, claim.quantifier)
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
     own = claim.kind != "arithmetic" and all(one.printed for one in agreeing)
     if own and verdict.startswith("holds"):
@@ -185,14 +199,9 @@ def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
     ]
 
 
-def _combine(findings: Sequence[Finding], *, some: bool, every: bool) -> tuple[ClaimVerdict, str]:
-    """Return the verdict of several findings, and its condition.
-
-    Args:
-        findings: The findings.
-        some: Whether one that holds is enough, and all have to fail for the claim to fail.
-        every: Whether one that fails is enough for the claim to fail.
-    """
+def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[ClaimVerdict, str]:
+    """Return the verdict of several findings, and its condition."""
+    some, every = quantifier == "some", quantifier == "every"
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
     no, open_ = found["does not hold"], found["not distinguished"]
@@ -264,7 +273,6 @@ def _by_figure(judge: ByFigure) -> Finding:
         figure=said if found.derivation else f"printed {found.figure.printed}{unit}",
         value=value if isinstance(value, int | float) else None,
         condition=condition,
-        exact=True,
         record=table.source,
         check=f"{RECOMPUTE} {judge.table}",
     )
@@ -350,9 +358,8 @@ def _by_test(judge: ByTest) -> Finding:
         what=f"\u201c{said}\u201d",
         figure=judge.says,
         condition=judge.condition,
-        exact=not judge.condition,
         record=judge.node.partition("::")[0],
-        check=f"pytest {judge.node}",
+        check=f"{TEST} {judge.node}",
     )
 
 
