@@ -57,10 +57,12 @@ def make_report(lines: list[Line]) -> Report:
     speeds = latest(lines, "decoding", "weights", "size", "threads", "context", "variant")
     tables = (check_table(checks), cache_table(speeds), speed_table(speeds))
     exact = [line for line in speeds if line["weights"] == "f32" and line["threads"] == 1]
-    largest = max((line["size"] for line in exact), key=list(networks.SIZES).index)
+    # The network with the most cases.
+    sizes = [line["size"] for line in exact]
+    shown = max(sizes, key=sizes.count)
     picture = Chart(
-        draw=lambda: memory_drawing([line for line in exact if line["size"] == largest]),
-        caption=f"The cache as llama.cpp reports it, {largest} parameters, float32",
+        draw=lambda: memory_drawing([line for line in exact if line["size"] == shown]),
+        caption=f"The cache as llama.cpp reports it, {shown} parameters, float32",
         detail="Marks are measured.",
         file="memory",
     )
