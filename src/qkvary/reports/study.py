@@ -269,7 +269,8 @@ def _curves(summary: Summary) -> Section:
         title="Learning curves",
         lead="One panel for each variant, all of a task on one scale. The line is the mean over "
         "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
-        f"mean of {names.clip(summary.baseline)}.",
+        f"mean of {names.clip(summary.baseline)}. A run that stopped because it had solved the "
+        "task keeps its last value.",
         choices=(
             Choice(title="Quantity", options=("validation", "training loss")),
             Choice(title="Over", options=("steps", "seconds of training")),
