@@ -7,7 +7,7 @@ with the other sign. FIGURE is one of
     VARIANT - REFERENCE                          the same within a setting
     VARIANT in TABLE                             the difference to QKV
     mean VARIANT in TABLE
-    range of settings without an attention skip: see ``STUCK``
+    networks without an attention skip, stuck    or ``their loss``, or that of ``the others``
     VARIANT over REFERENCE, SETTING over OTHER   how much more the variant changes from OTHER to
                                                  SETTING than the reference: paired by seed, an
                                                  interval of its own
@@ -96,8 +96,8 @@ def _from_study(study: str, figure: str, sign: int) -> str:
     else:
         variant, _, reference = figure.partition(" - ")
         row = _only(read_rows(study, "contrasts"), variant=variant, reference=reference)
-    ends = sorted(sign * float(row[end]) for end in ("low", "high"))
-    return _write(sign * float(row["difference"]), *ends)
+    low, high = sorted(sign * float(row[end]) for end in ("low", "high"))
+    return _write(sign * float(row["difference"]), low, high)
 
 
 def _describe_stuck(study: str, figure: str) -> str:
@@ -147,8 +147,8 @@ def show(estimate: Estimate, sign: int = 1, digits: int = 3, factor: float = 1.0
     low, high = estimate.low, estimate.high
     if estimate.mean is None or low is None or high is None:
         raise ValueError(f"expected an interval, got {estimate}")
-    ends = sorted(sign * factor * end for end in (low, high))
-    return _write(sign * factor * estimate.mean, *ends, digits)
+    low, high = sorted(sign * factor * end for end in (low, high))
+    return _write(sign * factor * estimate.mean, low, high, digits)
 
 
 def _write(mean: float, low: float, high: float, digits: int = 3) -> str:
@@ -233,7 +233,8 @@ def _trained(study: Any) -> str:
     page, last = likeness_page(), study.steps[-1]
 
     def loss(run: Any) -> float:
-        return page.over_layers(run, last, lambda one: one["loss"])
+        found = [one["loss"] for one in run["steps"] if one["step"] == last]
+        return sum(found) / len(found)
 
     return show(paired_t([loss(shared) - loss(run) for run, shared in page.pairs(study)]))
 

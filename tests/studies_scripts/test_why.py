@@ -1,5 +1,6 @@
 """The page about the theorems: its cases, its statements about blocks, and ranks over training."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -128,6 +129,15 @@ def test_the_kept_page_is_the_template_with_the_figures_of_its_tables_and_studie
     page = files["README.md"].decode()
     assert page == (script.FOLDER / "README.md").read_text("utf-8")
     assert "{" not in page
+
+
+def test_what_was_found_names_figures_of_the_page() -> None:
+    page = " ".join((script.FOLDER / "README.md").read_text("utf-8").split())
+    found = (script.FOLDER.parents[1] / "docs" / "findings.md").read_text("utf-8")
+    section = found[found.index("[Why it works]") :].partition("What such networks")[0]
+    named = re.findall(r"-?\d+\.\d+ \[[^]]+\]", " ".join(section.split()))
+    assert len(named) > 20
+    assert [one for one in named if one not in page] == []
 
 
 def test_kept_rankings_are_those_of_the_kept_curves() -> None:
