@@ -244,6 +244,7 @@ def _limits(study: Likeness) -> Iterator[str]:
         f"A correlation over {_layers(study)} layers of a network is coarse; over the steps it is "
         "also one of early and late networks."
     )
+    yield "Every interval holds alone: of the dozens here some would leave out zero by chance."
 
 
 # ---- tables
