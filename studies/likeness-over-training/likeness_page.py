@@ -168,10 +168,10 @@ def _answers(study: Likeness) -> Iterator[str]:
         f"{_points(overlaps[0])} points above those of random weights before the first step, and "
         f"{_points(overlaps[1])} at the end."
     )
-    cosine = over_seeds(runs, last, _cosine("key-value"))
+    turned = over_seeds(runs, last, cosine("key-value"))
     yield (
         "- The cosine of W_K and W_V, whatever its sign, is "
-        f"{_interval(cosine, 2)} deviations of random matrices at the end (0.80 would be chance)."
+        f"{_interval(turned, 2)} deviations of random matrices at the end (0.80 would be chance)."
     )
     trained = study.steps[1:]
     whole, final = correlate(study, trained), correlate(study, [last])
@@ -180,7 +180,7 @@ def _answers(study: Likeness) -> Iterator[str]:
         f"layers at {names.count(len(trained), 'step')} of a training, {_interval(final, 2)} over "
         f"the {_layers(study)} layers at its end."
     )
-    ratios = paired_t([_ratio(run, last) for run in runs])
+    ratios = paired_t([ratio(run, last) for run in runs])
     alone = paired_t([over_layers(run, last, partial(rise, name="key_alone")) for run in runs])
     best = paired_t([over_layers(run, last, rise) for run in runs])
     yield (
@@ -194,7 +194,7 @@ def _answers(study: Likeness) -> Iterator[str]:
         [
             over_layers(shared, last, lambda one: one["loss"])
             - over_layers(run, last, lambda one: one["loss"])
-            for run, shared in _pairs(study)
+            for run, shared in pairs(study)
         ]
     )
     yield (
@@ -214,16 +214,19 @@ def _origin(begun: Estimate, ended: Estimate) -> str:
     return "Training lets the key explain more of the value than random weights would."
 
 
-def _pairs(study: Likeness) -> list[tuple[Figures, Figures]]:
+def pairs(study: Likeness) -> list[tuple[Figures, Figures]]:
+    """Return each run with a key and a value of its own, and that of its seed with one tensor."""
     shared = {run["seed"]: run for run in study.runs if not run["greedy"]}
     return [(run, shared[run["seed"]]) for run in study.apart if run["seed"] in shared]
 
 
-def _ratio(run: Figures, step: int) -> float:
+def ratio(run: Figures, step: int) -> float:
+    """Return the median over the layers of the rise as a multiple of the forecast."""
     return median(rise(one) / one["forecast"] for one in run["steps"] if one["step"] == step)
 
 
-def _cosine(pair: str) -> Callable[[Figures], float]:
+def cosine(pair: str) -> Callable[[Figures], float]:
+    """Return the size of a cosine of two weights in deviations of random ones."""
     return lambda one: abs(one[f"cosine_{pair}"]) / one[f"deviation_{pair}"]
 
 
@@ -241,6 +244,7 @@ def _limits(study: Likeness) -> Iterator[str]:
         f"A correlation over {_layers(study)} layers of a network is coarse; over the steps it is "
         "also one of early and late networks."
     )
+    yield "Every interval holds alone: of the dozens here some would leave out zero by chance."
 
 
 # ---- tables
@@ -258,7 +262,7 @@ def training_table(study: Likeness) -> Table:
             plain(step),
             _cell(loss, 3),
             *(_percent_cell(one) for one in values),
-            _cell(over_seeds(runs, step, _cosine("key-value")), 2),
+            _cell(over_seeds(runs, step, cosine("key-value")), 2),
             _cell(total, 4),
         )
 
@@ -357,7 +361,7 @@ def symmetry_table(study: Likeness) -> Table:
             plain(step),
             plain(variant),
             _cell(over_seeds(runs, step, lambda one: one["loss"]), 3),
-            _cell(over_seeds(runs, step, _cosine("query-key")), 2),
+            _cell(over_seeds(runs, step, cosine("query-key")), 2),
             _cell(over_seeds(runs, step, lambda one: one["score_asymmetry"]), 3),
         )
 

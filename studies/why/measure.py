@@ -1,21 +1,24 @@
 """Runs every statement of paper 3 on trained networks, and writes the tables of this folder.
 
     python studies/why/measure.py
+    python studies/why/measure.py --kept
 
 Networks that are trained already are not trained again. Ranks over training come from the curves
-that the kept studies have as tables.
+that the kept studies have as tables, other figures from their results (``figures.py``). With
+``--kept`` nothing is trained or measured: what this folder's tables have is written again.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from figures import fill
 from networks import STUDY
 from torch import Tensor
 
@@ -100,12 +103,10 @@ def rewrite(case: Case, store: Store) -> Rewriting:
     return run_rewrite(case.rewrite, load_network(case, store), RewriteOptions(layer=case.layer))
 
 
-def theorem_table(store: Store) -> Table:
-    """Return what each statement leaves of the logits."""
-    return Table(
-        key="theorems",
-        title="Statements that hold, on trained networks",
-        columns=(
+TITLES: Mapping[str, tuple[str, tuple[Column, ...]]] = {
+    "theorems": (
+        "Statements that hold, on trained networks",
+        (
             Column(key="statement", title="statement", numeric=False),
             Column(key="network", title="network", numeric=False),
             Column(key="command", title="rewrite", numeric=False),
@@ -115,23 +116,93 @@ def theorem_table(store: Store) -> Table:
             Column(key="relative_float64", title="error", below="float64, relative"),
             Column(key="relative_float32", title="error", below="float32, relative"),
         ),
-        rows=tuple(_describe(case, rewrite(case, store)) for case in CASES),
+    ),
+    "refusals": (
+        "Where practice breaks them",
+        (
+            Column(key="statement", title="statement", numeric=False),
+            Column(key="network", title="network", numeric=False),
+            Column(key="command", title="rewrite", numeric=False),
+            Column(key="reason", title="answer", numeric=False),
+        ),
+    ),
+    "residuals": (
+        "Statements about a block, on random matrices",
+        (
+            Column(key="statement", title="statement", numeric=False),
+            Column(key="case", title="case", numeric=False),
+            Column(key="error", title="error"),
+        ),
+    ),
+    "rankings": (
+        "Ranks of variants by validation loss: correlation with those at the end",
+        (
+            Column(key="study", title="study", numeric=False),
+            Column(key="setting", title="setting", numeric=False),
+            Column(key="variants", title="variants"),
+            *(Column(key=f"after_{part:g}", title=f"after {part:.0%}") for part in PARTS),
+        ),
+    ),
+}
+"""Title and columns of each table."""
+WRITERS: Mapping[str, Callable[[float], str]] = {
+    "parameters": lambda value: f"{value:,.0f}",
+    "condition": lambda value: f"{value:.0f}",
+    "relative_float64": lambda value: f"{value:.1e}",
+    "relative_float32": lambda value: f"{value:.1e}",
+    "error": lambda value: f"{value:.2g}",
+    "variants": lambda value: f"{value:.0f}",
+    **{f"after_{part:g}": lambda value: numbers.fixed(value, 2) for part in PARTS},
+}
+"""How each column of figures is written."""
+Raw = str | float | None
+
+
+def make_table(key: str, rows: Iterable[Sequence[Raw]]) -> Table:
+    """Return a table of figures and words."""
+    title, columns = TITLES[key]
+    cells = tuple(
+        tuple(_cell(column, raw) for column, raw in zip(columns, row, strict=True)) for row in rows
     )
+    return Table(key=key, title=title, columns=columns, rows=cells)
 
 
-def _describe(case: Case, found: Rewriting) -> tuple[Cell, ...]:
+def _cell(column: Column, raw: Raw) -> Cell:
+    if raw is None:
+        return plain(None, numbers.MISSING if column.key.startswith("after_") else "")
+    return plain(raw, WRITERS[column.key](raw)) if isinstance(raw, float | int) else plain(raw)
+
+
+def read_table(key: str, folder: Path | None = None) -> Table:
+    """Return a table that was written before."""
+    path = (folder or FOLDER) / "tables" / f"{key}.csv"
+    rows = csv.DictReader(path.read_text("utf-8").splitlines())
+    return make_table(key, ([_read(*one) for one in row.items()] for row in rows))
+
+
+def _read(column: str, text: str) -> Raw:
+    if column not in WRITERS:
+        return text
+    return None if not text else int(text) if text.lstrip("-").isdecimal() else float(text)
+
+
+def theorem_table(store: Store) -> Table:
+    """Return what each statement leaves of the logits."""
+    return make_table("theorems", (_describe(case, rewrite(case, store)) for case in CASES))
+
+
+def _describe(case: Case, found: Rewriting) -> tuple[Raw, ...]:
     worst = max((one.number for one in found.conditioning), default=None)
     layer = "" if case.layer is None else f" --layer {case.layer}"
-    saved = _count(found.original) - _count(found.network)
     return (
-        plain(case.statement),
-        plain(f"{case.setting}, {case.variant}"),
-        plain(f"{case.rewrite}{layer}"),
-        plain(format_label(found.network.config.variant)),
-        plain(saved, f"{saved:,}"),
-        plain(worst, "" if worst is None else f"{worst:.0f}"),
-        plain(found.exact.relative, f"{found.exact.relative:.1e}"),
-        plain(found.stored.relative, f"{found.stored.relative:.1e}"),
+        case.statement,
+        f"{case.setting}, {case.variant}",
+        f"{case.rewrite}{layer}",
+        format_label(found.network.config.variant),
+        _count(found.original) - _count(found.network),
+        worst,
+        found.exact.relative,
+        found.stored.relative,
     )
 
 
@@ -141,25 +212,16 @@ def _count(network: LanguageModel) -> int:
 
 def refusal_table(store: Store) -> Table:
     """Return the reasons for which statements do not apply."""
-    return Table(
-        key="refusals",
-        title="Where practice breaks them",
-        columns=(
-            Column(key="statement", title="statement", numeric=False),
-            Column(key="network", title="network", numeric=False),
-            Column(key="command", title="rewrite", numeric=False),
-            Column(key="reason", title="answer", numeric=False),
-        ),
-        rows=tuple(
-            (
-                plain(case.statement),
-                plain(f"{case.setting}, {case.variant}"),
-                plain(case.rewrite),
-                plain(_refusal(case, store)),
-            )
-            for case in REFUSED
-        ),
+    rows = (
+        (
+            case.statement,
+            f"{case.setting}, {case.variant}",
+            case.rewrite,
+            _refusal(case, store),
+        )
+        for case in REFUSED
     )
+    return make_table("refusals", rows)
 
 
 def _refusal(case: Case, store: Store) -> str:
@@ -202,9 +264,9 @@ def find_residuals(width: int = 32, steps: int = 2_000) -> Iterator[Residual]:
             find_norm_basis("rmsnorm", draw(size, size)), d_ff=4 * size, steps=steps
         )
         yield Residual(
-            "Theorem 8.2", f"best linear map for g, RMSNorm, {size} channels", made.linear
+            "Theorem 8.2", f"trained network for g, RMSNorm, {size} channels", made.network
         )
-        yield Residual("Remark 5", f"trained network for g, RMSNorm, {size} channels", made.network)
+        yield Residual("Remark 5", f"best linear map for g, RMSNorm, {size} channels", made.linear)
     yield Residual("Theorem 8.3", "skip absorbed where -W_2 P W_1 = 1", _absorb(draw, x))
     refused = sum(decide_skip(draw(24, 8), draw(8, 24)).channels is None for _ in range(100))
     yield Residual("Corollary 8.3.1", "share of 100 random networks refused", refused / 100)
@@ -225,21 +287,9 @@ def _absorb(draw: Callable[[int, int], Tensor], x: Tensor) -> float:
     return float((found - expected).abs().max() / expected.square().mean().sqrt())
 
 
-def residual_table(residuals: Sequence[Residual]) -> Table:
+def residual_table(residuals: Iterable[Residual]) -> Table:
     """Return statements about one block."""
-    return Table(
-        key="residuals",
-        title="Statements about a block, on random matrices",
-        columns=(
-            Column(key="statement", title="statement", numeric=False),
-            Column(key="case", title="case", numeric=False),
-            Column(key="error", title="error"),
-        ),
-        rows=tuple(
-            (plain(one.statement), plain(one.case), plain(one.error, f"{one.error:.2g}"))
-            for one in residuals
-        ),
-    )
+    return make_table("residuals", residuals)
 
 
 class Ranking(NamedTuple):
@@ -282,37 +332,23 @@ def _correlate(
     )
 
 
-def ranking_table(rankings: Sequence[Ranking]) -> Table:
+def ranking_table(rankings: Iterable[Ranking]) -> Table:
     """Return the rank correlations with the end of each training."""
-    return Table(
-        key="rankings",
-        title="Ranks of variants by validation loss: correlation with those at the end",
-        columns=(
-            Column(key="study", title="study", numeric=False),
-            Column(key="setting", title="setting", numeric=False),
-            Column(key="variants", title="variants"),
-            *(Column(key=f"after_{part:g}", title=f"after {part:.0%}") for part in PARTS),
-        ),
-        rows=tuple(
-            (
-                plain(one.study),
-                plain(one.setting),
-                plain(one.variants),
-                *(plain(value, numbers.fixed(value, 2)) for value in one.correlations),
-            )
-            for one in rankings
-        ),
+    return make_table(
+        "rankings", ((one.study, one.setting, one.variants, *one.correlations) for one in rankings)
     )
 
 
 def make_files(tables: Sequence[Table]) -> dict[str, bytes]:
-    """Return the files of the folder: the template with its tables, and each as CSV."""
+    """Return the files of the folder: the template with tables and figures, and tables as CSV."""
     page = (FOLDER / TEMPLATE).read_text("utf-8")
+    written = {table.key: table_csv(table) for table in tables}
     for table in tables:
         page = page.replace(f"{{{table.key}}}", _body(table))
+    rows = {key: tuple(csv.DictReader(text.splitlines())) for key, text in written.items()}
     return {
-        "README.md": page.encode(),
-        **{f"tables/{table.key}.csv": table_csv(table).encode() for table in tables},
+        "README.md": fill(page, rows).encode(),
+        **{f"tables/{key}.csv": text.encode() for key, text in written.items()},
     }
 
 
@@ -329,16 +365,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder of runs")
     parser.add_argument("--to", type=Path, default=FOLDER, help="folder of README and tables")
+    parser.add_argument("--kept", action="store_true", help="train and measure nothing")
     given = parser.parse_args(arguments)
-    torch.set_num_threads(1)
-    store = Store(given.out)
-    run_study(STUDY, store, RunnerOptions(workers=given.workers))
-    tables = (
-        theorem_table(store),
-        refusal_table(store),
-        residual_table([*find_residuals()]),
-        ranking_table([*rank_settings(FOLDER.parent)]),
-    )
+    if given.kept:
+        measured = tuple(map(read_table, ("theorems", "refusals", "residuals")))
+    else:
+        torch.set_num_threads(1)
+        store = Store(given.out)
+        run_study(STUDY, store, RunnerOptions(workers=given.workers))
+        residuals = residual_table(find_residuals())
+        measured = (theorem_table(store), refusal_table(store), residuals)
+    tables = (*measured, ranking_table(rank_settings(FOLDER.parent)))
     for name, data in make_files(tables).items():
         make_directory((given.to / name).parent)
         atomic_write_file(given.to / name, data)

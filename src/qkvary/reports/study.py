@@ -264,12 +264,14 @@ def _curves(summary: Summary) -> Section:
         more = names.count(hidden, "more setting")
         note = f"{more} would make this page too large; the exported curves.csv has all of them."
         blocks.append(Prose(note, small=True))
+    solves = any(run.steps_to_solve is not None for run in summary.runs)
+    solving = " A run that stops because it has solved the task keeps its last value."
     return Section(
         key="curves",
         title="Learning curves",
         lead="One panel for each variant, all of a task on one scale. The line is the mean over "
         "seeds, the band reaches from the smallest to the largest seed, and the grey line is the "
-        f"mean of {names.clip(summary.baseline)}.",
+        f"mean of {names.clip(summary.baseline)}.{solving if solves else ''}",
         choices=(
             Choice(title="Quantity", options=("validation", "training loss")),
             Choice(title="Over", options=("steps", "seconds of training")),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from qkvary.studies.results import headline
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.headline import describe_repeats, write_headline
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
@@ -258,6 +259,84 @@ def test_a_study_across_settings_opens_with_what_it_planned_to_compare() -> None
         bound,
     )
     assert gain == "K=V gains 0.05 nats."
+
+
+def crossed_study(levels: list[float], scale: dict[int, float] | None = None) -> Summary:
+    """Summarise a study of a setting and of others that are compared with it, in their order."""
+    plain = make_setting("reverse")
+    settings = [
+        replace(
+            plain,
+            name=f"way {place}",
+            table=f"way {place}",
+            training=replace(plain.training, batch_size=5 + place),
+        )
+        for place in range(len(levels))
+    ]
+    planned = [
+        CrossSettingContrast(
+            variant="QKV", setting=one.name, reference="QKV", reference_setting="way 0"
+        )
+        for one in settings[1:]
+    ]
+
+    def level(cell: Cell) -> float:
+        place = int(cell.setting[-1])
+        noise = NOISE[(cell.seed + 3 * place) % 8]
+        return levels[place] + (scale or {}).get(place, 1.0) * noise
+
+    return study_of(level, settings=settings, variants=("QKV",), contrasts=tuple(planned))
+
+
+def direct(summary: Summary) -> list[str]:
+    found = [(one, row.difference) for one in summary.contrasts for row in one.rows]
+    return headline._across(summary.tables[0], found)
+
+
+def test_contrasts_stand_in_the_order_of_the_study_and_those_left_out_are_counted() -> None:
+    summary = crossed_study([2.0, 2.1, 2.5, 2.6, 2.7, 2.8, 2.9])
+    (said,) = direct(summary)
+    assert said == (
+        "Compared directly: QKV (way 1) is worse than QKV (way 0) by 0.10, "
+        "QKV (way 2) is worse than QKV (way 0) by 0.50, "
+        "QKV (way 3) is worse than QKV (way 0) by 0.60, "
+        "QKV (way 4) is worse than QKV (way 0) by 0.70, "
+        "QKV (way 5) is worse than QKV (way 0) by 0.80 and "
+        "QKV (way 6) is worse than QKV (way 0) by 0.90 nats."
+    )
+
+
+def test_a_sentence_about_contrasts_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headline, "MOST_CHARACTERS", 140)
+    (said,) = direct(crossed_study([2.0, 2.1, 2.5, 2.6, 2.7]))
+    assert said == (
+        "Compared directly: QKV (way 1) is worse than QKV (way 0) by 0.10 and "
+        "QKV (way 2) is worse than QKV (way 0) by 0.50 nats; 2 more below."
+    )
+    monkeypatch.setattr(headline, "MOST_CHARACTERS", 10)
+    (said,) = direct(crossed_study([2.0, 2.1, 2.5, 2.6, 2.7]))
+    assert said.endswith("by 0.10 nats; 3 more below.")
+
+
+def test_a_sentence_has_one_number_of_decimals() -> None:
+    decided, *_ = direct(crossed_study([2.0, 2.01, 3.0], {0: 0.02, 1: 0.02, 2: 20.0}))
+    sizes = re.findall(r"by (\d\.\d+)", decided)
+    assert len(sizes) == 2
+    assert len(sizes[0]) == len(sizes[1])
+
+
+def test_a_bound_as_large_as_an_effect_decides_nothing() -> None:
+    """Of two contrasts without a difference one has an interval with room for an effect."""
+    decided, near, wide = direct(
+        crossed_study([2.0, 2.0, 2.0, 2.2], {0: 0.1, 1: 0.1, 2: 30.0, 3: 0.1})
+    )
+    assert decided == "Compared directly: QKV (way 3) is worse than QKV (way 0) by 0.200 nats."
+    assert re.fullmatch(
+        r"No difference shows between QKV \(way 1\) and QKV \(way 0\) \(at most 0\.00\d+\)\.", near
+    )
+    assert re.fullmatch(
+        r"Not decided: QKV \(way 2\) against QKV \(way 0\) \(up to 0\.\d\d\)\.", wide
+    )
 
 
 def test_at_most_three_recoveries_are_named() -> None:

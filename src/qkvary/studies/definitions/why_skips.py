@@ -16,13 +16,13 @@ from qkvary.studies.why_studies import (
 )
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
-BOTH = "both skips"
+BOTH, THEOREM = "both skips", "attention skip alone, no norms"
 BLOCKS: Mapping[str, tuple[Skips, Norm]] = {
     BOTH: ("both", "layernorm"),
     "attention skip alone": ("attention", "layernorm"),
     "feed-forward skip alone": ("feed-forward", "layernorm"),
     "no skip": ("none", "layernorm"),
-    "attention skip alone, no norms": ("attention", "none"),
+    THEOREM: ("attention", "none"),
 }
 
 
@@ -45,7 +45,9 @@ def _study(size: Size) -> Study:
         variants=labels,
         baseline=LEARNED,
         contrasts=tuple(
-            contrast for name in BLOCKS if name != BOTH for contrast in across(labels, name, BOTH)
+            contrast
+            for name in (THEOREM, *(name for name in BLOCKS if name not in {BOTH, THEOREM}))
+            for contrast in across(labels, name, BOTH)
         ),
         seeds=SEEDS,
     )

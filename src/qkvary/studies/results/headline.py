@@ -6,8 +6,9 @@ zero, and "at most" is the end of an interval. ``answers`` states every comparis
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
 from qkvary.arch.labels import parse_label, parse_variant
@@ -28,7 +29,9 @@ MOST_NAMED = 6
 MOST_OTHER_TABLES = 2
 """The maximum of other tables with a sentence of their own."""
 MOST_CONTRASTS = 3
-"""The maximum of planned contrasts in one sentence."""
+"""The maximum of planned contrasts with a sentence of their own."""
+MOST_CHARACTERS = 400
+"""The maximum length of a sentence about several planned contrasts."""
 _DECIDED: tuple[Verdict, ...] = ("better", "worse")
 
 
@@ -162,14 +165,14 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     for verdict, verb in (("worse", "costs"), ("better", "gains")):
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
-        texts = [f"{name} {_sizes(rows)}" for name, rows in groups]
-        if len(texts) > MOST_NAMED:
-            rest = len(texts) - MOST_NAMED + 1
-            texts[MOST_NAMED - 1 :] = [
-                f"{rest} others up to {_size(max(groups[-1][1], key=_change)[1])}"
-            ]
+        named = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
+        decimals = _decimals([gap for _, rows in named for _, gap in rows])
+        texts = [f"{name} {_sizes(rows, decimals)}" for name, rows in named]
+        if rest := len(groups) - len(named):
+            largest = max(groups[-1][1], key=_change)[1]
+            texts.append(f"{rest} others up to {_size(largest, decimals)}")
         if texts:
-            texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1])}{unit}"
+            texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1], decimals)}{unit}"
             found.append(listed(texts))
     return found
 
@@ -216,15 +219,15 @@ def _most(rows: _Rows, higher_is_better: bool) -> float:
     )
 
 
-def _round_up(size: float) -> str:
-    """Write a size with two digits, rounded up."""
-    decimals = decimals_of(size)
+def _round_up(size: float, decimals: int | None = None) -> str:
+    """Write a size with two digits, or with so many decimals, rounded up."""
+    decimals = decimals_of(size) if decimals is None else decimals
     return fixed(math.ceil(size * 10**decimals - 1e-9) / 10**decimals, decimals)
 
 
-def _sizes(rows: _Rows) -> str:
-    """State the size of a difference, or the range of several, with the digits that it supports."""
-    texts = sorted({_size(gap) for _, gap in rows}, key=float)
+def _sizes(rows: _Rows, decimals: int) -> str:
+    """State the size of a difference, or the range of several."""
+    texts = sorted({_size(gap, decimals) for _, gap in rows}, key=float)
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
@@ -232,13 +235,22 @@ def _change(row: tuple[VariantRow, Difference]) -> float:
     return abs(row[1].mean or 0.0)
 
 
-def _size(gap: Difference) -> str:
+def _decimals(gaps: Sequence[Difference]) -> int:
+    """Return the decimals of a sentence: those that its surest difference supports."""
+    return max((_supported(gap) for gap in gaps), default=0)
+
+
+def _supported(gap: Difference) -> int:
     mean = abs(gap.mean or 0.0)
     spread = (gap.high - gap.low) / 2 if gap.low is not None and gap.high is not None else None
     decimals = max(0, decimals_of(spread) - 1)
     while decimals < 6 and mean and float(f"{mean:.{decimals}f}") == 0:
         decimals += 1
-    return f"{mean:.{decimals}f}"
+    return decimals
+
+
+def _size(gap: Difference, decimals: int | None = None) -> str:
+    return f"{abs(gap.mean or 0.0):.{_supported(gap) if decimals is None else decimals}f}"
 
 
 def _planned(
@@ -275,34 +287,71 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
     return sentences
 
 
-def _across(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) -> list[str]:
-    """State the contrasts across settings in their order: differences, then bounds of others."""
+_Planned = Sequence[tuple[Contrast, Difference]]
+_Bound = tuple[Contrast, float]
+_Named = TypeVar("_Named")
+
+
+def _across(table: ResultTable, planned: _Planned) -> list[str]:
+    """State the contrasts across settings: differences, then bounds of the others.
+
+    "No difference shows" stands where the interval leaves out differences as large as the smallest
+    that is supported.
+    """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
-    bounds = sorted(
-        (max(abs(gap.low or 0.0), abs(gap.high or 0.0)), index)
-        for index, (_, gap) in enumerate(planned)
-        if gap.verdict not in _DECIDED
-    )
-    near = [
-        f"{planned[index][0].variant} and {planned[index][0].reference} (at most {_round_up(most)})"
-        for most, index in bounds[:MOST_CONTRASTS]
+    least = min((abs(gap.mean or 0.0) for _, gap in decided), default=0.0)
+    bounds = [(one, _bound(gap)) for one, gap in planned if gap.verdict not in _DECIDED]
+    return [
+        *_direct(table, decided),
+        *_undecided([one for one in bounds if one[1] < least], "No difference shows between"),
+        *_undecided([one for one in bounds if one[1] >= least], "Not decided:"),
     ]
-    sentences = _direct(table, decided)
-    if near:
-        sentences.append(f"No difference shows between {listed(near, 'or between')}.")
-    return sentences
 
 
-def _direct(table: ResultTable, planned: Sequence[tuple[Contrast, Difference]]) -> list[str]:
-    """State the largest contrasts in one sentence, in their order."""
-    sizes = sorted((abs(gap.mean or 0.0) for _, gap in planned), reverse=True)
-    least = sizes[:MOST_CONTRASTS][-1] if sizes else 0.0
-    largest = [one for one in planned if abs(one[1].mean or 0.0) >= least][:MOST_CONTRASTS]
-    texts = [
-        f"{one.variant} is {gap.verdict} than {one.reference} by {_size(gap)}"
-        for one, gap in largest
-    ]
-    return [f"Compared directly: {listed(texts)}{_unit(table)}."] if texts else []
+def _bound(gap: Difference) -> float:
+    """Return the largest size that the interval admits."""
+    return max(abs(gap.low or 0.0), abs(gap.high or 0.0))
+
+
+def _undecided(bounds: Sequence[_Bound], opening: str) -> list[str]:
+    """State in one sentence how large differences may be."""
+    is_open = opening.endswith(":")
+    pair, joined, end = ("against", "and", "up to") if is_open else ("and", "or between", "at most")
+
+    def write(named: Sequence[_Bound]) -> str:
+        decimals = max(decimals_of(most) for _, most in named)
+        texts = [
+            f"{one.variant} {pair} {one.reference} ({end} {_round_up(most, decimals)})"
+            for one, most in named
+        ]
+        return f"{opening} {listed(texts, joined)}"
+
+    return _shorten(bounds, write)
+
+
+def _direct(table: ResultTable, planned: _Planned) -> list[str]:
+    """State differences between variants in one sentence."""
+
+    def write(named: _Planned) -> str:
+        decimals = _decimals([gap for _, gap in named])
+        texts = [
+            f"{one.variant} is {gap.verdict} than {one.reference} by {_size(gap, decimals)}"
+            for one, gap in named
+        ]
+        return f"Compared directly: {listed(texts)}{_unit(table)}"
+
+    return _shorten(planned, write)
+
+
+def _shorten(planned: Sequence[_Named], write: Callable[[Sequence[_Named]], str]) -> list[str]:
+    """Return a short sentence about the first contrasts, in the order of the study, or nothing."""
+    found = list[str]()
+    for number in range(1, len(planned) + 1):
+        more = len(planned) - number
+        text = f"{write(planned[:number])}{f'; {more} more below' if more else ''}."
+        if not found or len(text) <= MOST_CHARACTERS:
+            found = [text]
+    return found
 
 
 def _recovery(

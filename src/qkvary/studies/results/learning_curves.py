@@ -1,11 +1,13 @@
 """Learning curves of a study: the mean over the seeds, for each variant and setting.
 
-A band spans the smallest and the largest value over the seeds. Never imports torch.
+A band spans the smallest and the largest value over the seeds. A run that stopped because it had
+solved its task keeps its last values, so that the mean is over the same runs to the end; a run that
+diverged, failed or goes on does not. Never imports torch.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import mean
@@ -17,6 +19,19 @@ Event = Mapping[str, Any]
 _NOT_FIGURES = {"event", "step", "seconds"}
 
 
+class _Run(NamedTuple):
+    """A quantity of one run."""
+
+    points: Mapping[int, tuple[float, float]]
+    """Values and seconds so far, by step."""
+    solved: bool
+    """Whether it stopped because it had solved its task."""
+
+    def at(self, step: int) -> tuple[float, float] | None:
+        last = max(self.points)
+        return self.points[last] if self.solved and step > last else self.points.get(step)
+
+
 def build_curves(
     observations: Sequence[Observation], events: Mapping[str, Iterable[Event]]
 ) -> tuple[LearningCurve, ...]:
@@ -26,14 +41,22 @@ def build_curves(
         observations: The runs of a study.
         events: The log of each run, by run key; runs without a log are skipped.
     """
-    groups: dict[tuple[str, str, str], list[dict[int, tuple[float, float]]]] = {}
+    groups: dict[tuple[str, str, str], list[_Run]] = {}
     for run in observations:
         log = events.get(run.row.run_key or "")
         if not run.row.selected or log is None:
             continue
+        solved = _stopped_when_solved(run)
         for quantity, points in _quantities(log).items():
-            groups.setdefault((run.row.setting, run.row.variant, quantity), []).append(points)
+            group = groups.setdefault((run.row.setting, run.row.variant, quantity), [])
+            group.append(_Run(points=points, solved=solved))
     return tuple(_curve(*names, runs) for names, runs in groups.items())
+
+
+def _stopped_when_solved(run: Observation) -> bool:
+    if run.row.state != "done" or run.row.steps_to_solve is None or run.record is None:
+        return False
+    return bool(run.record.config.get("training", {}).get("stop_when_solved"))
 
 
 def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, float]]]:
@@ -55,14 +78,9 @@ def _quantities(events: Iterable[Event]) -> dict[str, dict[int, tuple[float, flo
     return found
 
 
-def _curve(
-    setting: str,
-    variant: str,
-    quantity: str,
-    runs: Sequence[Mapping[int, tuple[float, float]]],
-) -> LearningCurve:
-    steps = sorted({step for run in runs for step in run})
-    points = [[run[step] for run in runs if step in run] for step in steps]
+def _curve(setting: str, variant: str, quantity: str, runs: Sequence[_Run]) -> LearningCurve:
+    steps = sorted({step for run in runs for step in run.points})
+    points = [[point for run in runs if (point := run.at(step))] for step in steps]
     return LearningCurve(
         setting=setting,
         variant=variant,

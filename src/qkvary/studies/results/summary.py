@@ -268,7 +268,8 @@ class LearningCurve:
     """Smallest value over the runs."""
     high: tuple[float, ...]
     runs: tuple[int, ...]
-    """Number of runs with a finite value at each step."""
+    """Number of runs in the mean at each step: those with a finite value, and those that had solved
+    the task before and stopped, with their last value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
