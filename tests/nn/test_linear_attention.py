@@ -372,6 +372,24 @@ def test_documents_that_come_back_are_refused() -> None:
     assert cache.length == 5
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_compiled_layers_refuse_documents_that_come_back(*, cached: bool) -> None:
+    layer, x = make_layer("QKV@linear"), random_input(71, batch=1)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+
+    def call(documents: list[int]) -> Tensor:
+        cache = LayerCache(layer.config) if cached else None
+        with torch.set_grad_enabled(not cached):
+            return compiled(x, cache=cache, document_ids=torch.tensor([documents]))
+
+    in_a_row = [0, 0, 1, 1, 1, 2, 2]
+    expected = layer(x, document_ids=torch.tensor([in_a_row]))
+    assert distance(call(in_a_row), expected) < GATE
+    # A graph cannot raise a ValueError.
+    with pytest.raises(RuntimeError, match="expected the tokens of each document in a row"):
+        call([0, 0, 1, 1, 1, 0, 0])
+
+
 def test_nothing_in_nothing_out() -> None:
     layer, x = make_layer("QKV@linear"), random_input(71)
     cache = LayerCache(layer.config)
@@ -405,5 +423,26 @@ def test_dropout_takes_weights_of_pairs() -> None:
     torch.manual_seed(3)
     dropped = layer(x)
     assert distance(dropped, layer.eval()(x)) > 0.1
+    cache = LayerCache(layer.config)
+    with torch.no_grad():
+        layer(x[:, :3], cache=cache)
     with pytest.raises(ValueError, match="expected a layer in evaluation mode or without dropout"):
-        layer.train()(x, cache=LayerCache(layer.config))
+        layer.train()(x[:, 3:], cache=cache)
+    with torch.no_grad():
+        assert (cache.length, cache.num_stored) == (3, 0)
+        assert distance(layer.eval()(x[:, 3:], cache=cache), layer(x)[:, 3:]) < GATE
+
+
+@pytest.mark.parametrize("refused", ["dropout", "documents"])
+def test_a_refused_call_changes_no_cache_of_any_layer(refused: str) -> None:
+    plain = make_language_model_config("QKV")
+    layers = tuple(
+        make_config(label, causal=True, dropout=0.5 if refused == "dropout" else 0.0)
+        for label in ("QKV", "QKV@linear")
+    )
+    model = LanguageModel(dataclasses.replace(plain, attention=layers, num_layers=2))
+    cache = KVCache(model.config.layers)
+    ids = torch.tensor([[0, 1, 0, 0]]) if refused == "documents" else None
+    with pytest.raises(ValueError, match=r"without dropout|each document in a row"):
+        model.train()(torch.arange(4)[None], cache=cache, document_ids=ids)
+    assert [layer.length for layer in cache.layers] == [0, 0]
