@@ -173,7 +173,7 @@ class Layout:
         )
         if torch.compiler.is_compiling():
             # A graph cannot branch on its tensors.
-            torch._assert_async((changed == fewest).all(), message)  # noqa: SLF001
+            torch.ops.aten._assert_async.msg((changed == fewest).all(), message)  # noqa: SLF001
         elif not torch.equal(changed, fewest):
             raise ValueError(message)
 
