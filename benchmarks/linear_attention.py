@@ -1,10 +1,11 @@
-"""Linear attention against the softmax: a training step at 2,048 tokens, and one decoded token.
+"""Times linear attention and the softmax: a training step at 2,048 tokens, and one decoded token.
 
-d_model 256, 4 layers, 4 heads, vocabulary 256; random weights, batch 1, one thread, float32. In
-training the softmax is torch's fused kernel and linear attention sums up chunks of 64 tokens. A
-token is decoded behind 64 to 65,536 others: by the softmax from a preallocated cache with the
-fastest of our kernels, by linear attention from its state. The bytes that are held are said beside
-the times, and in the last line behind how many tokens both take equally long.
+The networks have d_model 256, 4 layers, 4 heads, a vocabulary of 256 and random weights; they run
+with batch 1 on one thread in float32. In training the softmax uses torch's fused kernel and linear
+attention sums up chunks of 64 tokens. A token is decoded behind 64 to 65,536 others: the softmax
+reads a preallocated cache with the fastest of our kernels, linear attention its state. Each line
+has the bytes that are held, and the last one the number of tokens behind which both take equally
+long.
 """
 
 import itertools
@@ -43,7 +44,7 @@ NOT_SLOWER, TIMES_AS_FAST = 1.0, 10.0
 
 
 def make_network(label: str, max_tokens: int) -> LanguageModel:
-    """A network with random weights."""
+    """Return a network with random weights."""
     attention = AttentionConfig(
         d_model=D_MODEL, num_heads=HEADS, variant=parse_variant(label), causal=True, bias=False
     )
@@ -59,7 +60,7 @@ def make_network(label: str, max_tokens: int) -> LanguageModel:
 
 
 def make_step(label: str, length: int) -> Callable[[], None]:
-    """A training step on one fixed sequence."""
+    """Return a call that makes a training step on one fixed sequence."""
     model = make_network(label, length).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
     tokens = torch.randint(0, VOCABULARY, (1, length), generator=torch.Generator().manual_seed(0))
@@ -87,7 +88,7 @@ def measure_training(labels: tuple[str, ...], length: int, effort: Effort) -> No
 
 
 class Token:
-    """One more token behind a context of random entries, or behind a random state."""
+    """Decodes one more token behind a context of random entries, or behind a random state."""
 
     def __init__(self, label: str, context: int) -> None:
         """Fill a cache and choose the fastest step."""

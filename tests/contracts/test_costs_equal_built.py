@@ -14,7 +14,12 @@ from qkvary.arch.labels import parse_label, parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
-from qkvary.costs.macs import attention_projection_macs_per_token, decode_macs, score_macs
+from qkvary.costs.macs import (
+    attention_projection_macs_per_token,
+    decode_macs,
+    forward_macs,
+    score_macs,
+)
 from qkvary.costs.network import network_costs
 from qkvary.costs.parameters import ParameterCount, attention_parameters
 from qkvary.costs.training import training_macs_per_token
@@ -141,6 +146,22 @@ def test_linear_attention_in_chunks(label: str, tokens: int) -> None:
         model(texts, targets=texts).backward()
     macs = training_macs_per_token(as_model(config), tokens=tokens, pairs="square")
     assert counter.total == round(2 * macs * tokens)
+
+
+@pytest.mark.parametrize("kernel", ["auto", "explicit"])
+@pytest.mark.parametrize("label", ["QKV@linear", "Q-GQA-2@linear-identity@decay-learned", "QKV"])
+@pytest.mark.parametrize("tokens", [1, 2, LINEAR_CHUNK, LINEAR_CHUNK + 3, 2 * LINEAR_CHUNK, 131])
+def test_prompts_that_fill_a_cache(label: str, tokens: int, kernel: Kernel) -> None:
+    """A state of all tokens is left, also by the last chunk."""
+    layer = dataclasses.replace(make_config(label, causal=True), kernel=kernel)
+    config = dataclasses.replace(
+        make_language_model_config(label), attention=layer, max_tokens=tokens
+    )
+    model = LanguageModel(config)
+    with FlopCounter() as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        model(torch.arange(tokens)[None] % 13, cache=KVCache(config.layers))
+    expected = forward_macs(as_model(config), tokens=tokens, pairs="square", fills_cache=True)
+    assert counter.total == 2 * expected.total
 
 
 @pytest.mark.parametrize("label", ["QKV@linear", "MQA@linear", "Q-GQA-2@linear-identity"])

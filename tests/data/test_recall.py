@@ -107,7 +107,19 @@ def test_a_larger_split_begins_with_the_smaller() -> None:
 
 
 def test_errors_say_what_was_expected() -> None:
-    with pytest.raises(ValueError, match="4 tokens of the length for each pair and a vocabulary"):
-        draw_recall(**SIZES | {"length": 11}, count=3)
+    for change, message in {
+        ("pairs", 0): "pairs must be at least 1, got 0",
+        ("length", 11): "length must be 12 to 65,536 for 3 pairs, got 11",
+        ("length", 10**12): "length must be 12 to 65,536 for 3 pairs, got 1,000,000,000,000",
+        ("vocabulary", 7): "vocabulary must be 8 to 16,777,216 for 3 pairs, got 7",
+        ("vocabulary", 2**33): "vocabulary must be 8 to 16,777,216 for 3 pairs, got 8,589,934,592",
+        ("power", math.nan): "power must be above 0 and at most 1, got nan",
+        ("power", math.inf): "power must be above 0 and at most 1, got inf",
+        ("count", 0): "count must be 1 to 102,261,126 for sequences of 21 tokens, got 0",
+        ("count", 10**13): "count must be 1 to 102,261,126 for .*, got 10,000,000,000,000",
+    }.items():
+        with pytest.raises(ValueError, match=f"^task recall: {message}$"):
+            draw_recall(**{**SIZES, "count": 3, **dict([change])})
+    assert 102_261_126 * 21 <= 2**31 < 102_261_127 * 21
     with pytest.raises(ValueError, match="expected a split, got 'dev'; choices: train, val"):
         draw_recall(**SIZES | {"split": "dev"}, count=3)

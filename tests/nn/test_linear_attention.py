@@ -228,6 +228,34 @@ def test_long_sequences_are_the_same_in_chunks_by_pairs_and_decoded(label: str) 
     assert distance(decoded, found[0][0]) < GATE
 
 
+@pytest.mark.parametrize("kernel", ["auto", "explicit"])
+@pytest.mark.parametrize("undecayed", [False, True])
+def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
+    kernel: Kernel, *, undecayed: bool
+) -> None:
+    """A query without positive features, the first key without them, and weights of 1e-8."""
+    label = "Q-GQA-2@linear-relu@decay-learned" + ("@undecayed-sum" if undecayed else "")
+    layer = make_layer(label, kernel=kernel)
+    with torch.no_grad():
+        scores, value, _ = layer.scores(random_input(71, batch=2), Layout(new_tokens=7))
+        scores.query[:, :, 3] = -1.0
+        scores.query[:, :, 5] *= 1e-8
+        scores.key[:, :, 0] = -1.0
+        found = layer.core(scores, value, training=False)
+        expected = mix(
+            scores.query.clamp(min=0),
+            scores.key.clamp(min=0),
+            value,
+            decay=torch.sigmoid(find_logits(layer)),
+            divides=True,
+            decays_sum=not undecayed,
+            documents=[[0] * 7] * 2,
+            least=1e-6,
+        )
+    assert distance(found, expected) < GATE
+    assert not found[:, :, [0, 3]].any()
+
+
 @pytest.mark.parametrize("label", ["Q=K=V@linear", "Q=K=V@linear-relu@decay-learned@undecayed-sum"])
 def test_the_identity_of_the_paper(label: str) -> None:
     """Appendix A.1: with one projection, S_t = lambda S_(t-1) + phi(z_t) z_t^T is all there is."""
@@ -273,11 +301,12 @@ def test_it_is_a_state_space_model_with_a_readout_that_depends_on_the_input() ->
         decay = torch.sigmoid(find_logits(layer)[head])
         transition = decay * torch.eye(size * size, dtype=torch.float64)
         h = torch.zeros(size * size, dtype=torch.float64)
-        outputs, readouts = [], []
+        outputs, unchanging = [], []
+        first = torch.kron(phi[:1], torch.eye(size, dtype=torch.float64))
         for t in range(7):
             h = transition @ h + torch.kron(phi[t], z[t])
             readout = torch.kron(phi[t][None], torch.eye(size, dtype=torch.float64))
-            readouts.append(readout)
+            unchanging.append(first @ h / math.sqrt(size))
             outputs.append(readout @ h / math.sqrt(size))
         mixed = torch.zeros(7, D_MODEL, dtype=torch.float64)
         mixed[:, head * size : (head + 1) * size] = torch.stack(outputs)
@@ -285,7 +314,7 @@ def test_it_is_a_state_space_model_with_a_readout_that_depends_on_the_input() ->
         found = layer.core(scores, value, training=False)[0, head]
     assert distance(found, torch.stack(outputs)) < GATE
     # In a state-space model that does not depend on its input, C is one matrix.
-    assert not torch.allclose(readouts[0], readouts[1])
+    assert distance(found, torch.stack(unchanging)) > 0.1
 
 
 def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
@@ -372,6 +401,24 @@ def test_documents_that_come_back_are_refused() -> None:
     assert cache.length == 5
 
 
+@pytest.mark.parametrize("cached", [False, True])
+def test_compiled_layers_refuse_documents_that_come_back(*, cached: bool) -> None:
+    layer, x = make_layer("QKV@linear"), random_input(71, batch=1)
+    compiled = torch.compile(layer, backend="eager", fullgraph=True)
+
+    def call(documents: list[int]) -> Tensor:
+        cache = LayerCache(layer.config) if cached else None
+        with torch.set_grad_enabled(not cached):
+            return compiled(x, cache=cache, document_ids=torch.tensor([documents]))
+
+    in_a_row = [0, 0, 1, 1, 1, 2, 2]
+    expected = layer(x, document_ids=torch.tensor([in_a_row]))
+    assert distance(call(in_a_row), expected) < GATE
+    # A graph cannot raise a ValueError.
+    with pytest.raises(RuntimeError, match="expected the tokens of each document in a row"):
+        call([0, 0, 1, 1, 1, 0, 0])
+
+
 def test_nothing_in_nothing_out() -> None:
     layer, x = make_layer("QKV@linear"), random_input(71)
     cache = LayerCache(layer.config)
@@ -405,5 +452,26 @@ def test_dropout_takes_weights_of_pairs() -> None:
     torch.manual_seed(3)
     dropped = layer(x)
     assert distance(dropped, layer.eval()(x)) > 0.1
+    cache = LayerCache(layer.config)
+    with torch.no_grad():
+        layer(x[:, :3], cache=cache)
     with pytest.raises(ValueError, match="expected a layer in evaluation mode or without dropout"):
-        layer.train()(x, cache=LayerCache(layer.config))
+        layer.train()(x[:, 3:], cache=cache)
+    with torch.no_grad():
+        assert (cache.length, cache.num_stored) == (3, 0)
+        assert distance(layer.eval()(x[:, 3:], cache=cache), layer(x)[:, 3:]) < GATE
+
+
+@pytest.mark.parametrize("refused", ["dropout", "documents"])
+def test_a_refused_call_changes_no_cache_of_any_layer(refused: str) -> None:
+    plain = make_language_model_config("QKV")
+    layers = tuple(
+        make_config(label, causal=True, dropout=0.5 if refused == "dropout" else 0.0)
+        for label in ("QKV", "QKV@linear")
+    )
+    model = LanguageModel(dataclasses.replace(plain, attention=layers, num_layers=2))
+    cache = KVCache(model.config.layers)
+    ids = torch.tensor([[0, 1, 0, 0]]) if refused == "documents" else None
+    with pytest.raises(ValueError, match=r"without dropout|each document in a row"):
+        model.train()(torch.arange(4)[None], cache=cache, document_ids=ids)
+    assert [layer.length for layer in cache.layers] == [0, 0]

@@ -6,6 +6,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
+from qkvary.arch.named_networks import find_network
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
@@ -324,3 +325,16 @@ def test_hidden_candidates_dominate_too() -> None:
     )
     assert (beside[-1].status, beside[-1].dominated_by) == ("dominated", ("GQA-4", "MQA"))
     assert beside[-1].plan == alone[-1].plan
+
+
+def test_a_state_is_planned_in_the_first_format_alone() -> None:
+    labels = ("Q-K=V@linear", "QKV*4,Q-K=V@linear*1")
+    rows = serve(as_model(find_network("lm-1m")), labels, formats=("bf16", "int8"))
+    formats = {
+        label: [row.cache.name for row in rows if row.label == label] for label in ("QKV", *labels)
+    }
+    assert formats == {
+        "QKV": ["bf16", "bf16", "int8", "int8"],
+        "Q-K=V@linear": ["bf16"],
+        "QKV*4,Q-K=V@linear*1": ["bf16", "int8"],
+    }

@@ -15,6 +15,7 @@ def mix(
     divides: bool,
     decays_sum: bool,
     documents: Sequence[Sequence[int]],
+    least: float = 0.0,
 ) -> Tensor:
     """The outputs of causal tokens from features of query and key, [batch, heads, tokens, size].
 
@@ -26,6 +27,7 @@ def mix(
         divides: Whether weights are divided by a sum.
         decays_sum: Whether that sum decays too.
         documents: The document of each token of each row.
+        least: What a smaller sum counts as.
     """
     group = query.shape[1] // key.shape[1]
     rows: list[Tensor] = []
@@ -44,7 +46,7 @@ def mix(
                         weight = product * decay[h // group] ** (i - j)
                     mixed = mixed + weight * value[b, h // group, j]
                     total = total + (weight if decays_sum else product)
-                tokens.append(mixed / total if divides else mixed)
+                tokens.append(mixed / max(total, total.new_tensor(least)) if divides else mixed)
             heads.append(torch.stack(tokens))
         rows.append(torch.stack(heads))
     return torch.stack(rows)

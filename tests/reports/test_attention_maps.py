@@ -33,6 +33,35 @@ def test_mass_is_what_the_right_cells_hold() -> None:
     assert maps.chance(example()) == 0.2
 
 
+def test_a_causal_row_is_uniform_over_the_columns_that_it_sees() -> None:
+    lower = np.tril(np.ones((5, 5)))
+    uniform = np.broadcast_to(lower / lower.sum(axis=1, keepdims=True), (2, 3, 5, 5))
+    causal = replace(example(), maps=uniform, targets=(None, None, 0, None, 3))
+    assert maps.chance(causal) == (1 / 3 + 1 / 5) / 2
+    assert [one.mass for one in maps.masses(causal)] == [pytest.approx(maps.chance(causal))] * 6
+
+
+@pytest.mark.parametrize("change", ["negative", "unnormalised", "nan"])
+def test_weights_that_are_no_distribution_have_no_mass(change: str) -> None:
+    weights = example().maps.copy()
+    weights[1, 0, 2, :2] += {"negative": (1, -1), "unnormalised": (0.5, 0), "nan": (np.nan, 0)}[
+        change
+    ]
+    changed = replace(example(), maps=weights)
+    heads = [(mass.layer, mass.head) for mass in maps.masses(changed)]
+    assert heads == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)]
+    none = replace(example(), maps=3 * example().maps)
+    assert maps.best(none) is None
+    assert "weights of a query do not sum to one" in maps.drawing(none).to_svg("map")
+
+
+def test_a_row_that_sees_nothing_has_no_mass() -> None:
+    weights = example().maps.copy()
+    weights[0, 0, 1] = 0.0
+    first, *others = maps.masses(replace(example(), maps=weights))
+    assert (first.mass, others[0].mass) == (pytest.approx(4 / 25), pytest.approx(1 / 5))
+
+
 def test_rows_without_a_right_cell_do_not_count() -> None:
     partly = replace(example(), targets=(4, None, None, None, None))
     assert maps.best(partly).mass == 1.0  # type: ignore[union-attr]

@@ -24,6 +24,26 @@ DATA = DataReference(
 )
 
 
+@pytest.mark.parametrize(
+    ("name", "variants", "rotates"),
+    [
+        ("lm-1m", (), True),
+        ("lm-1m", ("Q-K=V@linear",), False),
+        ("lm-1m", ("Q-K=V@linear", "QKV"), True),
+        ("lm-1m", ("QKV@alibi",), False),
+        ("lm-1m", ("QKV*4,Q-K=V@linear*1",), True),
+        ("lm-1m-portable", ("Q-GQA-2@kv-norm",), True),
+        ("lm-1m-portable", ("QKV@linear",), False),
+    ],
+)
+def test_the_description_is_that_of_the_variants(
+    name: str, variants: tuple[str, ...], *, rotates: bool
+) -> None:
+    description = training_study(find_preset(name), DATA, variants=variants).description
+    assert ("rotate" in description) is rotates
+    assert description.count("tokens a parameter") == 1
+
+
 @pytest.mark.parametrize("name", preset_names())
 def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     preset = find_preset(name)

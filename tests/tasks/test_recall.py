@@ -1,5 +1,6 @@
 """The recall task: what is asked and scored, and what solvers score that are known beforehand."""
 
+import dataclasses
 from typing import get_args
 
 import pytest
@@ -88,9 +89,22 @@ def test_a_query_points_at_its_value() -> None:
 
 
 def test_errors_say_what_was_expected() -> None:
-    with pytest.raises(ValueError, match="a length of at least 20 and a vocabulary of at least 12"):
-        RecallTaskConfig(length=19, pairs=5, vocabulary=40)
-    with pytest.raises(ValueError, match="power must be above 0 and at most 1, got 0"):
-        RecallTaskConfig(length=20, pairs=5, power=0.0)
-    with pytest.raises(ValueError, match="pairs must be at least 1, got 0"):
-        RecallTaskConfig(length=20, pairs=0)
+    for change, message in {
+        ("length", 19): "length must be 20 to 65,536 for 5 pairs, got 19",
+        ("vocabulary", 11): "vocabulary must be 12 to 16,777,216 for 5 pairs, got 11",
+        ("power", 0.0): "power must be above 0 and at most 1, got 0.0",
+        ("pairs", 0): "pairs must be at least 1, got 0",
+        ("train_examples", 10**13): "train_examples must be 1 to 107,374,182 for sequences of 20",
+        ("test_examples", 0): "test_examples must be 1 to 107,374,182 for sequences of 20",
+    }.items():
+        with pytest.raises(ValueError, match=f"^task recall: {message}"):
+            RecallTaskConfig(**{"length": 20, "pairs": 5, **dict([change])})  # type: ignore[arg-type]
+
+
+def test_a_network_that_does_not_fit_is_named_by_its_sizes() -> None:
+    with pytest.raises(ValueError, match="for task recall, got ") as caught:
+        make().build(dataclasses.replace(tiny_network("recall"), max_tokens=25), 0)
+    assert str(caught.value) == (
+        "expected a LanguageModelConfig with a vocabulary of 40 and at least 26 max_tokens for "
+        "task recall, got LanguageModelConfig (vocabulary 11, max_tokens 25)"
+    )

@@ -1,5 +1,6 @@
 """The task of labelled texts: windows, splits, and what solvers score that are known beforehand."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.data.labelled_texts import load_labelled_texts
+from qkvary.nn.layout import Layout
 from qkvary.storage.errors import DamagedError
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.contract import ShowsSamples
@@ -57,10 +59,11 @@ class Solver(nn.Module):
 
 
 @pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("windows", [1, 1_000])
 def test_an_oracle_scores_one_and_one_answer_the_share_of_its_label(
-    folder: Path, split: str
+    folder: Path, split: str, windows: int
 ) -> None:
-    task = make(folder, windows_per_label=1)
+    task = make(folder, windows_per_label=windows)
     assert task.evaluate(Solver(), split) == {  # type: ignore[arg-type]
         "loss": pytest.approx(0.0, abs=1e-9),
         "accuracy": 1.0,
@@ -79,10 +82,18 @@ def windows_of(text: bytes, step: int) -> list[list[int]]:
 
 def test_scored_windows_are_those_of_plain_loops(folder: Path) -> None:
     task = make(folder, windows_per_label=1_000)
-    expected: list[tuple[list[int], int]] = []
-    for label, texts in enumerate(task.texts["test"]):
-        for text in texts:
-            expected += [(window, label) for window in windows_of(bytes(text.data), CONTEXT)]
+    every = [
+        [window for text in texts for window in windows_of(bytes(text.data), CONTEXT)]
+        for texts in task.texts["test"]
+    ]
+    # As many of each label as there are of the shortest texts.
+    count = min(map(len, every))
+    assert {len(some) for some in every} != {count}
+    expected = [
+        (some[number * len(some) // count], label)
+        for label, some in enumerate(every)
+        for number in range(count)
+    ]
     found = [
         (window, label)
         for batch in task.evaluation_batches("test")
@@ -93,9 +104,13 @@ def test_scored_windows_are_those_of_plain_loops(folder: Path) -> None:
 
 def test_fewer_windows_are_spread_evenly(folder: Path) -> None:
     few = make(folder, windows_per_label=2)
+    shortest = min(
+        sum(len(windows_of(bytes(text.data), CONTEXT)) for text in texts)
+        for texts in few.texts["test"]
+    )
     for label, texts in enumerate(few.texts["test"]):
         every = [w for text in texts for w in windows_of(bytes(text.data), CONTEXT)]
-        count = min(2, len(every))
+        count = min(2, shortest)
         expected = [every[number * len(every) // count] for number in range(count)]
         found = [
             window
@@ -140,6 +155,29 @@ def load_tiny() -> TextTask:
     config = tiny_task("texts")
     assert isinstance(config, TextTaskConfig)
     return TextTask(config)
+
+
+def test_padding_is_not_shown_as_attended(folder: Path) -> None:
+    task = make(folder, context=31)
+    network = dataclasses.replace(tiny_network("texts"), classes=3, max_tokens=31)
+    model = task.build(network, 0).eval()
+    first = next(task.evaluation_batches("validation")).inputs[:1]
+    length = int((first != PADDING).sum())
+    assert length < 31
+    example = task.attention_example(model)
+    assert example is not None
+    assert (len(example.tokens), "∅" in example.tokens) == (length, False)
+    x = model._embed(first, Layout(new_tokens=31))
+    layout = Layout(new_tokens=31, attention_mask=first != PADDING)
+    expected = model.stack.attention_maps(x, layout=layout)[0][:, :, :length, :length]
+    assert torch.allclose(example.maps, expected, atol=1e-6)
+
+
+def test_a_network_that_does_not_fit_is_named_by_its_sizes(folder: Path) -> None:
+    with pytest.raises(ValueError, match="for task texts, got ") as caught:
+        make(folder, context=31).build(tiny_network("texts"), 0)
+    assert len(str(caught.value)) < 250
+    assert "got EncoderConfig (vocabulary 257, classes " in str(caught.value)
 
 
 def test_other_texts_are_refused(folder: Path) -> None:

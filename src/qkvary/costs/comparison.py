@@ -225,7 +225,11 @@ def _row(
         weight_bytes=weight_bytes(model, weights),
         decode_macs=decode_macs(model, context=context, encoder_tokens=encoder_tokens),
         prefill_macs=forward_macs(
-            model, tokens=context, logits="last", encoder_tokens=encoder_tokens
+            model,
+            tokens=context,
+            logits="last",
+            encoder_tokens=encoder_tokens,
+            fills_cache=decodes,
         ),
         square_macs=forward_macs(
             model, tokens=context, pairs="square", encoder_tokens=encoder_tokens

@@ -120,10 +120,14 @@ def attention_projection_macs_per_token(config: AttentionConfig) -> int:
     return stored + _query_and_output_macs(config)
 
 
-def score_macs(config: AttentionConfig, length: int, pairs: Pairs) -> int:
+def score_macs(
+    config: AttentionConfig, length: int, pairs: Pairs, *, fills_cache: bool = False
+) -> int:
     """Return the MACs of the scores with their terms, and of the weighted values, of one layer."""
     count = length * length if pairs == "square" else visible_pairs(config, length)
-    return _content_macs(config, length, count) + term_macs(config, length, count)
+    prompt = CORES[config.variant.core].prompt_macs if fills_cache else None
+    content = _content_macs if prompt is None else prompt
+    return content(config, length, count) + term_macs(config, length, count)
 
 
 def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
@@ -156,6 +160,7 @@ def forward_macs(
     pairs: Pairs = "visible",
     logits: Logits = "all",
     encoder_tokens: int | None = None,
+    fills_cache: bool = False,
 ) -> MacCount:
     """Return the MACs of one sequence: a forward pass of training, or the prefill of a prompt.
 
@@ -166,6 +171,7 @@ def forward_macs(
         logits: Which tokens get logits.
         encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
             decoder's if not given.
+        fills_cache: Whether the tokens are a prompt that others follow, which leaves a state.
 
     Raises:
         ValueError: for a number of tokens that is not positive.
@@ -173,13 +179,13 @@ def forward_macs(
     _check(tokens)
     seen = count_encoder_tokens(model, encoder_tokens, tokens)
     layers = [
-        (_forward_layer(layer, tokens, seen, pairs), count)
+        (_forward_layer(layer, tokens, seen, pairs, fills_cache=fills_cache), count)
         for layer, count in count_kinds(model.layers)
     ]
     outside = sum(linear.weights * (tokens - linear.skipped_tokens) for linear in model.others)
     if model.encoder is not None:
         layers += [
-            (_forward_layer(layer, seen, 0, pairs), count)
+            (_forward_layer(layer, seen, 0, pairs, fills_cache=False), count)
             for layer, count in count_kinds(model.encoder.layers)
         ]
         outside += seen * sum(linear.weights for linear in model.encoder.stem)
@@ -240,8 +246,12 @@ def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCou
     )
 
 
-def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs) -> MacCount:
-    projections, scores = _forward_attention(layer.attention, tokens, pairs)
+def _forward_layer(
+    layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs, *, fills_cache: bool
+) -> MacCount:
+    projections, scores = _forward_attention(
+        layer.attention, tokens, pairs, fills_cache=fills_cache
+    )
     if layer.cross is not None:
         config = layer.cross.config
         projections += tokens * _crossing_macs(config)
@@ -258,12 +268,15 @@ def _forward_layer(layer: Layer, tokens: int, encoder_tokens: int, pairs: Pairs)
     )
 
 
-def _forward_attention(attention: AttentionLayer, tokens: int, pairs: Pairs) -> tuple[int, int]:
+def _forward_attention(
+    attention: AttentionLayer, tokens: int, pairs: Pairs, *, fills_cache: bool
+) -> tuple[int, int]:
     """Projections and scores of one layer over a sequence."""
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         per_token = _query_and_output_macs(config) + _stored_macs(attention)
-        return tokens * per_token, score_macs(config, tokens, pairs)
+        scores = score_macs(config, tokens, pairs, fills_cache=fills_cache)
+        return tokens * per_token, scores
     per_token = sum(linear.weights for linear in attention.linears)
     if isinstance(attention, LatentAttention):
         count = tokens * tokens if pairs == "square" else tokens * (tokens + 1) // 2

@@ -1,7 +1,7 @@
 """The costs of score terms and cores: one rule per entry of ``arch.terms``, under its name."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 
@@ -167,6 +167,18 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     return _pairwise_macs(config, keys, inside) + between
 
 
+def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
+    """Return the MACs of linear attention over a prompt, whose last chunk makes a state too.
+
+    A state has no map of all pairs; one token is a step of the recurrence.
+    """
+    if keys == 1:
+        return _recurrent_macs(config, keys)
+    left = keys if keys <= LINEAR_CHUNK else keys % LINEAR_CHUNK
+    chunked = replace(config, kernel="auto")
+    return _chunked_macs(chunked, keys, pairs) + _state_macs(config, 0, left)
+
+
 def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
     return _state_macs(config, 1, 1)
 
@@ -177,11 +189,13 @@ class CoreCost:
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
     """Of a layer over so many keys and pairs of query and key."""
+    prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
+    """The same where a cache is filled, where that is computed otherwise."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
     """The same of one decoded token over so many keys, where that is computed otherwise."""
 
 
-_LINEAR = CoreCost(macs=_chunked_macs, decode_macs=_recurrent_macs)
+_LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)
 
 CORES: Mapping[str, CoreCost] = {
     "softmax": CoreCost(),

@@ -8,23 +8,23 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.corpora import CORPORA, find_local
 from qkvary.data.documents import NULS
+from qkvary.data.split_names import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 
 NOVELS = "english-novels"
 """The corpus whose files are named ``Author_Title_Year.txt``."""
-LabelledSplit = Literal["train", "validation", "test"]
 HELD_OUT_SHARE = 0.1
 """Share of a label's texts in the validation and in the test split, at least one text each."""
-FEWEST_TEXTS = len(get_args(LabelledSplit))
+FEWEST_TEXTS = len(get_args(DataSplit))
 LARGEST_TEXT = 2**26
 """Maximum bytes of a file."""
 
@@ -40,7 +40,7 @@ class LabelledText(NamedTuple):
     """The checksum of its bytes."""
 
 
-Splits = Mapping[LabelledSplit, tuple[tuple[LabelledText, ...], ...]]
+Splits = Mapping[DataSplit, tuple[tuple[LabelledText, ...], ...]]
 """The texts of each split, by label."""
 
 
@@ -66,10 +66,12 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         labels: The labels to keep; None for all.
 
     Raises:
-        UsageError: if there are too few labels or texts, a label has no texts, or two texts are
-            equal.
+        UsageError: if there are too few labels or texts, a label has no texts or no name in UTF-8
+            on one line, or two texts are equal.
         DamagedError: if a file is blank or no UTF-8 text.
     """
+    if not data:
+        raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got ''")
     files = _novels() if data == NOVELS else _list_folder(Path(data).expanduser())
     for label in labels or ():
         if label not in files:
@@ -82,8 +84,8 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         raise UsageError(
             f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
         )
-    splits: dict[LabelledSplit, list[tuple[LabelledText, ...]]] = {
-        split: [] for split in get_args(LabelledSplit)
+    splits: dict[DataSplit, list[tuple[LabelledText, ...]]] = {
+        split: [] for split in get_args(DataSplit)
     }
     names: dict[str, Path] = {}
     for label, paths in files.items():
@@ -132,7 +134,7 @@ def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str)
 
 def split_texts(
     texts: Sequence[LabelledText],
-) -> dict[LabelledSplit, tuple[LabelledText, ...]]:
+) -> dict[DataSplit, tuple[LabelledText, ...]]:
     """Split the texts of a label: the smallest checksums are the test, the next the validation.
 
     Args:
@@ -165,6 +167,13 @@ def _list_folder(folder: Path) -> dict[str, list[Path]]:
     if not folder.is_dir():
         raise UsageError(f"expected {NOVELS} or a folder of texts with labels, got {folder}")
     inner = sorted(one for one in folder.iterdir() if one.is_dir() and not one.name.startswith("."))
+    for one in inner:
+        # The names are lines of UTF-8 in the fingerprint.
+        if "\n" in one.name or one.name.encode(errors="ignore").decode() != one.name:
+            raise UsageError(
+                f"expected labels in UTF-8 on one line in {folder}, got {one.name!r}: rename the "
+                "folder"
+            )
     return {one.name: sorted(one.glob("*.txt")) for one in inner}
 
 

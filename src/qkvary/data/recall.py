@@ -5,14 +5,15 @@ section 4 and its code, whose sequences are filled with zeros (``random_non_quer
 """
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.random_numbers import random_words
+from qkvary.data.recall_sizes import check_recall
+from qkvary.data.split_names import DataSplit
 
-RecallSplit = Literal["train", "validation", "test"]
 NO_ANSWER = -1
 """The answer where no key is queried."""
 _ROWS = 1_024
@@ -35,7 +36,7 @@ def draw_recall(
     pairs: int,
     vocabulary: int,
     power: float,
-    split: RecallSplit,
+    split: DataSplit,
     count: int,
 ) -> RecallSequences:
     """Draw ``count`` sequences, always the same ones for the same arguments.
@@ -56,16 +57,14 @@ def draw_recall(
         count: The number of sequences.
 
     Raises:
-        ValueError: if the pairs and their queries do not fit, or the split is unknown.
+        ValueError: for sizes that ``check_recall`` refuses, or an unknown split.
     """
-    if pairs < 1 or length < 4 * pairs or vocabulary // 2 <= pairs or count < 1:
+    check_recall(
+        length=length, pairs=pairs, vocabulary=vocabulary, power=power, counts={"count": count}
+    )
+    if split not in get_args(DataSplit):
         raise ValueError(
-            f"expected a count and pairs of at least 1, 4 tokens of the length for each pair and "
-            f"a vocabulary with as many keys, got {count}, {pairs}, {length} and {vocabulary}"
-        )
-    if split not in get_args(RecallSplit):
-        raise ValueError(
-            f"expected a split, got {split!r}; choices: {', '.join(get_args(RecallSplit))}"
+            f"expected a split, got {split!r}; choices: {', '.join(get_args(DataSplit))}"
         )
     purpose = ("recall", seed, length, pairs, vocabulary, str(power), split)
     drawn = [
@@ -85,15 +84,15 @@ def _draw_block(
     vocabulary: int,
     power: float,
 ) -> RecallSequences:
-    first_value, places = vocabulary // 2, (length - 2 * pairs) // 2
-    words = random_words(_ROWS * (2 * pairs + places), *purpose, number).reshape(_ROWS, -1)
+    first_value, distances = vocabulary // 2, (length - 2 * pairs) // 2
+    words = random_words(_ROWS * (2 * pairs + distances), *purpose, number).reshape(_ROWS, -1)
     keys = 1 + _draw_distinct(words[:, :pairs], first_value - 1)
     values = first_value + _draw_distinct(words[:, pairs : 2 * pairs], vocabulary - first_value)
     tokens = np.zeros((_ROWS, length), dtype=np.int32)
     queried = np.full((_ROWS, length), NO_ANSWER, dtype=np.int32)
     tokens[:, 0 : 2 * pairs : 2] = keys
     tokens[:, 1 : 2 * pairs : 2] = values
-    columns = 2 * (pairs + _draw_places(words[:, 2 * pairs :], pairs, power))
+    columns = 2 * (pairs + _draw_distances(words[:, 2 * pairs :], pairs, power))
     np.put_along_axis(tokens, columns, keys, axis=1)
     np.put_along_axis(queried, columns, np.arange(pairs, dtype=np.int32)[None], axis=1)
     return RecallSequences(tokens, queried)
@@ -115,11 +114,11 @@ def _columns(table: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     yield from table.T
 
 
-def _draw_places(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:
-    """Return distinct places in the order of draws without replacement.
+def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDArray[np.int64]:
+    """Return distinct distances in the order of draws without replacement.
 
-    An exponential clock runs at each place at the rate of its probability; the first to ring are
-    distributed like successive draws (Efraimidis and Spirakis 2006).
+    An exponential clock runs for each distance at the rate of its probability; the first to ring
+    are distributed like successive draws (Efraimidis and Spirakis 2006).
     """
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     rates = np.arange(1, words.shape[1] + 1) ** (power - 1.0)

@@ -244,7 +244,7 @@ class Attention(nn.Module):
         if cache is not None and memory is None:
             state = cache.state
             if state is not None:
-                layout.check_documents_in_a_row()
+                self.check_state(layout)
             layout = layout.end(cache.num_stored + x.shape[1])
         scores, value, restore = self.scores(x, layout, memory=memory, cache=cache)
         kernel = "layer" if cache is None or memory is not None else cache.kernel
@@ -252,6 +252,19 @@ class Attention(nn.Module):
         if restore is not None:
             mixed = restore(mixed)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def check_state(self, layout: Layout) -> None:
+        """Refuse a call that a layer with a state cannot make, before its cache is changed.
+
+        Raises:
+            ValueError: in training with dropout, or for documents that are interrupted.
+        """
+        if self.training and self.config.dropout:
+            raise ValueError(
+                "expected a layer in evaluation mode or without dropout with a state, which has no "
+                f"weights of pairs to drop out, got dropout {self.config.dropout}"
+            )
+        layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
         """Refuse what is no input of this layer, or no layer's part of a cache."""

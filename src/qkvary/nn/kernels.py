@@ -60,7 +60,7 @@ class SoftmaxCore:
     """Whether keys and values may be those of a memory."""
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Take note of the layer."""
+        """Keep the configuration of the layer."""
         self.config = config
         self.is_plain = all(term.is_plain for term in term_classes(config.variant))
 
@@ -197,7 +197,7 @@ class SimaCore:
     has_memory: ClassVar[bool] = False
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Take note of the layer."""
+        """Keep the configuration of the layer."""
         self.config = config
 
     def __call__(
@@ -250,7 +250,7 @@ class LinearCore:
     has_memory: ClassVar[bool] = False
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Take note of the layer."""
+        """Keep the configuration of the layer."""
         self.config = config
         self.features = FEATURES[config.variant.core]
 
@@ -266,14 +266,9 @@ class LinearCore:
         """Mix the values; no kernel for decoding knows this core.
 
         Raises:
-            ValueError: for a state in training with dropout, or documents that are interrupted.
+            ValueError: for documents that are interrupted.
         """
         dropout = self.config.dropout if training else 0.0
-        if dropout and state is not None:
-            raise ValueError(
-                "expected a layer in evaluation mode or without dropout with a state, which has no "
-                f"weights of pairs to drop out, got dropout {dropout}"
-            )
         is_empty = scores.layout.num_queries == 0
         if is_empty or (state is None and (dropout or self._has_map(scores))):
             weights = self.weights(scores)

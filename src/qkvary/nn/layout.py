@@ -159,18 +159,23 @@ class Layout:
         """Refuse documents whose tokens others interrupt: a state is of one document at a time.
 
         Raises:
-            ValueError: for such a document.
+            ValueError: for such a document; a RuntimeError in compiled code.
         """
         ids = self.document_ids
-        if ids is None or torch.compiler.is_compiling():
+        if ids is None:
             return
-        kinds = ids.sort(dim=-1).values
-        changes = [(one[:, 1:] != one[:, :-1]).sum(dim=-1) for one in (ids, kinds)]
-        if not torch.equal(*changes):
-            raise ValueError(
-                "expected the tokens of each document in a row for a core that keeps a state, got "
-                "document_ids that come back to an earlier document"
-            )
+        message = (
+            "expected the tokens of each document in a row for a core that keeps a state, got "
+            "document_ids that come back to an earlier document"
+        )
+        changed, fewest = (
+            (one[:, 1:] != one[:, :-1]).sum(dim=-1) for one in (ids, ids.sort(dim=-1).values)
+        )
+        if torch.compiler.is_compiling():
+            # A graph cannot branch on its tensors.
+            torch.ops.aten._assert_async.msg((changed == fewest).all(), message)  # noqa: SLF001
+        elif not torch.equal(changed, fewest):
+            raise ValueError(message)
 
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None

@@ -47,7 +47,14 @@ class Stack(nn.Module):
         layout: Layout,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
-        """Apply all blocks."""
+        """Apply all blocks.
+
+        Raises:
+            ValueError: for a call that a layer with a state cannot make; no cache is changed.
+        """
+        for block, layer in zip(self.layers, () if cache is None else cache.layers, strict=False):
+            if layer.state is not None:
+                block.attention.check_state(layout)
         for index, block in enumerate(self.layers):
             layer = None if cache is None else cache.layers[index]
             x = self._apply_block(block, x, layout=layout, cache=layer)

@@ -73,6 +73,8 @@ def serve_variants(
 ) -> tuple[ServedVariant, ...]:
     """Plan every candidate in every format, and compare candidates within a format.
 
+    A candidate that stores nothing but states is planned in the first format alone.
+
     Args:
         candidates: A model in several variants.
         demand: The demand.
@@ -83,12 +85,16 @@ def serve_variants(
     shown = {candidate.label for candidate in candidates}
     hidden = [extra for extra in hidden_candidates if extra.label not in shown]
     served: list[ServedVariant] = []
-    for cache in formats:
+    for number, cache in enumerate(formats):
         compared = [*candidates, *hidden]
         plans = [plan_serving(candidate.model, demand, cache) for candidate in compared]
         qualities = [published_change(candidate, size) for candidate in compared]
         points = list(zip(compared, plans, qualities, strict=True))
         for candidate, plan, quality in points[: len(candidates)]:
+            state_bytes = model_state_bytes(candidate.model, cache)
+            if number and state_bytes and state_bytes == plan.user_bytes:
+                # A state is stored in single precision, whatever the format of a cache.
+                continue
             above = [
                 (other.label, better)
                 for other, against, better in points
@@ -108,7 +114,7 @@ def serve_variants(
                     is_original=candidate.is_original,
                     saving=candidate.saving,
                     plan=plan,
-                    state_bytes=model_state_bytes(candidate.model, cache),
+                    state_bytes=state_bytes,
                     quality=quality,
                     status=(
                         "same function"

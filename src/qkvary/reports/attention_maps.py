@@ -19,6 +19,8 @@ from qkvary.text import names, numbers
 MOST_LAYERS, MOST_HEADS = 4, 4
 """The maximum number of drawn maps per example; the table counts all."""
 _TILE, _GAP = 76.0, 8.0
+_ROUNDING = 0.02
+"""The difference from 1 up to which a row is a distribution; bfloat16 has 8 bits."""
 _OUTLINED = 24
 """The number of tokens above which outlines would cover their cells."""
 
@@ -33,7 +35,7 @@ class AttentionMaps:
     run_key: str
     """The run that they are of."""
     maps: NDArray[np.float64]
-    """``[layers, heads, rows, columns]``; a row is a query and sums to one."""
+    """``[layers, heads, rows, columns]``; a row is a query, and sums to one in most variants."""
     tokens: tuple[str, ...]
     targets: tuple[int | None, ...]
     """Per row, the column that holds its answer; None if not exactly one does."""
@@ -51,13 +53,12 @@ class Mass:
 
 
 def masses(example: AttentionMaps) -> tuple[Mass, ...]:
-    """Return the mass on the right cells for each layer and head; empty if no row has one."""
-    layers, heads, height, width = example.maps.shape
-    pairs = [
-        (row, column)
-        for row, column in enumerate(example.targets[:height])
-        if column is not None and 0 <= column < width
-    ]
+    """Return the mass on the right cells for each layer and head; empty if no row has one.
+
+    Heads whose rows are not distributions have no mass: signed or unnormalised weights.
+    """
+    layers, heads = example.maps.shape[:2]
+    pairs = _right_cells(example)
     if not pairs:
         return ()
     rows, columns = (list(side) for side in zip(*pairs, strict=True))
@@ -65,6 +66,7 @@ def masses(example: AttentionMaps) -> tuple[Mass, ...]:
         Mass(layer=layer, head=head, mass=float(np.mean(example.maps[layer, head][rows, columns])))
         for layer in range(layers)
         for head in range(heads)
+        if _is_distribution(example.maps[layer, head])
     )
 
 
@@ -74,8 +76,31 @@ def best(example: AttentionMaps) -> Mass | None:
 
 
 def chance(example: AttentionMaps) -> float:
-    """Return the mass that uniform attention would put on the right cells."""
-    return 1.0 / example.maps.shape[-1]
+    """Return the mass that uniform attention would put on the right cells.
+
+    Over all columns, and of causal maps over those that the row sees.
+    """
+    height, width = example.maps.shape[-2:]
+    if height != width or np.triu(example.maps, 1).any():
+        return 1.0 / width
+    rows = [row for row, _ in _right_cells(example)] or range(height)
+    return float(np.mean([1.0 / (row + 1) for row in rows]))
+
+
+def _right_cells(example: AttentionMaps) -> list[tuple[int, int]]:
+    height, width = example.maps.shape[-2:]
+    return [
+        (row, column)
+        for row, column in enumerate(example.targets[:height])
+        if column is not None and 0 <= column < width
+    ]
+
+
+def _is_distribution(weights: NDArray[np.float64]) -> bool:
+    """Return whether no weight is negative and every row sums to one, or sees nothing."""
+    sums = weights.sum(axis=-1)
+    is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
+    return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
 
 
 def column_width(examples: Sequence[AttentionMaps]) -> int:
@@ -88,11 +113,12 @@ def drawing(example: AttentionMaps) -> svg.Drawing:
     """Draw the maps of an example: one row per layer, one column per head."""
     layers = range(min(example.maps.shape[0], MOST_LAYERS))
     most = best(example)
-    summary = (
-        "no single right cell"
-        if most is None
-        else f"at most {numbers.percent(most.mass)} on the right cells"
-    )
+    if most is not None:
+        summary = f"at most {numbers.percent(most.mass)} on the right cells"
+    elif _right_cells(example):
+        summary = "weights of a query do not sum to one"
+    else:
+        summary = "no single right cell"
     heads = min(example.maps.shape[1], MOST_HEADS)
     size = f"{len(layers)} layers, {heads} heads, {example.maps.shape[-1]} tokens"
     return draw_maps(

@@ -1,6 +1,7 @@
 """Builds the study of ``qkvary train`` from a preset, a prepared set and overrides. Torch-free."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -143,7 +144,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {data.name}",
         question=f"What does {preset.name} learn on {data.name}?",
-        description=_describe(first, setting.training, data),
+        description=_describe(chosen, setting.training, data),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
@@ -206,13 +207,15 @@ def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
     )
 
 
-def _describe(preset: Preset, training: TrainingConfig, data: DataReference) -> str:
+def _describe(presets: Sequence[Preset], training: TrainingConfig, data: DataReference) -> str:
+    preset = presets[0]
+    remarks = dict.fromkeys(remark for one in presets for remark in one.remarks)
     tokens = training.steps * training.batch_size * preset.context
     rows = f"{training.batch_size:,} rows of {preset.context:,} tokens"
     parts = [
         f"{training.steps:,} steps of {rows}: {tokens:,} tokens.",
         f"Source: {preset.source}.",
-        *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in preset.remarks),
+        *(f"{remark[:1].upper()}{remark[1:].rstrip('.')}." for remark in remarks),
     ]
     if not data.has_test:
         parts.append(f"{data.name} has no test split: its validation split is scored at the end.")

@@ -2,9 +2,7 @@
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, EncoderConfig
-
-BYTES = 257
-"""Distinct bytes and the padding behind short texts."""
+from qkvary.tasks.config import TEXT_VOCABULARY
 
 
 def text_network(
@@ -26,7 +24,7 @@ def text_network(
         attention=AttentionConfig(d_model=d_model, num_heads=num_heads),
         block=BlockConfig(d_ff=2 * d_model),
         num_layers=num_layers,
-        vocabulary=BYTES,
+        vocabulary=TEXT_VOCABULARY,
         max_tokens=context,
         classes=classes,
         positions="learned",

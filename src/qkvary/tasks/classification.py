@@ -109,9 +109,20 @@ def build_language_model(
         least = "at least " if more else ""
         raise ValueError(
             f"expected a LanguageModelConfig with a vocabulary of {least}{vocabulary:,} and at "
-            f"least {task.sequence_length:,} max_tokens for task {task.name}, got {network}"
+            f"least {task.sequence_length:,} max_tokens for task {task.name}, got "
+            f"{describe_sizes(network)}"
         )
     return LanguageModel(network, seed=seed)
+
+
+def describe_sizes(network: Network) -> str:
+    """Return the kind of a network and the sizes that a task may ask for."""
+    sizes = {
+        name: getattr(network, name)
+        for name in ("vocabulary", "classes", "max_tokens", "pooling")
+        if hasattr(network, name)
+    }
+    return f"{type(network).__name__} ({', '.join(f'{n} {size}' for n, size in sizes.items())})"
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from qkvary.arch.choices import check_choices, check_word
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
+from qkvary.data.recall_sizes import check_recall
 from qkvary.tasks.config_parts import Accuracy, NextToken, check_sizes, digest
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -30,6 +31,9 @@ images that are mostly trained on too."""
 TranslationProtocol = Literal["as-published", "clean"]
 """Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
 sacreBLEU."""
+
+TEXT_VOCABULARY = 257
+"""Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
 
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
@@ -130,15 +134,17 @@ class RecallTaskConfig(Accuracy):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_sizes(self, "pairs", "train_examples", "validation_examples", "test_examples")
-        if self.length < 4 * self.pairs or self.vocabulary // 2 <= self.pairs:
-            raise ValueError(
-                f"task recall: expected a length of at least {4 * self.pairs} and a vocabulary of "
-                f"at least {2 * self.pairs + 2} for {self.pairs} pairs, got {self.length} and "
-                f"{self.vocabulary}"
-            )
-        if not 0.0 < self.power <= 1.0:
-            raise ValueError(f"task recall: power must be above 0 and at most 1, got {self.power}")
+        check_recall(
+            length=self.length,
+            pairs=self.pairs,
+            vocabulary=self.vocabulary,
+            power=self.power,
+            counts={
+                "train_examples": self.train_examples,
+                "validation_examples": self.validation_examples,
+                "test_examples": self.test_examples,
+            },
+        )
 
     @property
     def sequence_length(self) -> int:
@@ -304,7 +310,8 @@ class TextTaskConfig(Accuracy):
     context: int
     """Bytes per window; a shorter text is padded."""
     windows_per_label: int = 100
-    """Windows that are scored of each label, spread over its texts of a split."""
+    """Windows that are scored of each label, spread over its texts of a split; fewer of all labels
+    where a label has fewer."""
     evaluation_batch_size: int = 100
     """Windows per forward pass of an evaluation."""
 

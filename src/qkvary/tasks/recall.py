@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
 from qkvary.data.epochs import epoch_batch
-from qkvary.data.recall import NO_ANSWER, RecallSplit, draw_recall
+from qkvary.data.recall import NO_ANSWER, draw_recall
+from qkvary.data.split_names import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
@@ -74,7 +75,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
             ),
         )
 
-    def _examples(self, split: RecallSplit) -> tuple[Tensor, Tensor]:
+    def _examples(self, split: DataSplit) -> tuple[Tensor, Tensor]:
         config = self.config
         count = {
             "train": config.train_examples,
@@ -106,7 +107,7 @@ def _draw(
     pairs: int,
     vocabulary: int,
     power: float,
-    split: RecallSplit,
+    split: DataSplit,
     count: int,
 ) -> tuple[Tensor, Tensor]:
     # Shared by all runs of this process.

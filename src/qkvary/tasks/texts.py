@@ -8,16 +8,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.labelled_texts import LabelledSplit, LabelledText, check_labelled_texts
+from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
+from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps
-from qkvary.tasks.config import TextTaskConfig
+from qkvary.tasks.classification import ClassificationTask, attention_maps, describe_sizes
+from qkvary.tasks.config import TEXT_VOCABULARY, TextTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
 
-PADDING = 256
+PADDING = TEXT_VOCABULARY - 1
 """The token behind the end of a text that is shorter than a window."""
-VOCABULARY = 257
 SAMPLES = 10
 """Windows that a run shows."""
 SHOWN_BYTES = 32
@@ -55,13 +55,14 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         context, labels = self.config.context, len(self.labels)
         if (
             not isinstance(network, EncoderConfig)
-            or (network.vocabulary, network.classes) != (VOCABULARY, labels)
+            or (network.vocabulary, network.classes) != (TEXT_VOCABULARY, labels)
             or network.pooling == "none"
             or network.max_tokens < context
         ):
             raise ValueError(
-                f"expected an EncoderConfig with pooling, a vocabulary of {VOCABULARY}, {labels} "
-                f"classes and at least {context} max_tokens for task texts, got {network}"
+                f"expected an EncoderConfig with pooling, a vocabulary of {TEXT_VOCABULARY}, "
+                f"{labels} classes and at least {context} max_tokens for task texts, got "
+                f"{describe_sizes(network)}"
             )
         return Encoder(network, seed=seed)
 
@@ -73,10 +74,10 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return random windows of random labels, drawn with replacement."""
         labels = random_indices(batch_size, len(self.labels), "labels of texts", seed, step)[rows]
-        places = random_indices(batch_size, 2**62, "windows of texts", seed, step)[rows]
+        numbers = random_indices(batch_size, 2**62, "windows of texts", seed, step)[rows]
         windows = [
-            self._train[label].read(place % self._train[label].count)
-            for label, place in zip(labels.tolist(), places.tolist(), strict=True)
+            self._train[label].read(number % self._train[label].count)
+            for label, number in zip(labels.tolist(), numbers.tolist(), strict=True)
         ]
         return _make_batch(windows, labels)
 
@@ -90,7 +91,8 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
-        shown = windows[0][:SHOWN_BYTES]
+        # Maps are made without a mask: the padding behind a short text is left out.
+        shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
         return AttentionExample(
             maps=attention_maps(model, torch.from_numpy(shown)[None])[0],
             tokens=tuple(_print_token(token) for token in shown.tolist()),
@@ -118,23 +120,25 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         )
 
     def _scored_windows(
-        self, split: LabelledSplit
+        self, split: DataSplit
     ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-        """Return windows without overlap, at most as many of each label as are scored."""
-        context, most = self.config.context, self.config.windows_per_label
-        windows: list[NDArray[np.int64]] = []
-        labels: list[int] = []
-        for label, texts in enumerate(self.texts[split]):
-            places = [
+        """Return windows without overlap, equally many of each label."""
+        context = self.config.context
+        starts = [
+            [
                 (text, start)
                 for text in texts
                 for start in range(0, max(1, len(text.data) - context + 1), context)
             ]
-            count = min(most, len(places))
-            chosen = [places[number * len(places) // count] for number in range(count)]
-            windows += [_cut(text, start, context) for text, start in chosen]
-            labels += [label] * count
-        return windows, np.array(labels)
+            for texts in self.texts[split]
+        ]
+        count = min(self.config.windows_per_label, *map(len, starts))
+        windows = [
+            _cut(*some[number * len(some) // count], context)
+            for some in starts
+            for number in range(count)
+        ]
+        return windows, np.repeat(np.arange(len(starts)), count)
 
 
 class _Windows:

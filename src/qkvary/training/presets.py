@@ -28,10 +28,7 @@ VOCABULARY_MULTIPLE = 64
 
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
-MODERN = (
-    "no paper: blocks of LLaMA, learning rates and batches of GPT-3 (below 124M of Pythia), "
-    "20 tokens a parameter as Chinchilla"
-)
+MODERN = "no paper: blocks of LLaMA, learning rates and batches of GPT-3 (below 124M of Pythia)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +56,7 @@ class Preset:
     reported_step: int | None = None
     """The step whose results the source reports, if it is not the last step."""
     remarks: tuple[str, ...] = ()
-    """Remarks for the description."""
+    """Remarks for the description that hold for the variant."""
     base: str = ""
     """The preset from which this one differs in variant or tuning; it accepts other variants."""
 
@@ -107,7 +104,9 @@ class Preset:
                 f"expected {self.variant}, the only variant of the preset {self.name}, got "
                 f"{label!r}; for other variants use the preset {self.base}"
             )
-        return replace(self, network=self.network.with_variant(variant))
+        network = self.network.with_variant(variant)
+        kept = (remark for remark in self.remarks if _holds(remark, network))
+        return replace(self, network=network, remarks=tuple(kept))
 
     def with_vocabulary(self, tokens: int) -> "Preset":
         """Return the preset for another tokenizer.
@@ -359,6 +358,18 @@ _PORTABLE_REMARK = (
     "latent attention, which engines compute"
 )
 
+_CHINCHILLA = "20 tokens a parameter as Chinchilla"
+
+
+def _holds(remark: str, network: LanguageModelConfig) -> bool:
+    """Return whether a remark holds for a network: those about positions need layers with them."""
+    variants = [layer.variant for layer in network.layers]
+    if remark == _MODERN_REMARK:
+        return any(variant.positions == "rotary" for variant in variants)
+    if remark == _PORTABLE_REMARK:
+        return any(variant.decoupled is not None for variant in variants)
+    return True
+
 
 def _modern(
     name: str,
@@ -405,7 +416,7 @@ def _modern_sizes() -> tuple[Preset, ...]:
     return (
         _modern(
             "lm-1m",
-            "minutes on two cores: 5 tokens a parameter, not 20",
+            "minutes on two cores: 5 tokens a parameter, a quarter of Chinchilla's",
             steps=1_280,
             rows=16,
             micro=16,
@@ -416,6 +427,7 @@ def _modern_sizes() -> tuple[Preset, ...]:
         _modern(
             "lm-10m",
             "bytes, because GPT-2's table alone would have more parameters",
+            _CHINCHILLA,
             steps=3_060,
             rows=64,
             micro=8,
@@ -424,7 +436,7 @@ def _modern_sizes() -> tuple[Preset, ...]:
             tokenizer="bytes",
         ),
         *(
-            _modern(name, steps=steps, rows=rows, micro=micro, rate=rate)
+            _modern(name, _CHINCHILLA, steps=steps, rows=rows, micro=micro, rate=rate)
             for name, steps, rows, micro, rate in _MODERN_SIZES
         ),
     )

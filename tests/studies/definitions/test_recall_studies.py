@@ -2,14 +2,16 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from qkvary.arch.labels import canonical_label
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
 from qkvary.cli.main import main
 from qkvary.data.labelled_texts import load_labelled_texts
+from qkvary.data.recall import draw_recall
 from qkvary.studies.catalog import load_study
-from qkvary.studies.recall import PROJECTIONS, with_cores
+from qkvary.studies.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_floor, with_cores
 from qkvary.studies.results.chance import guess_score
 from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
 
@@ -50,7 +52,47 @@ def test_a_guess_among_the_values_of_a_sequence_is_the_floor() -> None:
     for name, expected in (("recall-quick", 0.25), ("authors-quick", 0.25)):
         for setting in load_study(name).settings:
             assert guess_score(setting) == expected
-            assert f"scores {expected:g}." in setting.note
+            assert f" scores {expected:g}" in setting.note
+
+
+def likeliest_pairs(length: int, pairs: int, power: float) -> tuple[list[int], float]:
+    """The likeliest pair at each place of a query, and how often these are right, by quadrature.
+
+    Place g rings as number r if so many of the other clocks rang before: with u the probability
+    that its own is still silent, another one is silent with u to the ratio of their rates.
+    """
+    rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
+    nodes, weights = np.polynomial.legendre.leggauss(80)
+    shares = np.zeros((len(rates), pairs))
+    for place, rate in enumerate(rates):
+        rang = 1 - ((nodes + 1) / 2)[:, None] ** (np.delete(rates, place) / rate)
+        number = np.zeros((len(nodes), pairs))
+        number[:, 0] = 1
+        for column in rang.T[..., None]:
+            number[:, 1:] = number[:, 1:] * (1 - column) + number[:, :-1] * column
+            number[:, :1] *= 1 - column
+        shares[place] = weights / 2 @ number
+    return shares.argmax(axis=1).tolist(), shares.max(axis=1).sum() / pairs
+
+
+@pytest.mark.parametrize(("length", "pairs"), POSITIONAL_FLOORS)
+def test_the_positional_floor_is_what_a_table_of_positions_scores(length: int, pairs: int) -> None:
+    task = RecallTaskConfig(length=length, pairs=pairs)
+    table, expected = likeliest_pairs(length, pairs, task.power)
+    assert POSITIONAL_FLOORS[length, pairs] == round(expected, 3)
+    assert f"at the position of the query {expected:.3f}: " in recall_floor(task)
+    count = 3_000
+    drawn = draw_recall(
+        seed=7,
+        length=length,
+        pairs=pairs,
+        vocabulary=64,
+        power=task.power,
+        split="test",
+        count=count,
+    )
+    right = (drawn.pairs[:, 2 * pairs :: 2] == table).sum()
+    assert abs(right / (count * pairs) - expected) < 5 * (expected / (count * pairs)) ** 0.5
 
 
 def test_one_head_of_64_has_the_cache_of_four_of_16() -> None:
