@@ -134,17 +134,23 @@ class Worker:
         state = self._store.state(key)
         if state == "running":
             return False
-        if state == "open":
+        if state == "open" or self._is_made_again(key):
+            again = self._job.again.get(key)
             with suppress(BusyError):
-                claim = self._store.claim(key, run_identity(cell.run))
+                claim = self._store.claim(key, run_identity(cell.run), again=again)
                 if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
                     return self._give_up(number, claim)
                 if claim is not None:
                     return self._made(number, claim)
-            if self._store.state(key) != "done":
+            if self._store.state(key) != "done" or self._is_made_again(key):
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
         return True
+
+    def _is_made_again(self, key: str) -> bool:
+        """Return whether a finished run is to be made again, and nobody has begun it."""
+        again = self._job.again.get(key)
+        return again is not None and again == self._store.version(key)
 
     def _give_up(self, number: int, claim: Claim) -> bool:
         """Leave the run to the runner, which may know why it crashed."""

@@ -109,6 +109,9 @@ class ClusterTasks:
     def _check(self, left: list[int], error: str) -> None:
         """Report a lost task; abort if none of its runs ever starts."""
         for number in left:
+            if self._ledger.is_untouched(number):
+                self._lost[number] += 1
+                continue
             claim = self._ledger.try_claim(number)
             started = claim is None or claim.deaths
             if claim is not None:
