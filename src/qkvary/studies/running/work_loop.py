@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from qkvary.arch.canonical import to_dict
+from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
@@ -166,8 +166,17 @@ class Worker:
         self._send(WorkerMessage(kind="started", cell=number))
         for warning in claim.warnings:
             self._send(WorkerMessage(kind="note", cell=number, text=warning))
+        copy = self._copy_log(number)
         try:
-            made = self._attempt(number, claim)
+            return self._record(number, claim, copy, started)
+        finally:
+            # After the record: a tracker that hangs loses no run.
+            copy.finish()
+
+    def _record(self, number: int, claim: Claim, copy: LogCopy, started: float) -> bool:
+        """Execute and record a run; return whether it is done."""
+        try:
+            made = self._attempt(number, claim, copy)
         except BaseException:
             claim.release()
             raise
@@ -188,9 +197,8 @@ class Worker:
         )
         return True
 
-    def _attempt(self, number: int, claim: Claim) -> RunResult | None:
+    def _attempt(self, number: int, claim: Claim, copy: LogCopy) -> RunResult | None:
         cell, started = self._job.cells[number], now()
-        copy = self._copy_log(number)
         context = RunContext(
             stop=self._stopping.is_set,
             callbacks=Callbacks(
@@ -218,8 +226,6 @@ class Worker:
             traceback.print_exc()
             record = make_record(cell, status="failed", started=started, message=_reason(error))
             return RunResult(record=record)
-        finally:
-            copy.finish()
 
     def _copy_log(self, number: int) -> LogCopy:
         """Return the copy of a run's log for the tracker of the job."""
@@ -229,7 +235,7 @@ class Worker:
             TrackedRun(
                 project=slug(self._job.project),
                 name=f"{slug(cell.title)}-{self._keys[number][:8]}",
-                config=to_dict(cell.run),
+                config=identity_dict(cell.run),
                 folder=self._job.store / COPIES_NAME,
             ),
             lambda text: self._send(WorkerMessage(kind="note", cell=number, text=text)),
