@@ -27,8 +27,8 @@ CATALOGS = {
         *("tasks", "checkpoints", "studies", "reports", "conversions"),
         "studies/running/executors",
     )
-}
-"""They find files by name."""
+} | {"src/qkvary/inference/evaluation/task_measurement.py"}
+"""They find files by name; the last imports an optional package when tasks are asked."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"
 """The public names, each of which is imported when it is first used."""
 
