@@ -36,7 +36,12 @@ def main() -> None:
     parser.add_argument("lines", nargs="+", type=Path, help="what run.py printed")
     parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
     options = parser.parse_args()
-    lines = [json.loads(one) for path in options.lines for one in path.read_text().splitlines()]
+    try:
+        lines = [json.loads(one) for path in options.lines for one in path.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        parser.error(f"expected lines of run.py: {error}")
+    if not any(line["case"] == "decoding" and line["weights"] == "f32" for line in lines):
+        parser.error("expected a decoding with weights f32 among the lines")
     report = make_report(lines)
     write_report(report, options.to, ["html", "markdown", "csv", "svg"])
     (options.to / "report.md").replace(options.to / "README.md")
@@ -52,7 +57,7 @@ def make_report(lines: list[Line]) -> Report:
     speeds = latest(lines, "decoding", "weights", "size", "threads", "context", "variant")
     tables = (check_table(checks), cache_table(speeds), speed_table(speeds))
     exact = [line for line in speeds if line["weights"] == "f32" and line["threads"] == 1]
-    largest = exact[-1]["size"]
+    largest = max((line["size"] for line in exact), key=list(networks.SIZES).index)
     picture = Chart(
         draw=lambda: memory_drawing([line for line in exact if line["size"] == largest]),
         caption=f"The cache as llama.cpp reports it, {largest} parameters, float32",
@@ -311,9 +316,9 @@ def memory_drawing(lines: list[Line]) -> svg.Drawing:
     ends = label_placement.stack([(up(found[name][-1][1]), 16.0) for name in names], TOP, BOTTOM)
     for name, y in zip(names, ends, strict=True):
         family = family_of(name if name != "MLA" else "Q-K=V@latent-128", BASELINE)
-        places = [(across(x), up(value)) for x, value in found[name]]
-        parts.append(svg.path(places, f"curve f-{family.key}"))
-        parts += [mark(family, x, at, 4) for x, at in places]
+        points = [(across(x), up(value)) for x, value in found[name]]
+        parts.append(svg.path(points, f"curve f-{family.key}"))
+        parts += [mark(family, x, at, 4) for x, at in points]
         parts.append(svg.text(RIGHT + 12, y + 4, name, f"name t-{family.key}"))
     said = "; ".join(
         f"{name} {', '.join(f'{value:g} MiB at {x:g}' for x, value in found[name])}"

@@ -3,9 +3,9 @@
     python benchmarks/engines/run.py --env build/llama.cpp            # builds it once (minutes)
     python benchmarks/engines/run.py --env build/llama.cpp --quick    # tiny networks, seconds
 
-Every answer comes from a fresh process with one thread. Times are CPU time of a decoded token, the
+Every answer comes from a fresh process. Times are CPU time of a decoded token, the
 median over tokens and then over rounds, in which the engines take turns. One line of JSON per case;
-a logit or a token that differs ends the run with exit code 1.
+with weights of 32 bits a logit or a token that differs ends the run with exit code 1.
 """
 
 import json
@@ -85,7 +85,10 @@ def read_options() -> Namespace:
         help="of the matrices: with bf16 everything else here and the caches are too, with q8_0 "
         "caches have 32 bits, and the matrices here int8",
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if min(options.rounds, options.threads, *options.contexts) < 1:
+        parser.error("expected at least 1 round, thread and token of context")
+    return options
 
 
 def build_llama_cpp(folder: Path) -> Path:

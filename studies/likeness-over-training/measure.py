@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.nn.functional as F
+from likeness_figures import figures_table
 from likeness_page import Likeness, likeness_files
 from torch import Tensor
 
@@ -27,6 +28,7 @@ from qkvary.conversions.tying import tie_layer
 from qkvary.data.rows import PackedRows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import make_role_maps
+from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import machine
 from qkvary.storage.errors import UsageError
@@ -227,7 +229,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     summary = run_study(study, store, RunnerOptions(workers=given.workers))
     if summary.missing or summary.failed or summary.diverged:
         parser.error(f"expected all {len(study.cells())} runs, got {summary.done}")
-    for name, data in likeness_files(measure_study(study, store)).items():
+    found = measure_study(study, store)
+    figures = table_csv(figures_table(found)).encode()
+    for name, data in {**likeness_files(found), "tables/figures.csv": figures}.items():
         make_directory((given.to / name).parent)
         atomic_write_file(given.to / name, data)
     print(given.to / "README.md")

@@ -34,6 +34,20 @@ def test_in_short_the_claims_of_each_document_are_counted(
     assert "In the order of the document" not in text
 
 
+def test_what_is_said_twice_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
+    claims = found(capsys)
+    distinct = [one for one in claims if not one["same_as"]]
+    main = [one for one in distinct if one["main"]]
+    text = " ".join(printed(capsys).split())
+    assert 0 < len(main) < len(distinct) < len(claims)
+    assert f"{len(claims) - len(distinct)} claims of them say what another one says." in text
+    assert f"Without these, {len(distinct)} statements: " in text
+    assert f"Of these, {len(main)} statements of abstracts and conclusions: " in text
+    # A claim whose twin is not shown counts itself.
+    (one,) = [one["name"] for one in claims if one["name"] == "poster-1"]
+    assert "say what another" not in printed(capsys, one)
+
+
 def test_json_holds_every_claim_with_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
     claims = found(capsys)
     assert [one["name"] for one in claims] == EVERY
@@ -90,6 +104,7 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     assert found_now == {
         "studies/quickstart/README.md": "not tested here",
         "studies/lm-small/README.md": "does not hold",
+        "studies/why-query-map/README.md": "not tested here",
     }
 
 

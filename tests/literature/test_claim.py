@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import math
 import re
 from collections import Counter
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_every_claim_is_a_sentence_with_a_judge_or_a_need(name: str) -> None:
         assert re.fullmatch(r"[A-Z0-9(].*\.", claim.text), claim.name
         assert claim.note == "" or claim.note.endswith("."), claim.name
         assert bool(claim.judges) != bool(claim.needs), claim.name
+        assert claim.judges or not claim.untested, claim.name
+        assert claim.main or not re.search("abstract|finding|conclusion", claim.place), claim.name
         assert not claim.needs.endswith("."), claim.name
     assert max(Counter(claim.text for claim in document.claims).values()) == 1
 
@@ -81,10 +84,25 @@ def test_what_a_judge_names_exists(name: str) -> None:
                 assert test in functions_of(path), judge.node
                 assert judge.says.endswith(".")
                 assert judge.shows in ("claim", "opposite")
-                assert judge.shows == "claim" or not judge.condition
             case ByStudy():
                 assert (ROOT / "studies" / judge.study / "README.md").is_file()
                 assert judge.unit
+
+
+def test_margins_of_perplexity_have_the_unit_of_the_loss() -> None:
+    for claim in CLAIMS:
+        for judge in claim.judges:
+            if isinstance(judge, ByStudy) and judge.unit in ("nats a byte", "nats a character"):
+                # 3.1 % of perplexity is 0.0305 nats a token, and a token is about four bytes.
+                assert not {0.0305, -0.0305} & {judge.claimed.above, judge.claimed.below}
+
+
+def test_a_note_says_each_margin() -> None:
+    for claim in CLAIMS:
+        for judge in claim.judges:
+            if isinstance(judge, ByStudy | ByComparison):
+                ends = {abs(judge.claimed.above), abs(judge.claimed.below)} - {0.0, math.inf}
+                assert all(f"{end:g}" in claim.note for end in ends), claim.name
 
 
 def document(**entry: Any) -> dict[str, Any]:
@@ -100,14 +118,14 @@ def document(**entry: Any) -> dict[str, Any]:
 
 def test_a_document_is_read() -> None:
     judges = [
-        {"figure": ["poster-text", "steps at 1.2B"]},
+        {"figure": ["poster-text", "steps at 1.2B"], "about": True},
         {"compare": [["poster-300m", "MQA", "perplexity"]], "below": 6},
         {"test": "tests/a.py::test_b", "says": "It is so.", "shows": "opposite"},
         {"study": "s", "table": "t", "variant": "v", "reference": "r", "above": 0, "unit": "nats"},
     ]
     (claim,) = decode_document(document(judges=judges), "made-up").claims
     figure, comparison, test, study = claim.judges
-    assert figure == ByFigure(table="poster-text", row="steps at 1.2B", column="value")
+    assert figure == ByFigure(table="poster-text", row="steps at 1.2B", column="value", about=True)
     assert isinstance(comparison, ByComparison)
     assert (comparison.second, comparison.claimed.below) == (None, 6.0)
     assert isinstance(test, ByTest)
@@ -115,12 +133,18 @@ def test_a_document_is_read() -> None:
     assert isinstance(study, ByStudy)
     assert study.key == "s | t | v | r | "
     assert claim.name == "made-up-1"
+    assert (claim.quantifier, claim.main, claim.same_as) == ("", False, "")
+    fields = {"main": True, "same_as": "made-up-2", "untested": "speed"}
+    (claim,) = decode_document(document(judges=judges, every=True, **fields), "made-up").claims
+    assert claim.quantifier == "every"
+    assert {name: getattr(claim, name) for name in fields} == fields
 
 
 @pytest.mark.parametrize(
     ("entry", "message"),
     [
         ({"kind": "opinion"}, "claim made-up-1: expected a kind out of .*, got 'opinion'"),
+        ({"some": True, "every": True}, "claim made-up-1: expected some or every, got both"),
         ({"judges": [{"belief": 1}]}, r"expected a judge with figure, .*, got \['belief'\]"),
         ({"judges": [{"compare": [["a", "b"]]}]}, "expected a range with above or below"),
         ({"judges": [{"compare": [["a", "b"]], "above": 2, "below": 1}]}, "expected a range"),

@@ -1,6 +1,8 @@
 """What is kept of the claims is what follows from the tables of the studies."""
 
 import re
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -22,10 +24,21 @@ def test_lines_lead_to_the_pages_of_studies() -> None:
     assert all((folder / link).is_file() for link in set(found))
 
 
+def test_no_cell_is_longer_than_a_paragraph() -> None:
+    rows = (STUDIES / "claims" / "README.md").read_text("utf-8").splitlines()
+    cells = [cell for row in rows if row.startswith("| ") for cell in row.split(" | ")]
+    assert len(cells) > 600
+    assert max(map(len, cells)) < 1150
+
+
 def test_a_file_that_does_not_follow_is_named(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     readme = STUDIES / "claims" / "README.md"
-    monkeypatch.setattr(script, "page_files", lambda _: iter([(readme, b"something else")]))
+
+    def other_files(_: Path) -> Iterator[tuple[Path, bytes]]:
+        yield readme, b"something else"
+
+    monkeypatch.setattr(script, "page_files", other_files)
     assert script.main(["--check"]) == 1
     assert capsys.readouterr().out == "studies/claims/README.md does not follow any more\n"

@@ -1,6 +1,7 @@
 """Likeness over training: what is measured of a network, and the page about it."""
 
 import csv
+import dataclasses
 import io
 import json
 from pathlib import Path
@@ -12,12 +13,14 @@ import torch
 import torch.nn.functional as F
 
 from qkvary.conversions.tying import tie_layer
+from qkvary.reports.tables import table_csv
 from qkvary.studies.catalog import load_study
 from tests.conversions.networks import make_network
-from tests.studies_scripts.loading import load_script
+from tests.studies_scripts.loading import STUDIES, load_script
 
 FOLDER = "likeness-over-training"
 page, script = load_script(FOLDER, "likeness_page"), load_script(FOLDER, "measure")
+figures = load_script(FOLDER, "likeness_figures")
 
 
 @pytest.fixture(scope="module")
@@ -107,9 +110,8 @@ def make_run(seed: int, *, shared: bool) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def files() -> dict[str, bytes]:
-    made = page.Likeness(
+def make_study() -> Any:
+    return page.Likeness(
         question="Alike?",
         description="Made up.",
         limits=("A limit.",),
@@ -118,7 +120,33 @@ def files() -> dict[str, bytes]:
         scored_tokens=32_768,
         runs=tuple(make_run(seed, shared=shared) for seed in (0, 1, 2) for shared in (False, True)),
     )
-    return page.likeness_files(made)
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return page.likeness_files(make_study())
+
+
+def test_figures_are_points_above_random_weights_at_the_end() -> None:
+    table = figures.figures_table(make_study())
+    rows = [[cell.raw for cell in row] for row in table.rows]
+    assert [row[:4] for row in rows] == [
+        ["at the end", "QKV@alibi", "random weights", name] for name in ("explained", "tokens")
+    ]
+    for row in rows:
+        # 5, 5.1 and 5.2 points; Student's 0.975 quantile with two degrees of freedom is 4.303.
+        half = 4.302653 * 0.1 / 3**0.5
+        assert row[4:7] == pytest.approx([5.1, 5.1 - half, 5.1 + half])
+        assert row[7] > half
+        assert row[8] == 3
+
+
+def test_the_kept_figures_follow_from_the_kept_records() -> None:
+    folder = STUDIES / FOLDER
+    runs = tuple(json.loads((folder / "records.json").read_text("utf-8"))["runs"])
+    study = dataclasses.replace(make_study(), runs=runs)
+    kept = (folder / "tables" / "figures.csv").read_bytes()
+    assert table_csv(figures.figures_table(study)).encode() == kept
 
 
 def test_sentences_follow_from_the_figures(files: dict[str, bytes]) -> None:

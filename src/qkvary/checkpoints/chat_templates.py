@@ -22,8 +22,8 @@ TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 def read_chat_template(reference: StrPath) -> str | None:
     """Return the chat template of a checkpoint, or ``None``.
 
-    A folder has it in a file of its own or beside its tokenizer's names; of several templates the
-    one named ``default`` counts.
+    A folder has it in a file of its own or in the tokenizer's configuration; of several templates
+    the one named ``default`` counts.
 
     Args:
         reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`.
@@ -50,6 +50,12 @@ def _read(folder: Path, name: str) -> str | None:
         raise DamagedError(f"{folder / name} has no readable chat template: {error}") from None
     if isinstance(found, list):
         entries = cast("Iterable[Mapping[str, Any]]", found)
-        named = {one.get("name"): one.get("template") for one in entries if isinstance(one, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
+        named = (one for one in entries if isinstance(one, dict) and one.get("name") == "default")
+        found = next((one.get("template") for one in named), None)
+    if not isinstance(found, str):
+        return None
+    try:
+        found.encode()
+    except UnicodeEncodeError as error:
+        raise DamagedError(f"{folder / name} has no readable chat template: {error}") from None
+    return found

@@ -19,6 +19,7 @@ SCHEMA_VERSION = 1
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
 Shown = Literal["claim", "opposite"]
+Quantifier = Literal["", "some", "every"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +38,10 @@ class ByFigure:
     """The published table, its row and its column."""
     row: str
     column: str
+    literal: bool = False
+    """Whether the claim names what is counted, so that another convention does not save it."""
+    about: bool = False
+    """Whether a slip by one unit of the last printed digit is no contradiction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +64,7 @@ class ByTest:
     """The statement, in a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """The condition under which the statement agrees with the claim."""
+    """The condition under which the statement agrees with the claim, or contradicts it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +83,7 @@ class ByStudy:
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
     condition: str = ""
-    """The condition under which the figure agrees with the claim."""
+    """The condition under which the figure agrees with the claim, or contradicts it."""
 
     @property
     def key(self) -> str:
@@ -103,10 +108,17 @@ class Claim:
     """The claim in words of this project."""
     kind: ClaimKind
     judges: tuple[Judge, ...]
-    some: bool
-    """Whether it is true if any of its judges agrees, as "sometimes"; otherwise all have to."""
+    quantifier: Quantifier
+    """Of its judges, ``some`` have to agree, as in "sometimes", or ``every`` one, as it names its
+    settings or variants itself; empty where those that disagree are a condition."""
+    main: bool
+    """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
+    same_as: str
+    """The name of the claim that says the same; empty for none."""
     note: str
     """A sentence on how the claim was read or what limits the judges; empty for none."""
+    untested: str
+    """What of it no judge covers; empty for nothing."""
     needs: str
     """What a test here would take; empty for a claim that is judged."""
 
@@ -168,16 +180,30 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         text=entry["claim"],
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
-        some=entry.get("some", False),
+        quantifier=_quantifier(name, entry),
+        main=entry.get("main", False),
+        same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),
+        untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
     )
+
+
+def _quantifier(claim: str, entry: Mapping[str, Any]) -> Quantifier:
+    some, every = entry.get("some", False), entry.get("every", False)
+    if some and every:
+        raise ValueError(f"claim {claim}: expected some or every, got both")
+    return "some" if some else "every" if every else ""
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     """Read one judge, which the first of its keys tells apart."""
     if "figure" in entry:
-        return _figure(entry["figure"])
+        return _figure(
+            entry["figure"],
+            literal=entry.get("literal", False),
+            about=entry.get("about", False),
+        )
     if "compare" in entry:
         first, *others = map(_figure, entry["compare"])
         second = others[0] if others else None
@@ -205,10 +231,11 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     )
 
 
-def _figure(words: "list[str]") -> ByFigure:
+def _figure(words: "list[str]", *, literal: bool = False, about: bool = False) -> ByFigure:
     """Read the table, row and column of a figure; a table of single figures has one column."""
     table, row, *column = words
-    return ByFigure(table=table, row=row, column=column[0] if column else "value")
+    name = column[0] if column else "value"
+    return ByFigure(table=table, row=row, column=name, literal=literal, about=about)
 
 
 def _range(entry: Mapping[str, Any]) -> ClaimedRange:

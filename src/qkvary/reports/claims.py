@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from qkvary.literature.claim import ClaimedDocument
@@ -34,9 +33,16 @@ CAVEATS = (
         "A figure that follows from other figures of its document shows that the arithmetic is "
         "right, and not that a repetition would give it."
     ),
+    (
+        "Ranges in round brackets follow from the rounding of printed figures, and from a spread "
+        "between runs where it is named. Intervals in square brackets are those of studies, at "
+        "95 % for all comparisons of their table at once."
+    ),
 )
-MAIN_PLACES = ("abstract", "finding")
-"""The beginnings of places that hold what a document says first."""
+FOLDED = 4
+"""From more findings than this of one claim, those of a record are folded to one and a count."""
+MANY = 5
+"""From more findings than this, the first that does not hold is all that is shown in full."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -91,7 +97,8 @@ def claim_data(one: JudgedClaim) -> dict[str, Any]:
         **pick(
             one,
             "name=claim.name document=claim.document place=claim.place claim=claim.text "
-            "kind=claim.kind verdict condition scale note=claim.note needs=claim.needs",
+            "kind=claim.kind main=claim.main same_as=claim.same_as verdict condition scale "
+            "note=claim.note needs=claim.needs",
         ),
         "findings": [
             pick(
@@ -108,10 +115,18 @@ def _answer(judged: Sequence[JudgedClaim]) -> Iterator[str]:
         yield "No claim was found."
         return
     yield f"{count(len(judged), 'claim')}: {_tally(judged)}."
-    main = [one for one in judged if one.claim.place.startswith(MAIN_PLACES)]
+    named = {one.claim.name for one in judged}
+    distinct = [one for one in judged if one.claim.same_as not in named]
+    if len(distinct) < len(judged):
+        yield (
+            f"{count(len(judged) - len(distinct), 'claim')} of them say what another one says. "
+            f"Without these, {count(len(distinct), 'statement')}: {_tally(distinct)}."
+        )
+    main = [one for one in distinct if one.claim.main]
     if main and len(main) < len(judged):
         yield (
-            f"Of these, {count(len(main), 'claim')} of abstracts and main findings: {_tally(main)}."
+            f"Of these, {count(len(main), 'statement')} of abstracts and conclusions: "
+            f"{_tally(main)}."
         )
 
 
@@ -164,7 +179,8 @@ def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief:
 
 def _claim_cell(one: JudgedClaim) -> Cell:
     claim = one.claim
-    below = (f"{claim.name}, {claim.kind}", claim.place)
+    same = (f"as {claim.same_as}",) if claim.same_as else ()
+    below = (" \u00b7 ".join((claim.name, claim.kind, claim.place, *same)),)
     return Cell(raw=claim.text, text=claim.text, below=below, name=True)
 
 
@@ -181,14 +197,35 @@ def _verdict_cell(one: JudgedClaim) -> Cell:
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
     """Yield figures with their record and command, the note, and what a test would take."""
-    for (record, check), findings in groupby(one.findings, key=lambda one: (one.record, one.check)):
-        group = list(findings)
-        page = f"{record}; " if group[0].study else ""
-        yield f"{'; '.join(map(_figure, group))}. {page}{check}"
+    found = len(one.findings)
+    refuting = [o for o in one.findings if o.verdict == "does not hold"]
+    against = min(refuting, key=lambda o: o.printed, default=None)
+    for record, check in dict.fromkeys((o.record, o.check) for o in one.findings):
+        group = [o for o in one.findings if (o.record, o.check) == (record, check)]
+        first = against if found > MANY else _telling(group)
+        figures = map(_figure, group) if found <= FOLDED else _folded(group, first)
+        # The page of a study names its command.
+        page = record if group[0].study else ""
+        where = "; ".join([page] if page and found > FOLDED else filter(None, (page, check)))
+        yield f"{'; '.join(figures)}. {where}"
     if one.claim.note:
         yield one.claim.note
     if one.claim.needs:
         yield f"It would take {one.claim.needs}."
+
+
+def _telling(group: Sequence[Finding]) -> Finding:
+    """Return the first finding of a record that does not plainly hold, or the first of all."""
+    return next((one for one in group if one.verdict != "holds"), group[0])
+
+
+def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
+    """Yield the figure of one finding, if it is in the group, and count the others."""
+    shown = [one for one in group if one is first]
+    yield from map(_figure, shown)
+    rest = Counter(one.verdict for one in group if one is not first)
+    more = "more: " if shown else ""
+    yield from (f"{number} {more}{verdict}" for verdict, number in rest.items())
 
 
 def _figure(finding: Finding) -> str:
@@ -201,6 +238,8 @@ def _flat(one: JudgedClaim) -> dict[str, str]:
         "name": one.claim.name,
         "place": one.claim.place,
         "kind": one.claim.kind,
+        "main": "yes" if one.claim.main else "no",
+        "same_as": one.claim.same_as,
         "claim": one.claim.text,
         "verdict": one.verdict,
         "condition": one.condition,

@@ -267,6 +267,12 @@ def test_a_chat_template_goes_through_every_export(tmp_path: Path, files: dict[s
 
 def test_a_chat_template_that_is_no_text_is_damage(tmp_path: Path) -> None:
     save(tmp_path, make_llama())
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"chat_template": [{"name": [], "template": "x"}]}')
+    assert read_chat_template(tmp_path) is None
+    settings.write_text('{"chat_template": "\\ud800"}')
+    with pytest.raises(DamagedError, match="no readable chat template"):
+        read_chat_template(tmp_path)
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(DamagedError, match="no readable chat template"):
         read_chat_template(tmp_path)
