@@ -80,6 +80,7 @@ def test_tasks_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixt
     spaced = qk.evaluate(model, tasks="piqa, lambada", **asked)
     assert spaced.to_dict() == found
     assert dict(os.environ) == before
+    assert capsys.readouterr().err == ""
     only = qk.evaluate(qk.load(model), tasks="piqa", task_data=files, fewshot=0, limit=1)
     assert only.value.scores["piqa"].documents == 1
 

@@ -9,13 +9,14 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import datasets
+import lm_eval.api.task
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
@@ -146,6 +147,11 @@ class NetworkLM(HFLM):
             return cast("Any", super()).loglikelihood(requests, disable_tqdm=hidden)
         finally:
             self._names = []
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
+        """Score whole texts; the progress bar appears only on a terminal."""
+        hidden = disable_tqdm or not self._is_watched
+        return cast("Any", super()).loglikelihood_rolling(requests, disable_tqdm=hidden)
 
     def truncated_share(self, task: str) -> float | None:
         """Return the share of a task's prompts that lost their beginning; None for no prompts."""
@@ -380,11 +386,14 @@ def _make_stand_in() -> PreTrainedTokenizerFast:
 
 @contextmanager
 def be_quiet() -> Generator[None]:
-    """Let lm-eval log only errors; the scores hold what matters of the rest."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
+    """Let lm-eval log only errors, and show bars only on a terminal."""
+    logger, module = logging.getLogger("lm_eval"), cast("Any", lm_eval.api.task)
+    before, bar = logger.level, module.tqdm
     logger.setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        module.tqdm = partial(bar, disable=True)
     try:
         yield
     finally:
         logger.setLevel(before)
+        module.tqdm = bar

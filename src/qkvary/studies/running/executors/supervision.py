@@ -75,7 +75,9 @@ class ClusterTasks:
             if self._left:
                 self._cancel()
         except BaseException:
-            self._executor.cancel()
+            # What ended the study may also keep its tasks from being cancelled.
+            with suppress(Exception):
+                self._executor.cancel()
             raise
         finally:
             self._executor.close()
