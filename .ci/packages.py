@@ -37,7 +37,6 @@ EXTRAS = {
         "train lm-10m --data README.md --steps 1 --batch-size 1 --context 8 --log tensorboard",
         "train lm-10m --data README.md --steps 2 --batch-size 1 --context 8 --log trackio",
     ),
-    # A cluster is not there; the libraries are imported where runs are sent to one.
     "train,cluster": ("study quickstart --dry-run --executor ray",),
     "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
@@ -46,6 +45,9 @@ EXTRAS = {
     "train,translation": ("studies",),
 }
 """The commands that each extra is for."""
+# A cluster is not there, and commands import these only to send runs to one.
+IMPORTS = {"train,cluster": "import ray, submitit"}
+"""What is imported with an extra, besides."""
 
 
 def build(folder: Path) -> tuple[Path, Path]:
@@ -121,6 +123,7 @@ def check_extras(extras: str, wheel: Path, folder: Path) -> str:
     interpreter = make_environment(PYTHONS[0], place, f"{wheel}[{extras}]")
     run(interpreter, "-m", "pip", "check", cwd=place)
     (place / "README.md").write_bytes((ROOT / "README.md").read_bytes())
+    run(interpreter, "-c", IMPORTS.get(extras, ""), cwd=place)
     for command in EXTRAS[extras]:
         try_out(interpreter, command, place)
     files, bytecode = count_bytes(interpreter)

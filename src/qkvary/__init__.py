@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from qkvary.nn.attention import Attention
     from qkvary.nn.cache import KVCache
     from qkvary.nn.language_model import LanguageModel
+    from qkvary.studies.running.executors.contract import ClusterOptions
     from qkvary.studies.study import Setting, Study
 
     __version__: str
 
 __all__ = [
     "Attention",
+    "ClusterOptions",
     "KVCache",
     "LanguageModel",
     "Setting",
@@ -44,6 +46,7 @@ __all__ = [
 
 _MODULES = {
     "Attention": "nn.attention",
+    "ClusterOptions": "studies.running.executors.contract",
     "KVCache": "nn.cache",
     "LanguageModel": "nn.language_model",
     "Setting": "studies.study",

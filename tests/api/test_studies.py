@@ -1,6 +1,7 @@
 """A study run from Python: its answer as a value."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,3 +43,26 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("qkvary.api.studies.run", stop)
     with pytest.raises(QkvaryError, match=r"^no; 1 of 4 runs left, the same call resumes"):
         qk.run_study(toy_study((0,)), out=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"executor": "rya"}, "expected an executor, got 'rya'; did you mean ray"),
+        ({"executor": "slurm", "workers": 3}, "expected no workers with executor slurm, got 3"),
+        (
+            {"cluster": qk.ClusterOptions(gpu_share=0.5)},
+            "expected executor ray or slurm with cluster, got local",
+        ),
+        (
+            {"executor": "slurm", "cluster": qk.ClusterOptions(address="here:1")},
+            "expected executor ray with address, got slurm",
+        ),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        qk.run_study(toy_study((0,)), out=tmp_path / "runs", **options)
+    assert not (tmp_path / "runs").exists()

@@ -1,6 +1,7 @@
 """Texts continued and scored from Python, as the commands do."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,11 @@ def test_tasks_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixt
     assert result.to_dict() == found
     assert result.value.scores["piqa"].accuracy.value == found["tasks"]["piqa"]["accuracy"]["value"]
     assert list(result.to_pandas()["task"]) == ["piqa", "lambada"]
+    before = dict(os.environ)
+    spaced = qk.evaluate(model, tasks="piqa, lambada", **asked)
+    assert spaced.to_dict() == found
+    assert dict(os.environ) == before
+    assert capsys.readouterr().err == ""
     only = qk.evaluate(qk.load(model), tasks="piqa", task_data=files, fewshot=0, limit=1)
     assert only.value.scores["piqa"].documents == 1
 
@@ -84,6 +90,8 @@ def test_tasks_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixt
     [
         ({}, "expected a text or tasks, got neither"),
         ({"data": "text.txt", "tasks": "piqa"}, "expected a text or tasks, got both"),
+        ({"tasks": "piqa", "split": "test"}, "option of qk.evaluate for tasks, got 'split'"),
+        ({"data": "text.txt", "limt": 3}, "option of qk.evaluate for a text, got 'limt'"),
         ({"tasks": ()}, "expected tasks to ask, got none"),
         ({"tasks": "piqa", "limit": 0}, "expected limit of at least 1, got 0"),
         ({"tasks": "piqa", "task_data": 3}, "expected a folder of task files, got 3"),

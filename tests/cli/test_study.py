@@ -93,14 +93,17 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
         ("--executor slurm --slurm account", "expected --slurm NAME=VALUE, such as account=name"),
         ("--executor slurm --minutes 0", "minutes must be at least 1, got 0"),
         ("--executor ray --gpu-share 0", "gpu_share must be above 0 and at most 8, got 0"),
+        ("--executor ray --gpu-share 1.5", "gpu_share must be whole above 1, got 1.5"),
         ("--executor ray", "ray is not installed: run pip install 'qkvary[cluster]'"),
         ("--executor slurm", "submitit is not installed: run pip install 'qkvary[cluster]'"),
         ("--log trackio", "trackio is not installed: run pip install 'qkvary[track]'"),
         ("--log wandb", "wandb is not installed: run pip install wandb"),
     ],
 )
+@pytest.mark.parametrize("dry", ["", " --dry-run"])
 def test_an_executor_that_cannot_be_used_is_one_sentence(
     options: str,
+    dry: str,
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -109,7 +112,7 @@ def test_an_executor_that_cannot_be_used_is_one_sentence(
     (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: None)
-    assert main(["study", "mine.py", *options.split()]) == 2
+    assert main(["study", "mine.py", *(options + dry).split()]) == 2
     said = capsys.readouterr().err
     assert message in said
     assert len(said.splitlines()) == 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,9 +18,12 @@ from tests.studies.made_up import make_setting
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
 
-def characters_study(*, keep: bool, steps: tuple[int, ...] = ()) -> Study:
+def characters_study(
+    *, keep: bool, steps: tuple[int, ...] = (), length: int = 3, **training_options: Any
+) -> Study:
+    options: dict[str, Any] = {"evaluate_every": 3, **training_options}
     training = TrainingConfig(
-        steps=3, batch_size=5, optimizer=OptimizerConfig(learning_rate=3e-3), evaluate_every=3
+        steps=length, batch_size=5, optimizer=OptimizerConfig(learning_rate=3e-3), **options
     )
     task = dataclasses.replace(tiny_task("characters"), scored_characters=1_009)
     network = tiny_network("characters")
@@ -126,6 +130,24 @@ def test_networks_of_chosen_steps_are_those_of_shorter_runs(kept: Path) -> None:
     for name, value in outcome.network.state_dict().items():
         assert torch.equal(weights[2][name], value), name
         assert not torch.equal(weights[None][name], value), name
+
+
+def test_a_run_solved_before_a_kept_step_is_not_trained_again(tmp_path: Path) -> None:
+    solved: dict[str, Any] = {
+        "length": 4,
+        "evaluate_every": 1,
+        "solve_threshold": 1e9,
+        "stop_when_solved": True,
+    }
+    study = characters_study(keep=True, steps=(0, 1, 3), **solved)
+    (cell,) = study.cells()
+    assert run(study, tmp_path).executed == 1
+    record = Store(tmp_path).record(cell.run_key)
+    assert record is not None
+    assert record.metrics["steps"] == 1
+    kept = [Store(tmp_path).network(cell.run_key, step) is not None for step in (0, 1, 3)]
+    assert kept == [True, True, False]
+    assert run(study, tmp_path).executed == 0
 
 
 def test_a_damaged_network_of_a_step_is_noticed(kept: Path) -> None:

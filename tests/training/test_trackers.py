@@ -109,17 +109,18 @@ def test_a_library_gets_one_init_every_entry_and_one_finish(
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("error", [ConnectionError, SystemExit])
 @pytest.mark.parametrize("broken", ["init", "log", "finish"])
 def test_a_tracker_that_fails_ends_the_copy_and_not_the_run(
-    broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broken: str, error: type[BaseException], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    library, said = Recorded("wandb", broken=broken), list[str]()
+    library, said = Recorded("wandb", broken=broken, error=error), list[str]()
     monkeypatch.setitem(sys.modules, "wandb", library)
     copy = copy_to("wandb", tmp_path, said.append)
     callbacks = Callbacks(on_log=copy.log)
     assert train(toy_run(), ToyTask(), tmp_path, callbacks=callbacks).status == "done"
     copy.finish()
-    assert said == ["wandb gets no more of the log: ConnectionError: no network"]
+    assert said == [f"wandb gets no more of the log: {error.__name__}: no network"]
 
 
 @pytest.mark.cluster

@@ -8,11 +8,15 @@ from dataclasses import replace
 from qkvary.api.results import Result
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results
-from qkvary.storage.errors import QkvaryError
+from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.paths import StrPath
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.running.executors.catalog import load_executor
+from qkvary.studies.running.executors.catalog import (
+    ExecutorName,
+    check_executor,
+    load_executor,
+)
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.runner import run_study as run
@@ -28,7 +32,7 @@ def run_study(
     out: StrPath = "runs",
     seeds: int | Sequence[int] | None = None,
     workers: int | None = None,
-    executor: str = "local",
+    executor: ExecutorName = "local",
     cluster: ClusterOptions | None = None,
     log: TrackerName | None = None,
     retry_failed: bool = False,
@@ -42,10 +46,10 @@ def run_study(
         study: The name of a study, the path of a Python file with a ``STUDY``, or a ``qk.Study``.
         out: The folder of runs.
         seeds: Other seeds than the study's.
-        workers: Worker processes; by default one for each processor.
+        workers: Worker processes of this machine; by default one for each processor.
         executor: ``"local"`` for worker processes of this machine, ``"ray"`` for tasks of a running
             Ray cluster, ``"slurm"`` for jobs of a queue.
-        cluster: Options of the executor.
+        cluster: Options of an executor other than ``"local"``.
         log: A tracker that gets a copy of the logs: ``"tensorboard"``, ``"trackio"`` or
             ``"wandb"``.
         retry_failed: Run failed runs again.
@@ -60,13 +64,17 @@ def run_study(
         several = [seeds] if isinstance(seeds, int) else seeds
         check_number_of_seeds(len(several))
         chosen = replace(chosen, seeds=tuple(several))
+    if cluster is not None and executor == "local":
+        raise UsageError("expected executor ray or slurm with cluster, got local")
+    placement = cluster or ClusterOptions()
+    check_executor(executor, placement, workers)
     store = Store(out)
     options = RunnerOptions(
         workers=workers,
         retry_failed=retry_failed,
         quiet=quiet,
         tracker=log,
-        executor=load_executor(executor, cluster or ClusterOptions(), store.path),
+        executor=load_executor(executor, placement, store.path),
     )
     runs = run(chosen, store, options)
     if runs.message:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from typing import Any, cast, overload
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
@@ -25,6 +26,7 @@ from qkvary.reports.evaluation import task_data as describe_tasks
 from qkvary.reports.report import Report
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
+from qkvary.text.names import suggest
 
 
 @overload
@@ -180,7 +182,8 @@ def evaluate(
             ``hellaswag``, ``piqa``, ``winogrande`` (``five``: these) and ``lambada`` from local
             files; any other task from the hub.
         task_data: The folder of the task files; by default ``lm_eval`` in ``$QKVARY_DATA``.
-        fewshot: Solved examples before each question; by default 5, and 0 for lambada.
+        fewshot: Solved examples before each question; by default 5, and 0 for lambada; for a task
+            from the hub those of lm-eval, which keeps none where the task is made for none.
         limit: Maximum number of questions per task, from the first.
         against: A prepared set; questions that share 13 words in a row with its training split
             are counted, and the others scored separately.
@@ -195,6 +198,7 @@ def evaluate(
     if read_count(batch_size) < 1:
         raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
     if data is not None and tasks is None:
+        _check_options(options, _TEXT_OPTIONS, "a text")
         reading = _read_text(data, **options)
         loaded, name = open_checkpoint(model)
         measured = measure_text(loaded, reading, batch_size=batch_size)
@@ -202,6 +206,7 @@ def evaluate(
     if tasks is None or data is not None:
         given = "neither" if tasks is None else "both"
         raise UsageError(f"expected a text or tasks, got {given}")
+    _check_options(options, _TASK_OPTIONS, "tasks")
     questions = _read_tasks(tasks, **options)
     asked = prepare_tasks(questions)
     loaded, name = open_checkpoint(model)
@@ -209,6 +214,16 @@ def evaluate(
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
     answered = measure_tasks(loaded, asked, batch_size=batch_size)
     return Result(answered, _report(loaded, name, batch_size, describe_tasks(answered)))
+
+
+def _check_options(options: Mapping[str, Any], known: Sequence[str], what: str) -> None:
+    """Refuse what evaluate does not take, by its public name."""
+    for name in options:
+        if name not in known:
+            raise UsageError(
+                f"expected an option of qk.evaluate for {what}, got {name!r}; "
+                + suggest(name, known)
+            )
 
 
 def _read_text(
@@ -244,12 +259,20 @@ def _read_tasks(
     against: StrPath | None = None,
 ) -> TaskReading:
     return TaskReading(
-        tasks=tuple(tasks.split(",")) if isinstance(tasks, str) else tuple(tasks),
+        tasks=tuple(name.strip() for name in tasks.split(","))
+        if isinstance(tasks, str)
+        else tuple(tasks),
         task_data=None if task_data is None else read_path(task_data, "a folder of task files"),
         fewshot=None if fewshot is None else read_count(fewshot),
         limit=None if limit is None else read_count(limit),
         against=None if against is None else os.fspath(against),
     )
+
+
+_TEXT_OPTIONS, _TASK_OPTIONS = (
+    tuple(name for name, one in signature(read).parameters.items() if one.kind is one.KEYWORD_ONLY)
+    for read in (_read_text, _read_tasks)
+)
 
 
 def _report(

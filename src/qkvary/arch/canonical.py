@@ -127,9 +127,14 @@ def canonical_json(config: Any) -> str:
     return _dump(to_dict(config))
 
 
+def identity_dict(config: Any) -> Any:
+    """Return what ``to_dict`` gives, without the fields that name nothing."""
+    return _identify(config, to_dict(config))
+
+
 def identity_json(config: Any) -> str:
     """Return the canonical JSON without the fields that name nothing."""
-    return _dump(_identify(config, to_dict(config)))
+    return _dump(identity_dict(config))
 
 
 def fingerprint(config: Any) -> str:

@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.executors.catalog import ExecutorName, load_executor
+from qkvary.studies.running.executors.catalog import (
+    ExecutorName,
+    check_executor,
+    load_executor,
+)
 from qkvary.studies.running.executors.contract import ClusterOptions
 
 if TYPE_CHECKING:
@@ -47,22 +51,15 @@ class Placement:
         ),
     ] = ()
 
-    def load(self, out: Path, workers: int | None) -> "Executor | None":
-        """Return the chosen executor; None for the workers of this machine.
+    def check(self, workers: int | None) -> ClusterOptions:
+        """Check what can be checked without the scheduler; return the options.
 
         Args:
-            out: The folder of runs.
             workers: The number of worker processes, if it was given.
 
         Raises:
-            UsageError: for an unknown name, an invalid option, a missing library, or a scheduler
-                that does not answer.
+            UsageError: for an option that is invalid or of another executor, or a missing library.
         """
-        self._check()
-        if workers is not None and self.executor != "local":
-            raise UsageError(
-                f"expected no --workers with --executor {self.executor}, got {workers}"
-            )
         further = [option.partition("=") for option in self.slurm]
         if not all(name and value for name, _, value in further):
             raise UsageError(
@@ -77,23 +74,24 @@ class Placement:
             partition=self.partition,
             slurm={name: value for name, _, value in further},
         )
-        return load_executor(self.executor, options, out)
+        check_executor(self.executor, options, workers, write=_write)
+        return options
 
-    def _check(self) -> None:
-        """Refuse options of another executor."""
-        default = Placement()
-        for executor, names in _OPTIONS.items():
-            given = [name for name in names if getattr(self, name) != getattr(default, name)]
-            if given and self.executor != executor:
-                option = given[0].replace("_", "-")
-                raise UsageError(
-                    f"expected --executor {executor} with --{option}, got {self.executor}"
-                )
+    def load(self, out: Path, workers: int | None) -> "Executor | None":
+        """Return the chosen executor; None for the workers of this machine.
+
+        Args:
+            out: The folder of runs.
+            workers: The number of worker processes, if it was given.
+
+        Raises:
+            UsageError: as ``check``, and for a scheduler that does not answer.
+        """
+        return load_executor(self.executor, self.check(workers), out)
+
+
+def _write(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 DEFAULT_PLACEMENT = Placement()
-_OPTIONS = {
-    "ray": ("address", "gpu_share"),
-    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
-}
-"""The options of each executor."""

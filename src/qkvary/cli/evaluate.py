@@ -1,6 +1,8 @@
 """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval."""
 
 import dataclasses
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -177,7 +179,13 @@ def command(
     from qkvary.inference.evaluation.text_measurement import measure_text
     from qkvary.reports.evaluation import evaluation_report, task_data, text_data
 
+    # Read when lm-eval and its libraries are imported, which this process does for nothing else.
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
     asked = None if questions is None else prepare_tasks(questions)
+    if asked is not None and not asked.others:
+        # Local files need no look-ups online.
+        os.environ["HF_HUB_OFFLINE"] = "1"
     loaded = load_checkpoint(checkpoint)
     if asked or tokenizer is not None or not is_prepared(reading.data[0]):
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -72,16 +73,12 @@ def command(
     Finished runs are not run again; a stopped study resumes where it stopped.
     """
     chosen, store = choose_study(study, part), Store(out)
+    options = RunnerOptions(workers=workers, strict=strict, retry_failed=retry_failed, tracker=log)
     if dry_run:
+        placement.check(workers)
         _print_plan(chosen, store, workers or os.cpu_count() or 1, json_output=json_output)
         return 0
-    options = RunnerOptions(
-        workers=workers,
-        strict=strict,
-        retry_failed=retry_failed,
-        tracker=log,
-        executor=placement.load(out, workers),
-    )
+    options = replace(options, executor=placement.load(out, workers))
     screen = console(sys.stderr)
     folder = report_folder(chosen.name, out)
     page = folder / "report.html"

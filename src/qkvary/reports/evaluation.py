@@ -275,6 +275,9 @@ def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
             rows.append((name, shots, questions, metric, _loss(found["value"]) + _error(error)))
     yield _table("other_tasks", "Metrics of lm-eval", columns, rows)
     note = f"lm-eval {document['lm_eval']}; ± one standard error over questions"
+    for name, task in document["other_tasks"].items():
+        if task["cut_prompts"]:
+            note += f"; {100 * task['cut_prompts']:.0f} % of prompts of {name} lose their beginning"
     yield Prose(note, small=True)
 
 

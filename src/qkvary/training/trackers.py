@@ -129,7 +129,7 @@ class LogCopy:
                     first = step + (entry["event"] == "resumed")
                     self._opened = _open(self._name, self._run, first)
                 self._opened.log(values, step)
-        except Exception as error:  # noqa: BLE001 - no copy is worth a run
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
             self._give_up(error)
 
     def finish(self) -> None:
@@ -139,11 +139,11 @@ class LogCopy:
         try:
             with redirect_stdout(sys.stderr):
                 self._opened.finish()
-        except Exception as error:  # noqa: BLE001 - no copy is worth a run
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
             self._give_up(error)
         self._opened = None
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: BaseException) -> None:
         self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
         self._name, self._opened = None, None
 

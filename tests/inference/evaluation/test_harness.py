@@ -286,10 +286,9 @@ def test_answers_longer_than_the_network_are_refused(folder: Path) -> None:
 def test_prompts_that_just_fit_are_not_truncated() -> None:
     lm = NetworkLM(byte_network("QKV@rotary", max_tokens=9).eval(), ByteTokenizer(), batch_size=2)
     fits, lost = (("", ""), [1] * 7, [2, 3, 4]), (("", ""), [1] * 8, [2, 3, 4])
-    lm._loglikelihood_tokens([fits, fits], disable_tqdm=True)
-    assert lm.truncated_share == 0.0
-    lm._loglikelihood_tokens([fits, lost, fits, fits], disable_tqdm=True)
-    assert lm.truncated_share == 0.25
+    lm._names = ["one", "one", "two", "two", "two", "two"]
+    lm._loglikelihood_tokens([fits, fits, fits, lost, fits, fits], disable_tqdm=True)
+    assert [lm.truncated_share(name) for name in ("one", "two", "three")] == [0.0, 0.25, None]
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,8 @@
 import functools
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +12,9 @@ from lm_eval.tasks import TaskManager
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation import stock_tasks
+from qkvary.inference.evaluation.harness import NetworkLM, _sampling
 from qkvary.inference.evaluation.stock_tasks import evaluate_stock_tasks, find_stock_tasks
+from qkvary.inference.requests import Sampling
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import randomize
@@ -97,7 +101,58 @@ def test_what_cannot_be_evaluated_is_one_sentence(model: LanguageModel, tmp_path
         evaluate_stock_tasks(model, CharacterTokenizer("abc"), ["choosing"], manager)
 
 
+def test_prompts_that_lose_their_beginning_are_counted(model: LanguageModel) -> None:
+    found = evaluate_stock_tasks(model, ByteTokenizer(), list(TASKS), find_stock_tasks(list(TASKS)))
+    assert [found[name].cut_prompts for name in ("choosing", "writing")] == [0.0, 0.0]
+    assert found["reading"].cut_prompts is None
+    small = byte_network("QKV@rotary", max_tokens=14).eval()
+    names = ["choosing", "writing"]
+    found = evaluate_stock_tasks(small, ByteTokenizer(), names, find_stock_tasks(names))
+    texts = {
+        "choosing": [
+            len(f"Q: {row['question']} A: {choice}") > 14 + 1
+            for row in ROWS
+            for choice in row["choices"]
+        ],
+        "writing": [len(f"Q: {row['question']}") > 14 - 7 for row in ROWS],
+    }
+    for name, cut in texts.items():
+        assert found[name].cut_prompts == pytest.approx(sum(cut) / len(cut))
+        assert any(cut)
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), UsageError("of ours")])
+def test_what_is_ours_is_not_blamed_on_the_hub(
+    error: Exception, model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(stock_tasks, "evaluate", fail)
+    with pytest.raises(type(error)) as caught:
+        evaluate_stock_tasks(model, ByteTokenizer(), ["choosing"], find_stock_tasks(["choosing"]))
+    assert caught.value is error
+    error = RuntimeError("a shape")
+    with pytest.raises(UsageError, match=r"^lm-eval cannot evaluate choosing: a shape$"):
+        evaluate_stock_tasks(model, ByteTokenizer(), ["choosing"], find_stock_tasks(["choosing"]))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"until": [str(n) for n in range(65)]}, r"expected at most 64 texts .*, got 65 in mine")],
+)
+def test_options_of_a_task_are_not_dropped(
+    options: dict[str, Any], message: str, model: LanguageModel
+) -> None:
+    lm: Any = NetworkLM(model, ByteTokenizer(), batch_size=1)
+    request = SimpleNamespace(args=("a", options), task_name="mine")
+    with pytest.raises(UsageError, match=message):
+        lm.generate_until([request])
+    found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
+    assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)
+
+
 def test_answers_need_room_beside_the_prompt(model: LanguageModel) -> None:
     small = byte_network("QKV@rotary", max_tokens=7).eval()
-    with pytest.raises(UsageError, match="answers of less than 7 tokens"):
+    with pytest.raises(UsageError, match=r"^expected answers of less than 7 tokens .* in writing$"):
         evaluate_stock_tasks(small, ByteTokenizer(), ["writing"], find_stock_tasks(["writing"]))

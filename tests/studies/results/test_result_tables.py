@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import pytest
 from scipy import stats
 
+from qkvary.arch.named_networks import find_network
 from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
@@ -13,6 +15,7 @@ from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_specs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
+from qkvary.tasks.config import LanguageTaskConfig
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 
 
@@ -348,3 +351,27 @@ def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
     assert row.costs.cache_bytes_per_token is None
     short_only = [record for record in records if "length': 7" in str(record.config)]
     assert tables_of(study, short_only)["reverse"].row("QKV").costs is None
+
+
+def test_a_table_of_data_with_and_without_a_test_split_names_both() -> None:
+    data = LanguageTaskConfig(data="none", data_sha256="0" * 64, context=7)
+    network = find_network("lm-10m")
+    tested, validated = (
+        dataclasses.replace(
+            make_setting(str(has_test)),
+            task=dataclasses.replace(data, context=7 + has_test, has_test=has_test),
+            network=network,
+        )
+        for has_test in (True, False)
+    )
+    options: dict[str, Any] = {"metric": "test_loss", "higher_is_better": False}
+    for settings, title in (
+        ((tested,), "test loss"),
+        ((validated,), "final validation loss"),
+        ((tested, validated), "final validation loss or test loss"),
+    ):
+        study = make_study(*settings, variants=("QKV@rotary",), seeds=(1,), baseline="QKV@rotary")
+        records = [
+            make_record(cell, 1.0, metrics={"test_loss": 1.0}, **options) for cell in study.cells()
+        ]
+        assert tables_of(study, records)["language"].metric_title == title

@@ -125,8 +125,13 @@ def test_what_was_done_so_far_stays(store: Store) -> None:
 
 def test_a_finished_run_can_be_repeated(store: Store) -> None:
     finish(claim(store))
-    again = claim(store, again=True)
+    version = store.version(KEY)
+    assert version is not None
+    assert store.claim(KEY, IDENTITY, again=version - 1) is None
+    again = store.claim(KEY, IDENTITY, again=version)
+    assert again is not None
     assert again.warnings == ()
+    assert store.version(KEY) is None
     assert store.record(KEY) is None
     assert names(store) == ["config.json", "run.lock"]
     finish(again)
@@ -334,5 +339,7 @@ def test_a_diverged_run_keeps_its_checkpoints(store: Store, status: Any) -> None
     assert store.is_clean(KEY)
     assert store.claim(KEY, IDENTITY) is None
     assert checkpoint.is_dir() == (status == "diverged")
-    claim(store, again=True).release()
+    again = store.claim(KEY, IDENTITY, again=store.version(KEY))
+    assert again is not None
+    again.release()
     assert not checkpoint.exists(), "a run that is made again begins at its beginning"

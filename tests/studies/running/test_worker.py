@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from qkvary.arch.canonical import to_dict
+from qkvary.arch.canonical import identity_dict, to_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import worker
@@ -21,6 +22,7 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
 from qkvary.studies.study import Cell, Study
+from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.text.names import slug
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
@@ -254,6 +256,47 @@ def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
     assert Store(tmp_path).state(cell.run_key) == "done"
 
 
+class Hanging(Recorded):
+    """It never finishes, which the test shows by an error that nothing catches."""
+
+    def finish(self) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_tracker_that_hangs_at_its_end_loses_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell, *_) = toy_study([7], steps=2).cells()
+    monkeypatch.setitem(sys.modules, "trackio", Hanging("trackio"))
+    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1e9, tracker="trackio")
+    messages: list[WorkerMessage] = []
+    with pytest.raises(KeyboardInterrupt):
+        Worker(job, worker.train_cell, messages.append).work()
+    assert Store(tmp_path).state(cell.run_key) == "done"
+    assert messages[-1].kind == "ended"
+
+
+def test_a_tracker_gets_no_path_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (cell, *_) = toy_study([7], steps=2).cells()
+    data = TranslationTaskConfig(source="de", target="en", data="/elsewhere/pairs")
+    library = Recorded("trackio")
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    elsewhere = replace(cell, run=replace(cell.run, task=data))
+
+    def make(_cell: Cell, _claim: Claim, context: RunContext) -> RunResult | None:
+        context.callbacks.on_log({"event": "train", "step": 1, "loss": 1.0})
+        return None
+
+    job = Job(store=tmp_path, cells=(elsewhere,), checkpoint_seconds=1e9, tracker="trackio")
+    only = Worker(job, lambda *given: (only.stop(), make(*given))[1], [].append)
+    only.work()
+    assert "/elsewhere/pairs" in str(to_dict(elsewhere.run))
+    assert "/elsewhere/pairs" not in str(library.calls)
+    assert library.calls[0][3]["task"]["kind"] == to_dict(data)["kind"]
+
+
 def test_the_log_of_a_run_is_copied_to_the_tracker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +309,7 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     Worker(job, worker.train_cell, [].append).work()
     begun, *logged, ended = library.calls
     assert begun[1:3] == ("my-study", f"{slug(cell.title)}-{cell.run_key[:8]}")
-    assert begun[3] == to_dict(cell.run)
+    assert begun[3] == identity_dict(cell.run)
     assert ended == ("finish",)
     curve = Store(tmp_path).curve(cell.run_key)
     assert [step for _, _, step in logged] == [event["step"] for event in curve]

@@ -9,13 +9,14 @@ import re
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib.resources import files
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import datasets
+import lm_eval.api.task
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
@@ -75,9 +76,10 @@ class NetworkLM(HFLM):
         begin = tokenizer.separator if self._begin is None else self._begin
         self._prefix = 0 if begin is None else begin
         self._limit = model.config.max_tokens
-        self.task = "a task"
-        """The name of the current task, for messages."""
-        self.truncated_share = 0.0
+        self._names: list[str] = []
+        """The tasks of the current requests."""
+        self._cut: dict[str, list[bool]] = {}
+        """For each prompt of a task whether it lost its beginning."""
         self._is_watched = sys.stderr.isatty()
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
@@ -111,19 +113,26 @@ class NetworkLM(HFLM):
         for request in requests:
             context, options = request.args
             until = options.get("until") or []
-            stops = [until] if isinstance(until, str) else until
+            stops = [stop for stop in ([until] if isinstance(until, str) else until) if stop]
+            if len(stops) > MAX_STOPS:
+                raise UsageError(
+                    f"expected at most {MAX_STOPS} texts that end an answer, got {len(stops)} in "
+                    f"{request.task_name}"
+                )
             longest = int(options.get("max_gen_toks", _LONGEST_ANSWER))
             room = self._limit - longest
             if room < 1:
                 raise UsageError(
                     f"expected answers of less than {self._limit:,} tokens for this network, got "
-                    f"up to {longest:,} in {self.task}"
+                    f"up to {longest:,} in {request.task_name}"
                 )
+            prompt = self.tok_encode(context)
+            self._count(request.task_name, is_cut=len(prompt) > room)
             asked = Request(
-                prompt=tuple(self.tok_encode(context)[-room:] or [self._prefix]),
+                prompt=tuple(prompt[-room:] or [self._prefix]),
                 max_new_tokens=longest,
                 sampling=_sampling(options),
-                stop=tuple(stop for stop in stops if stop)[:MAX_STOPS],
+                stop=tuple(stops),
                 stop_tokens=tuple(self._words.ends),
             )
             events = stream(self._network, [asked], tokenizer=self._words)
@@ -133,7 +142,24 @@ class NetworkLM(HFLM):
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
         """Answer requests; the progress bar appears only on a terminal."""
         hidden = disable_tqdm or not self._is_watched
-        return cast("Any", super()).loglikelihood(requests, disable_tqdm=hidden)
+        self._names = [request.task_name for request in requests]
+        try:
+            return cast("Any", super()).loglikelihood(requests, disable_tqdm=hidden)
+        finally:
+            self._names = []
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> Any:
+        """Score whole texts; the progress bar appears only on a terminal."""
+        hidden = disable_tqdm or not self._is_watched
+        return cast("Any", super()).loglikelihood_rolling(requests, disable_tqdm=hidden)
+
+    def truncated_share(self, task: str) -> float | None:
+        """Return the share of a task's prompts that lost their beginning; None for no prompts."""
+        cut = self._cut.get(task)
+        return None if not cut else sum(cut) / len(cut)
+
+    def _count(self, task: str, *, is_cut: bool) -> None:
+        self._cut.setdefault(task, []).append(is_cut)
 
     def _loglikelihood_tokens(
         self,
@@ -146,16 +172,16 @@ class NetworkLM(HFLM):
         Raises:
             UsageError: if an answer alone does not fit, or is empty.
         """
-        lost = 0
-        for _, context, answer in requests:
+        # The windows of a rolling text have no task, and lose nothing.
+        names = self._names or [""] * len(requests)
+        for name, (_, context, answer) in zip(names, requests, strict=True):
             if not 0 < len(answer) <= self._limit:
                 raise UsageError(
                     f"expected answers of 1 to {self._limit:,} tokens for this network, got "
-                    f"{len(answer):,} in {self.task}: leave it out of --tasks, or evaluate a "
-                    "network with more positions"
+                    f"{len(answer):,} in {name or 'a task'}: leave it out of --tasks, or evaluate "
+                    "a network with more positions"
                 )
-            lost += len(context) + len(answer) > self._limit + 1
-        self.truncated_share = lost / max(1, len(requests))
+            self._count(name, is_cut=len(context) + len(answer) > self._limit + 1)
         return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
             requests, disable_tqdm=disable_tqdm, override_bs=override_bs
         )
@@ -165,7 +191,10 @@ def _sampling(options: Mapping[str, Any]) -> Sampling:
     """Return the sampling that a task asks for; greedy by default."""
     if not options.get("do_sample") or not options.get("temperature"):
         return GREEDY
-    return Sampling(temperature=float(options["temperature"]))
+    return Sampling(
+        temperature=float(options["temperature"]),
+        **{name: options[name] for name in ("top_k", "top_p", "min_p") if options.get(name)},
+    )
 
 
 def evaluate_tasks(
@@ -308,7 +337,7 @@ def _evaluate_task(
     limit: int | None,
     shared: Sequence[bool] | None,
 ) -> TaskScore:
-    task, lm.task = asked.task, name
+    task = asked.task
     results = cast(
         "Any",
         evaluate(lm, {"tasks": {name: task}}, limit=limit, bootstrap_iters=0, log_samples=True),
@@ -342,7 +371,7 @@ def _evaluate_task(
         accuracy=accuracy,
         normalised=measure("acc_norm", samples),
         perplexity=results["results"][name].get("perplexity,none"),
-        cut_prompts=lm.truncated_share,
+        cut_prompts=lm.truncated_share(name) or 0.0,
         version=str(task.VERSION),
         contamination=contamination,
     )
@@ -357,11 +386,14 @@ def _make_stand_in() -> PreTrainedTokenizerFast:
 
 @contextmanager
 def be_quiet() -> Generator[None]:
-    """Let lm-eval log only errors; the scores hold what matters of the rest."""
-    logger = logging.getLogger("lm_eval")
-    before = logger.level
+    """Let lm-eval log only errors, and show bars only on a terminal."""
+    logger, module = logging.getLogger("lm_eval"), cast("Any", lm_eval.api.task)
+    before, bar = logger.level, module.tqdm
     logger.setLevel(logging.ERROR)
+    if not sys.stderr.isatty():
+        module.tqdm = partial(bar, disable=True)
     try:
         yield
     finally:
         logger.setLevel(before)
+        module.tqdm = bar

@@ -5,10 +5,12 @@ Needs the extra ``eval``.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
@@ -16,7 +18,7 @@ from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import measure_accuracy
 from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.text.names import near_names
 
 
@@ -30,6 +32,9 @@ class StockScore:
     """Solved examples before each question; ``None`` for a group."""
     version: str
     """The version of the task in lm-eval."""
+    cut_prompts: float | None
+    """The share of prompts truncated on the left to fit the network; ``None`` for a group, and for
+    whole texts."""
     metrics: Mapping[str, tuple[float, float | None]]
     """Value and standard error by the name of the metric, with its filter if it has one."""
 
@@ -82,20 +87,31 @@ def evaluate_stock_tasks(
     require_any_text(tokenizer)
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        try:
+        with _explain(
+            names, "; data sets are downloaded from the hub unless they are in its cache"
+        ):
             tasks = manager.load(list(names))
+        with _explain(names):
             for task in tasks["tasks"].values():
                 _set_shots(task, fewshot)
             # Its standard errors by resampling would start a process per core.
             results = evaluate(lm, tasks, limit=limit, bootstrap_iters=0, log_samples=True)
-        except (OSError, ValueError, ImportError, RuntimeError) as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            raise UsageError(
-                f"lm-eval cannot evaluate {', '.join(names)}: {said[0]}; data sets are downloaded "
-                "from the hub unless they are in its cache"
-            ) from error
     found = cast("Mapping[str, Any]", results)
-    return {name: _read_score(found, name) for name in found["results"]}
+    return {name: _read_score(found, name, lm.truncated_share(name)) for name in found["results"]}
+
+
+@contextmanager
+def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
+    """Turn errors of lm-eval into one sentence; our own, and a full memory, say what they are."""
+    try:
+        yield
+    except (QkvaryError, torch.OutOfMemoryError):
+        raise
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise UsageError(
+            f"lm-eval cannot evaluate {', '.join(names)}: {said[0]}{advice}"
+        ) from error
 
 
 def _set_shots(task: Any, fewshot: int | None) -> None:
@@ -105,7 +121,7 @@ def _set_shots(task: Any, fewshot: int | None) -> None:
     task.set_fewshot_seed(seed=SHOT_SEED)
 
 
-def _read_score(results: Mapping[str, Any], name: str) -> StockScore:
+def _read_score(results: Mapping[str, Any], name: str, cut_prompts: float | None) -> StockScore:
     samples: Sequence[Mapping[str, Any]] = results.get("samples", {}).get(name, ())
     metrics: dict[str, tuple[float, float | None]] = {}
     for key, value in results["results"][name].items():
@@ -121,6 +137,7 @@ def _read_score(results: Mapping[str, Any], name: str) -> StockScore:
         fewshot=results.get("n-shot", {}).get(name),
         version=str(results.get("versions", {}).get(name, "")),
         metrics=metrics,
+        cut_prompts=cut_prompts,
     )
 
 

@@ -1,10 +1,8 @@
 """The scores of a language model on tasks of lm-eval."""
 
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -70,18 +68,12 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
-    # Read when the libraries are imported: no needless look-ups online, and progress bars only in
-    # terminals.
-    if not others:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")
     return PreparedTasks(
         reading=reading,
         local=tuple(name for name in names if name in LOCAL_TASKS),
         others=others,
         against=None if reading.against is None else open_training_text(reading.against),
-        manager=_load("stock_tasks", "find_stock_tasks")(others) if others else None,
+        manager=_find_others(others) if others else None,
     )
 
 
@@ -112,10 +104,17 @@ def measure_tasks(
             return cast("TrainingText", against).find(questions, on_progress=on_progress)
 
     network, tokenizer = loaded.network, cast("Tokenizer", loaded.tokenizer)
-    options = {"fewshot": reading.fewshot, "limit": reading.limit, "batch_size": batch_size}
+    options: dict[str, Any] = {
+        "fewshot": reading.fewshot,
+        "limit": reading.limit,
+        "batch_size": batch_size,
+    }
     scores: dict[str, TaskScore] = {}
     if asked.local:
-        scores = _load("harness", "evaluate_tasks")(
+        # It imports lm-eval, which need not be installed.
+        from qkvary.inference.evaluation.harness import evaluate_tasks  # noqa: PLC0415
+
+        scores = evaluate_tasks(
             network,
             tokenizer,
             asked.local,
@@ -125,9 +124,11 @@ def measure_tasks(
         )
     others: dict[str, StockScore] = {}
     if asked.others:
-        others = _load("stock_tasks", "evaluate_stock_tasks")(
-            network, tokenizer, asked.others, asked.manager, **options
+        from qkvary.inference.evaluation.stock_tasks import (  # noqa: PLC0415
+            evaluate_stock_tasks,
         )
+
+        others = evaluate_stock_tasks(network, tokenizer, asked.others, asked.manager, **options)
     return TaskMeasurement(
         asked=asked,
         scores=scores,
@@ -137,9 +138,11 @@ def measure_tasks(
     )
 
 
-def _load(module: str, function: str) -> Callable[..., Any]:
-    """Return a function of a module that imports lm-eval, which need not be installed."""
-    return getattr(import_module(f"qkvary.inference.evaluation.{module}"), function)
+def _find_others(names: Sequence[str]) -> Any:
+    # It imports lm-eval, which need not be installed.
+    from qkvary.inference.evaluation.stock_tasks import find_stock_tasks  # noqa: PLC0415
+
+    return find_stock_tasks(names)
 
 
 def _expand(name: str) -> Sequence[str]:

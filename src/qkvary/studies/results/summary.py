@@ -17,16 +17,18 @@ FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
 
-def metric_title(metric: str, *, is_tested: bool = True) -> str:
+def metric_title(metric: str, *, is_tested: bool | None = True) -> str:
     """Return the printed name of a metric: a validation split is not called test.
 
     Args:
         metric: Its name in records, such as ``test_loss``.
-        is_tested: Whether the data have a test split.
+        is_tested: Whether the data have a test split; None if only some have.
     """
-    if not is_tested and metric.startswith("test_"):
-        metric = metric.replace("test_", "final_validation_", 1)
-    return metric.replace("_", " ")
+    tested = metric.replace("_", " ")
+    validated = tested.replace("test ", "final validation ", 1)
+    if is_tested or not metric.startswith("test_"):
+        return tested
+    return validated if is_tested is False else f"{validated} or {tested}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,8 +173,8 @@ class ResultTable:
     """In the order of the study's variants, including the baseline."""
     notes: tuple[str, ...] = ()
     """The notes of the settings, each once."""
-    is_tested: bool = True
-    """Whether the data of a setting have a test split."""
+    is_tested: bool | None = True
+    """Whether the data of its settings have a test split; None if only some have."""
 
     @property
     def metric_title(self) -> str:

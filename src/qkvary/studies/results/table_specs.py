@@ -35,8 +35,8 @@ class TableSpec:
     """Training steps; only used with a threshold."""
     notes: tuple[str, ...] = ()
     """The notes of its settings, each once."""
-    is_tested: bool = True
-    """Whether the data of a setting have a test split."""
+    is_tested: bool | None = True
+    """Whether the data of its settings have a test split; None if only some have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,6 +239,7 @@ def _specify(
     training = [setting.training for setting in members]
     thresholds = {one.solve_threshold for one in training}
     horizons = {one.steps for one in training}
+    is_tested = {setting.task.has_test for setting in members}
     same = kind != "average" and len(thresholds) == 1 and len(horizons) == 1
     return TableSpec(
         name=name,
@@ -251,5 +252,5 @@ def _specify(
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
         notes=tuple(dict.fromkeys(setting.note for setting in members if setting.note)),
-        is_tested=any(setting.task.has_test for setting in members),
+        is_tested=is_tested.pop() if len(is_tested) == 1 else None,
     )

@@ -15,6 +15,7 @@ from qkvary.studies.running.live import Display, ProgressView
 from qkvary.studies.running.messages import WorkerMessage
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.recording import make_record, run_identity
+from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 
@@ -68,6 +69,8 @@ class Ledger:
         self.estimate = TimeEstimate()
         self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
+        self.again: dict[str, int] = {}
+        """Versions of the records of runs to be made again, by run key."""
         self.executed = self.signal = 0
         self.parallel = 1
         """Runs that are executed at once."""
@@ -99,7 +102,10 @@ class Ledger:
     # ---- what is left
 
     def find_open_runs(self, *, retry_failed: bool) -> None:
-        """Find the remaining runs; report and reopen damaged ones."""
+        """Find the remaining runs; report and reopen damaged ones.
+
+        A finished run to be made again keeps its record until a worker begins it.
+        """
         # Runs that are not checked yet count as remaining if a check aborts.
         for number, cell in enumerate(self.cells):
             status = self._check_run(cell, retry_failed)
@@ -112,18 +118,17 @@ class Ledger:
         key = cell.run_key
         if self.store.state(key) != "done":
             return None
-        problem = self.store.find_damage(key)
+        version, problem = self.store.version(key), self.store.find_damage(key)
         record = None if problem else self.store.record(key)
-        status = None if record is None else record.status
-        again = retry_failed and status == "failed"
-        # An earlier study did not keep the network.
-        again |= status == "done" and any(
-            self.store.network(key, step) is None for step in cell.kept_networks
-        )
-        if problem is None and not again and self.store.is_clean(key):
+        if record is not None and version is not None:
+            is_retried = retry_failed and record.status == "failed"
+            if is_retried or self._lacks_network(cell, record):
+                self.again[key] = version
+                return None
+        if problem is None and self.store.is_clean(key):
             return record.status if record else None
         try:
-            claim = self.store.claim(key, run_identity(cell.run), again=again)
+            claim = self.store.claim(key, run_identity(cell.run))
         except BusyError:
             return record.status if record else None
         if claim is None:
@@ -132,6 +137,20 @@ class Ledger:
             self.note(f"{cell.title}: {warning}")
         claim.release()
         return None
+
+    def _lacks_network(self, cell: Cell, record: Record) -> bool:
+        """Return whether an earlier study did not keep a network that the run reached."""
+        taken = record.metrics.get("steps")
+        reached = cell.run.training.steps if taken is None else taken
+        return record.status == "done" and any(
+            (step is None or step <= reached) and self.store.network(cell.run_key, step) is None
+            for step in cell.kept_networks
+        )
+
+    def is_untouched(self, number: int) -> bool:
+        """Return whether a run is to be made again, and nobody has begun it."""
+        key = self.cells[number].run_key
+        return key in self.again and self.again[key] == self.store.version(key)
 
     # ---- how runs end
 
@@ -150,6 +169,9 @@ class Ledger:
                 title = self.cells[message.cell].title
                 self.note(f"{title} crashed too often; it counts as failed")
                 self.record_failure(message.cell, claim, message.text)
+            elif record := self.store.record(self.cells[message.cell].run_key):
+                # Another runner recorded it.
+                self._end(message.cell, record.status)
         elif message.kind == "ended":
             self.executed += 1
             self._end(message.cell, message.status, message)

@@ -104,7 +104,12 @@ class LocalWorkers:
         code = worker.wait()
         self._workers.remove(worker)
         self._ledger.view.workers.pop(worker.number, None)
-        if code == 0 or self._ledger.is_ending:
+        if self._ledger.is_ending:
+            return
+        if code == 0:
+            # The last worker left a run to another process, which may die.
+            if self._ledger.remaining and not self._workers:
+                self._start_worker()
             return
         self._failed_starts = 0 if worker.ready else self._failed_starts + 1
         if self._failed_starts >= MAX_FAILED_STARTS:

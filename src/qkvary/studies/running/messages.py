@@ -5,7 +5,8 @@ its runner was killed. A worker sends ``WorkerMessage``.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -39,11 +40,14 @@ class Job:
     """The tracker that gets a copy of the logs."""
     project: str = ""
     """The name of the study there."""
+    again: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Versions of the records of finished runs to be made again, by run key."""
 
     def to_line(self) -> bytes:
         """Return the job as one line."""
         cells = [{**_fields(cell), "run": to_dict(cell.run)} for cell in self.cells]
         fields = {**_fields(self), "store": str(self.store), "cells": cells}
+        fields["again"] = dict(self.again)
         return encode(fields).encode() + b"\n"
 
     @classmethod
@@ -105,4 +109,4 @@ def _cell(fields: dict[str, Any]) -> Cell:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return {one.name: getattr(value, one.name) for one in dataclasses.fields(value)}

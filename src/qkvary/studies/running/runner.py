@@ -100,6 +100,8 @@ def run_cells(
         checkpoint_seconds=chosen.checkpoint_seconds,
         tracker=chosen.tracker,
         project=name,
+        # It is filled before the first run starts.
+        again=ledger.again,
     )
     if chosen.executor is None:
         workers = LocalWorkers(ledger, job, workers=chosen.workers, module=chosen.worker_module)

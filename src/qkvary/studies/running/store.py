@@ -176,7 +176,16 @@ class Store:
             return str(error)
         return None
 
-    def claim(self, key: str, config: Mapping[str, Any], *, again: bool = False) -> "Claim | None":
+    def version(self, key: str) -> int | None:
+        """Return a number that changes when a run is recorded again; None if it is not done."""
+        try:
+            return (self.directory(key) / RECORD_NAME).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+
+    def claim(
+        self, key: str, config: Mapping[str, Any], *, again: int | None = None
+    ) -> "Claim | None":
         """Claim an open run for this process; return None if it is done.
 
         A damaged run is reopened: its files are quarantined, and the claim has a warning.
@@ -184,7 +193,8 @@ class Store:
         Args:
             key: The run's key.
             config: The run's configuration, as JSON values.
-            again: Whether to reopen a run that is done.
+            again: The version of the record of a run that is to be made again; with another record
+                the run is done.
 
         Raises:
             BusyError: if another process owns the run; the message names it.
@@ -198,7 +208,7 @@ class Store:
             # After locking: another process may have finished the run just before.
             problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
-            if done and not again:
+            if done and (again is None or again != self.version(key)):
                 self._clean_up(key)
                 lock.release()
                 return None

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from qkvary.arch.canonical import to_dict
+from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
@@ -134,17 +134,23 @@ class Worker:
         state = self._store.state(key)
         if state == "running":
             return False
-        if state == "open":
+        if state == "open" or self._is_made_again(key):
+            again = self._job.again.get(key)
             with suppress(BusyError):
-                claim = self._store.claim(key, run_identity(cell.run))
+                claim = self._store.claim(key, run_identity(cell.run), again=again)
                 if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
                     return self._give_up(number, claim)
                 if claim is not None:
                     return self._made(number, claim)
-            if self._store.state(key) != "done":
+            if self._store.state(key) != "done" or self._is_made_again(key):
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
         return True
+
+    def _is_made_again(self, key: str) -> bool:
+        """Return whether a finished run is to be made again, and nobody has begun it."""
+        again = self._job.again.get(key)
+        return again is not None and again == self._store.version(key)
 
     def _give_up(self, number: int, claim: Claim) -> bool:
         """Leave the run to the runner, which may know why it crashed."""
@@ -160,8 +166,17 @@ class Worker:
         self._send(WorkerMessage(kind="started", cell=number))
         for warning in claim.warnings:
             self._send(WorkerMessage(kind="note", cell=number, text=warning))
+        copy = self._copy_log(number)
         try:
-            made = self._attempt(number, claim)
+            return self._record(number, claim, copy, started)
+        finally:
+            # After the record: a tracker that hangs loses no run.
+            copy.finish()
+
+    def _record(self, number: int, claim: Claim, copy: LogCopy, started: float) -> bool:
+        """Execute and record a run; return whether it is done."""
+        try:
+            made = self._attempt(number, claim, copy)
         except BaseException:
             claim.release()
             raise
@@ -182,9 +197,8 @@ class Worker:
         )
         return True
 
-    def _attempt(self, number: int, claim: Claim) -> RunResult | None:
+    def _attempt(self, number: int, claim: Claim, copy: LogCopy) -> RunResult | None:
         cell, started = self._job.cells[number], now()
-        copy = self._copy_log(number)
         context = RunContext(
             stop=self._stopping.is_set,
             callbacks=Callbacks(
@@ -212,8 +226,6 @@ class Worker:
             traceback.print_exc()
             record = make_record(cell, status="failed", started=started, message=_reason(error))
             return RunResult(record=record)
-        finally:
-            copy.finish()
 
     def _copy_log(self, number: int) -> LogCopy:
         """Return the copy of a run's log for the tracker of the job."""
@@ -223,7 +235,7 @@ class Worker:
             TrackedRun(
                 project=slug(self._job.project),
                 name=f"{slug(cell.title)}-{self._keys[number][:8]}",
-                config=to_dict(cell.run),
+                config=identity_dict(cell.run),
                 folder=self._job.store / COPIES_NAME,
             ),
             lambda text: self._send(WorkerMessage(kind="note", cell=number, text=text)),

@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
+from qkvary.cli.main import main
 from qkvary.studies.running.executors.contract import ClusterOptions
+from qkvary.studies.running.executors.ray import passed_on
 from qkvary.studies.running.ledger import RunSummary
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -137,3 +139,25 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
 
     with pytest.raises(UsageError, match="Ray cluster 'nowhere'"):
         RayExecutor(ClusterOptions(address="nowhere"))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "localhost:99999"])
+def test_an_address_where_nothing_listens_is_one_sentence(
+    address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["study", "quickstart", "--out", str(tmp_path / "runs"), "--executor", "ray"]
+    assert main([*words, "--address", address]) == 2
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert f"no Ray cluster answers at '{address}'" in printed.err
+
+
+def test_tasks_get_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"HF_HOME": "/hub", "OMP_NUM_THREADS": "3", "QKVARY_DATA": "/data"}
+    secret = dict.fromkeys(("HF_TOKEN", "WANDB_API_KEY", "HUGGING_FACE_HUB_TOKEN"), "secret")
+    for name, value in (given | secret).items():
+        monkeypatch.setenv(name, value)
+    found = passed_on()
+    assert given.items() <= found.items()
+    assert not secret.keys() & found.keys()

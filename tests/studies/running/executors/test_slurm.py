@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import ClusterOptions, Task
-from qkvary.studies.running.executors.slurm import SlurmExecutor
+from qkvary.studies.running.executors.slurm import FOLDER, SlurmExecutor
 from qkvary.studies.running.messages import Job
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -51,6 +51,24 @@ def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     (note,) = summary.notes
     assert "it is submitted again" in note
     check_equal(study, tmp_path, tmp_path / "local")
+    # The log of the job that failed is kept.
+    assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
+
+
+def test_two_studies_keep_apart(tmp_path: Path) -> None:
+    first, second = (
+        SlurmExecutor(ClusterOptions(), tmp_path, toy_worker.train_cell, cluster="local")
+        for _ in range(2)
+    )
+    tasks = make_tasks(first, tmp_path)[:1]
+    second.submit(tasks)
+    first.submit([])
+    first.close()
+    assert list((tmp_path / FOLDER).glob("*/*_submitted.pkl"))
+    while not second.collect(0.1):
+        pass
+    second.close()
+    assert not (tmp_path / FOLDER).exists()
 
 
 def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
@@ -65,6 +83,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     assert {store.state(cell.run_key) for cell in study.cells()} == {"open"}
     begun = [store.directory(key) for key in starts(tmp_path)]
     assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
+    assert not (tmp_path / "runs" / FOLDER).exists()
     run_toy(study, tmp_path)
     check_equal(study, tmp_path, tmp_path / "local")
 

@@ -2,13 +2,18 @@
 
 import os
 import signal
-from collections.abc import Sequence
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qkvary.storage import file_systems
-from qkvary.studies.running.executors.contract import Ending, Resources, Task
+from qkvary.storage.locks import read_note
+from qkvary.studies.running.executors import supervision
+from qkvary.studies.running.executors.contract import ClusterOptions, Ending, Resources, Task
 from qkvary.studies.running.executors.execution import (
     MEMORY_UNIT,
     PROCESS_BYTES,
@@ -16,6 +21,9 @@ from qkvary.studies.running.executors.execution import (
     needed_resources,
     read_messages,
 )
+from qkvary.studies.running.executors.supervision import ClusterTasks
+from qkvary.studies.running.ledger import Ledger
+from qkvary.studies.running.messages import Job
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -36,7 +44,8 @@ class Inline:
         self.runs_per_task, self.loses, self.marker = runs_per_task, loses, marker
         self.tasks: list[Task] = []
         self.submitted: list[tuple[int, ...]] = []
-        self.cancelled = self.closed = 0
+        self.cancelled = self.killed = self.closed = 0
+        self.after_loss: Callable[[], None] = lambda: None
 
     def needs(self, cell: Cell) -> Resources:
         return needed_resources(cell, 1.0)
@@ -54,6 +63,7 @@ class Inline:
             return [Ending(task=task, error="cancelled")]
         if self.loses:
             self.loses -= 1
+            self.after_loss()
             return [Ending(task=task, error="node 7 is gone")]
         execution = Execution(
             job=task.job.to_line(),
@@ -62,8 +72,9 @@ class Inline:
         )
         return [Ending(task=task, messages=read_messages(execution()))]
 
-    def cancel(self) -> None:
-        self.cancelled += 1
+    def cancel(self, *, now: bool = False) -> None:
+        self.cancelled += not now
+        self.killed += now
 
     def close(self) -> None:
         self.closed += 1
@@ -140,6 +151,152 @@ def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Pa
     record = store.record(crashed.run_key)
     assert record
     assert record.message.startswith("this run crashed 4 workers, the last was process ")
+
+
+class Broken(Inline):
+    """A scheduler that fails at one of the calls."""
+
+    def __init__(self, at: str) -> None:
+        super().__init__()
+        self.at = at
+
+    def submit(self, tasks: Sequence[Task]) -> None:
+        super().submit(tasks)
+        if self.at == "submit":
+            raise RuntimeError("the scheduler is gone")
+
+    def collect(self, _seconds: float) -> Sequence[Ending]:
+        raise RuntimeError("the scheduler is gone")
+
+
+@pytest.mark.parametrize("at", ["submit", "collect"])
+def test_what_was_submitted_is_cancelled_whatever_fails(at: str, root: Path) -> None:
+    executor = Broken(at)
+    with pytest.raises(RuntimeError, match="the scheduler is gone"):
+        run_study(
+            toy_study([0]), Store(root / "runs"), RunnerOptions(executor=executor, quiet=True)
+        )
+    assert (len(executor.submitted), executor.cancelled, executor.closed) == (2, 1, 1)
+    assert not list((root / "runs").glob("cluster-*"))
+
+
+class Stubborn(Inline):
+    """Its tasks hold the lock of their run, and end only when they are killed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+        self.children: list[int] = []
+
+    def collect(self, _seconds: float) -> Sequence[Ending]:
+        if not self.children:
+            for task in self.tasks:
+                cell = task.job.cells[0]
+                child = os.fork()
+                if not child:
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                    self.store.claim(cell.run_key, run_identity(cell.run))
+                    time.sleep(60)
+                    os._exit(0)
+                self.children.append(child)
+                while self.store.state(cell.run_key) != "running":
+                    time.sleep(0.001)
+            os.kill(os.getpid(), signal.SIGINT)
+        return []
+
+    def cancel(self, *, now: bool = False) -> None:
+        super().cancel(now=now)
+        for child in self.children if now else ():
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_tasks_that_are_killed_on_purpose_have_not_crashed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, store = toy_study([0]), Store(root / "runs")
+    monkeypatch.setattr(supervision, "CHECKPOINT_SECONDS", 0.0)
+    executor = Stubborn(store)
+    summary = run_study(study, store, RunnerOptions(executor=executor, quiet=True))
+    assert (summary.exit_code, summary.missing) == (130, 2)
+    assert (executor.cancelled, executor.killed) == (1, 1)
+    for cell in study.cells():
+        claim = store.claim(cell.run_key, run_identity(cell.run))
+        assert claim is not None
+        assert claim.deaths == 0
+        claim.release()
+
+
+def test_a_second_signal_kills_the_tasks_and_forgets_their_deaths(root: Path) -> None:
+    study, store = toy_study([0]), Store(root / "runs")
+    executor = Stubborn(store)
+    ledger = Ledger(study.cells(), store)
+    job = Job(store=store.path, cells=ledger.cells, checkpoint_seconds=1.0)
+    tasks = ClusterTasks(ledger, job, executor)
+    executor.tasks = [
+        Task(
+            numbers=(n,), job=replace(job, cells=(cell,)), resources=executor.needs(cell), marker=""
+        )
+        for n, cell in enumerate(ledger.cells)
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        executor.collect(0.0)
+    tasks.kill()
+    assert executor.killed == 1
+    notes = [read_note(store.directory(cell.run_key) / "run.lock") for cell in ledger.cells]
+    assert [(note.owner, note.deaths) for note in notes] == [(None, 0)] * 2
+
+
+def test_the_markers_of_killed_runners_are_removed(root: Path) -> None:
+    runs = root / "runs"
+    runs.mkdir()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    host = socket.gethostname()
+    names = [f"cluster-{host}-{child}-1", f"cluster-{host}-{os.getpid()}-1", f"cluster-x-{child}-1"]
+    for name in names:
+        (runs / name).touch()
+    run_study(toy_study([0]), Store(runs), RunnerOptions(executor=Inline(), quiet=True))
+    assert sorted(path.name for path in runs.glob("cluster-*")) == sorted(names[1:])
+
+
+def test_the_time_left_counts_the_runs_that_are_executed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "KILL_SECONDS", 0.0)
+    study, store = toy_study(range(2)), Store(root / "runs")
+    held = [store.claim(cell.run_key, run_identity(cell.run)) for cell in study.cells()[:3]]
+    ledger = Ledger(study.cells(), store)
+    executor = Inline(loses=1)
+    executor.after_loss = lambda: ledger.abort(4, "enough")
+    job = Job(store=store.path, cells=ledger.cells, checkpoint_seconds=1.0)
+    ClusterTasks(ledger, job, executor).supervise()
+    assert ledger.parallel == 3
+    for claim in held:
+        assert claim is not None
+        claim.release()
+
+
+def test_a_run_on_a_device_has_main_memory_too() -> None:
+    (cell, *_) = toy_study([0]).cells()
+    there = replace(cell, run=replace(cell.run, device="cuda"))
+    needs = needed_resources(there, 0.5)
+    assert (needs.gpus, needs.memory_bytes) == (0.5, 4 * 2**30)
+    large = replace(
+        there, run=replace(there.run, training=replace(there.run.training, batch_size=10**9))
+    )
+    on_cpu = replace(large, run=replace(large.run, device="cpu"))
+    assert needed_resources(large, 1.0).memory_bytes >= needed_resources(on_cpu, 1.0).memory_bytes
+    assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
+
+
+def test_a_share_of_gpus_above_one_is_whole() -> None:
+    assert ClusterOptions(gpu_share=2.0).gpu_share == 2.0
+    for share in (1.5, 0.0, 9.0):
+        with pytest.raises(ValueError, match="gpu_share must be "):
+            ClusterOptions(gpu_share=share)
 
 
 def test_runs_with_similar_needs_share_them() -> None:

@@ -1,31 +1,69 @@
 """Loads executors by file name; their libraries are imported only when they are asked for."""
 
 import importlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import ClusterOptions, Executor
 from qkvary.text.names import suggest
 
 ExecutorName = Literal["local", "ray", "slurm"]
 """``local`` stands for the worker processes of this machine, which need no executor."""
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
+_LIBRARIES = {"ray": "ray", "slurm": "submitit"}
+_OPTIONS = {
+    "ray": ("address", "gpu_share"),
+    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
+}
+"""The options of each executor."""
+
+
+def check_executor(
+    name: str, options: ClusterOptions, workers: int | None, *, write: Callable[[str], str] = str
+) -> None:
+    """Check what can be checked without the scheduler.
+
+    Args:
+        name: One of ``EXECUTORS``.
+        options: Its options.
+        workers: The number of worker processes, if it was given.
+        write: Writes the name of an option as the caller gave it.
+
+    Raises:
+        UsageError: for an unknown name, an option of another executor, or a missing library.
+    """
+    if name not in EXECUTORS:
+        raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
+    default = ClusterOptions()
+    for executor, names in _OPTIONS.items():
+        given = [one for one in names if getattr(options, one) != getattr(default, one)]
+        if given and name != executor:
+            raise UsageError(
+                f"expected {write('executor')} {executor} with {write(given[0])}, got {name}"
+            )
+    if name == "local":
+        return
+    if workers is not None:
+        raise UsageError(
+            f"expected no {write('workers')} with {write('executor')} {name}, got {workers}"
+        )
+    require(_LIBRARIES[name])
 
 
 def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor | None:
     """Return an executor by its name; None for the workers of this machine.
 
     Args:
-        name: One of ``EXECUTORS``.
+        name: One of ``EXECUTORS``, which ``check_executor`` accepts.
         options: Its options.
         folder: The folder of runs.
 
     Raises:
-        UsageError: for an unknown name, a missing library, or a scheduler that does not answer.
+        UsageError: for a missing library, or a scheduler that does not answer.
     """
-    if name not in EXECUTORS:
-        raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
     if name == "local":
         return None
     module: Any = importlib.import_module(f"qkvary.studies.running.executors.{name}")

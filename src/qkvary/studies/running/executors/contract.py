@@ -37,6 +37,8 @@ class ClusterOptions:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0.0 < self.gpu_share <= 8.0:
             raise ValueError(f"gpu_share must be above 0 and at most 8, got {self.gpu_share}")
+        if self.gpu_share > 1.0 and not float(self.gpu_share).is_integer():
+            raise ValueError(f"gpu_share must be whole above 1, got {self.gpu_share}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +101,12 @@ class Executor(Protocol):
         """Return the tasks that have ended, after at most about ``seconds``."""
         ...
 
-    def cancel(self) -> None:
-        """Cancel all tasks; those that are executed write a checkpoint and end."""
+    def cancel(self, *, now: bool = False) -> None:
+        """Cancel all tasks; those that are executed write a checkpoint and end.
+
+        Args:
+            now: Whether to end them without a checkpoint, where the scheduler can.
+        """
         ...
 
     def close(self) -> None:

@@ -17,6 +17,8 @@ from qkvary.training.memory import training_bytes
 
 PROCESS_BYTES = 2**30
 """Memory of a process with torch and the data of its task, beside weights and activations."""
+DEVICE_BYTES = 2**32
+"""Least main memory of a run on a device: libraries, and copies of its state for checkpoints."""
 MEMORY_UNIT = 2**28
 """Memory is rounded up to this, so that variants that differ little can share a job."""
 _ABOUT_RUNS = {"note", "ended", "elsewhere", "given_up", "fatal"}
@@ -84,7 +86,7 @@ def needed_resources(cell: Cell, gpu_share: float) -> Resources:
     """
     run = cell.run
     on_cpu = run.device == "cpu"
-    memory = PROCESS_BYTES + (training_bytes(run) if on_cpu else 0)
+    memory = max(PROCESS_BYTES + training_bytes(run), 0 if on_cpu else DEVICE_BYTES)
     return Resources(
         cores=run.threads,
         gpus=0.0 if on_cpu else gpu_share,

@@ -1,6 +1,8 @@
 """Ray: each run is a task of a running cluster, which Ray places and repeats after a crash."""
 
 import os
+import re
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,8 +27,22 @@ from qkvary.studies.running.worker import train_cell
 from qkvary.studies.study import Cell
 from qkvary.text.units import data_size
 
-_PASSED_ON = ("QKVARY_", "OMP_", "MKL_", "HF_")
+_PREFIXES = ("QKVARY_", "OMP_", "MKL_")
 """Prefixes of the environment variables that tasks get from this process."""
+_NAMES = (
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_DATASETS_CACHE",
+    "HF_HUB_OFFLINE",
+    "TRACKIO_DIR",
+    "WANDB_BASE_URL",
+    "WANDB_ENTITY",
+    "WANDB_MODE",
+)
+"""Others that they get. Ray shows them to everyone who sees the cluster: no keys, no tokens."""
+CONNECT_SECONDS = 5.0
+"""Seconds to wait for an address; Ray itself waits for minutes, and prints its log."""
+_HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
 _UNTIL_IT_ENDS = -1
 
 
@@ -59,14 +75,13 @@ class RayExecutor:
         self._execute = self._ray.remote(Execution.__call__)
 
     def _connect(self, address: str) -> None:
-        environment = {k: v for k, v in os.environ.items() if k.startswith(_PASSED_ON)}
-        environment["PYTHONPATH"] = os.pathsep.join(folder for folder in sys.path if folder)
         try:
+            _check_port(address)
             self._ray.init(
                 address=address,
                 log_to_driver=False,
                 logging_level="ERROR",
-                runtime_env={"env_vars": environment},
+                runtime_env={"env_vars": passed_on()},
             )
         except ConnectionError as error:
             raise UsageError(
@@ -123,15 +138,41 @@ class RayExecutor:
             said = str(error).strip().splitlines() or [type(error).__name__]
             return Ending(task=task, error=said[-1])
 
-    def cancel(self) -> None:
-        """Interrupt the tasks that are executed, and drop the others."""
+    def cancel(self, *, now: bool = False) -> None:
+        """Interrupt or kill the tasks that are executed, and drop the others."""
         for reference in self._tasks:
-            self._ray.cancel(reference)
+            self._ray.cancel(reference, force=now)
 
     def close(self) -> None:
         """Disconnect from the cluster, unless the caller had connected to it."""
         if self._is_mine:
             self._ray.shutdown()
+
+
+def passed_on() -> dict[str, str]:
+    """Return the environment variables that tasks get."""
+    found = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(_PREFIXES) or name in _NAMES
+    }
+    return {**found, "PYTHONPATH": os.pathsep.join(folder for folder in sys.path if folder)}
+
+
+def _check_port(address: str) -> None:
+    """Check that something listens at HOST:PORT; other addresses are Ray's to resolve.
+
+    Raises:
+        ConnectionError: if nothing does.
+    """
+    found = _HOST_AND_PORT.fullmatch(address)
+    if found is None:
+        return
+    try:
+        place = (found["host"], int(found["port"]))
+        socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:
+        raise ConnectionError(str(error)) from error
 
 
 def open_executor(options: ClusterOptions, _folder: Path) -> Executor:

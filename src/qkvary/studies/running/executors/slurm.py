@@ -1,8 +1,11 @@
 """Slurm through submitit: each job of an array executes several runs."""
 
+import os
 import shutil
+import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +29,12 @@ from qkvary.studies.running.worker import train_cell
 from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
-"""The folder of submitit's files and logs below the store."""
+"""The folder below the store with one folder for each runner: submitit's files and logs."""
 POLL_SECONDS = 2.0
 """Seconds between two looks at the jobs of a queue."""
+END_SECONDS = 5.0
+"""Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
+_STEP_SECONDS = 0.1
 _OWN_ONLY = 0o700
 
 
@@ -81,9 +87,10 @@ class SlurmExecutor:
 
         self._submitit: Any = submitit
         self._options, self._train_run, self._cluster = options, train_run, cluster
-        self._folder = folder.absolute() / FOLDER
+        own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
+        self._folder = folder.absolute() / FOLDER / own
         self._jobs: dict[str, tuple[Any, Task]] = {}
-        self._failed = False
+        self._failed = self._cancelled = False
 
     def needs(self, cell: Cell) -> Resources:
         """Return what a run needs of a node."""
@@ -97,7 +104,8 @@ class SlurmExecutor:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
         # It holds pickles, which nobody else may replace.
-        self._folder.chmod(_OWN_ONLY)
+        for folder in (self._folder.parent, self._folder):
+            folder.chmod(_OWN_ONLY)
         for needs in dict.fromkeys(task.resources for task in tasks):
             array = [task for task in tasks if task.resources == needs]
             executions = [Execution.of(task, self._train_run) for task in array]
@@ -142,19 +150,26 @@ class SlurmExecutor:
             self._submitit.core.utils.UncompletedJobError,
             self._submitit.core.utils.FailedJobError,
         ) as error:
-            self._failed = True
+            self._failed |= not self._cancelled
             last = str(error).strip().splitlines()[-1]
             return Ending(task=task, error=f"job {job.job_id}: {last}")
 
-    def cancel(self) -> None:
-        """Cancel the jobs."""
+    def cancel(self, *, now: bool = False) -> None:  # noqa: ARG002
+        """Cancel the jobs; Slurm kills those that do not end."""
+        self._cancelled = True
         for job, _ in self._jobs.values():
             job.cancel(check=False)
 
     def close(self) -> None:
-        """Remove the files of the jobs, unless one of them failed or is left."""
-        if self._folder.exists() and not self._failed and not self._jobs:
+        """Remove the files of the jobs, unless one of them failed."""
+        deadline = time.monotonic() + END_SECONDS
+        while self._jobs and time.monotonic() < deadline:
+            self.collect(_STEP_SECONDS)
+        if self._folder.exists() and not self._failed and (self._cancelled or not self._jobs):
             remove_dir(self._folder)
+            # Another runner may have jobs.
+            with suppress(OSError):
+                self._folder.parent.rmdir()
 
 
 def open_executor(options: ClusterOptions, folder: Path) -> Executor:

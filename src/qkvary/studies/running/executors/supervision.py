@@ -9,13 +9,15 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 from qkvary.storage.durable import atomic_write_file, make_directory, remove_file
 from qkvary.storage.errors import ResourceError
 from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.running.executors.contract import Ending, Executor, Resources, Task
-from qkvary.studies.running.ledger import Ledger
+from qkvary.studies.running.ledger import CLAIM_SECONDS, Ledger
 from qkvary.studies.running.messages import STOPPING, Job
 from qkvary.studies.running.work_loop import MAX_CRASHES
 
@@ -23,6 +25,13 @@ POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task."""
 CHECKPOINT_SECONDS = 60.0
 """Maximum of seconds to wait for the checkpoints of cancelled tasks."""
+KILL_SECONDS = 2.0
+"""Maximum of seconds to wait for the end of tasks that are killed."""
+COUNT_SECONDS = 10.0
+"""Seconds between two counts of the runs that are executed."""
+
+_MARKERS = f"cluster-{socket.gethostname()}-"
+"""The start of the names of markers; the process and the time follow."""
 
 
 class ClusterTasks:
@@ -41,8 +50,8 @@ class ClusterTasks:
         """Tasks that have not ended."""
         self._lost: Counter[int] = Counter()
         """Tasks of each run that ended consecutively without having started it."""
-        name = f"cluster-{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
-        self._marker = job.store / name
+        self._counted = 0.0
+        self._marker = job.store / f"{_MARKERS}{os.getpid()}-{time.time_ns()}"
 
     def supervise(self) -> None:
         """Execute all runs that are left, until a signal or an error ends it."""
@@ -51,22 +60,36 @@ class ClusterTasks:
         file_system = find_file_system(self._job.store)
         if file_system is not None and file_system.lock_problem:
             ledger.note(file_system.lock_problem)
+        _remove_stale_markers(self._job.store)
         atomic_write_file(self._marker, b"")
         try:
             self._submit(ledger.remaining)
             while self._left and not ledger.is_ending:
-                for ending in self._executor.collect(POLL_SECONDS):
+                endings = self._executor.collect(POLL_SECONDS)
+                if endings:
+                    self._count_parallel()
+                for ending in endings:
                     self._handle(ending)
                 ledger.publish_results()
                 ledger.display.refresh()
             if self._left:
                 self._cancel()
+        except BaseException:
+            # What ended the study may also keep its tasks from being cancelled.
+            with suppress(Exception):
+                self._executor.cancel()
+            raise
         finally:
             self._executor.close()
             remove_file(self._marker)
 
     def kill(self) -> None:
-        """Do not wait for the cancelled tasks."""
+        """Kill the tasks on purpose, which is no crash of their runs."""
+        begun = self._find_running(self._ledger.remaining)
+        # Whatever is wrong with the scheduler: the process ends now.
+        with suppress(Exception):
+            self._executor.cancel(now=True)
+        self._forget_deaths(begun)
         remove_file(self._marker)
 
     def _submit(self, numbers: Iterable[int]) -> None:
@@ -109,6 +132,9 @@ class ClusterTasks:
     def _check(self, left: list[int], error: str) -> None:
         """Report a lost task; abort if none of its runs ever starts."""
         for number in left:
+            if self._ledger.is_untouched(number):
+                self._lost[number] += 1
+                continue
             claim = self._ledger.try_claim(number)
             started = claim is None or claim.deaths
             if claim is not None:
@@ -124,14 +150,56 @@ class ClusterTasks:
         """Cancel the tasks, and wait for the checkpoints of those that are executed."""
         ledger = self._ledger
         ledger.display.note(STOPPING)
+        begun = self._find_running(ledger.remaining)
         self._executor.cancel()
         deadline = time.monotonic() + CHECKPOINT_SECONDS
         open_runs = set(ledger.remaining)
         while self._left and open_runs and time.monotonic() < deadline:
             for ending in self._executor.collect(POLL_SECONDS):
                 self._handle(ending)
-            is_running = {n for n in open_runs if self._is_running(n)}
-            open_runs = is_running & set(ledger.remaining)
+            open_runs = self._find_running(open_runs) & set(ledger.remaining)
+            begun |= open_runs
+        if open_runs:
+            self._executor.cancel(now=True)
+        self._forget_deaths(begun)
+
+    def _forget_deaths(self, begun: set[int]) -> None:
+        """Clear the deaths of processes that were killed on purpose, once they have ended."""
+        left, deadline = begun & set(self._ledger.remaining), time.monotonic() + KILL_SECONDS
+        while left:
+            running = self._find_running(left)
+            for number in left - running:
+                claim = self._ledger.try_claim(number)
+                if claim is not None:
+                    claim.release()
+            left = running
+            if not left or time.monotonic() > deadline:
+                return
+            time.sleep(CLAIM_SECONDS)
+
+    def _count_parallel(self) -> None:
+        """Count the runs that are executed, for the time that is left."""
+        now = time.monotonic()
+        if not self._counted or now > self._counted + COUNT_SECONDS:
+            self._counted = now
+            self._ledger.parallel = max(1, len(self._find_running(self._ledger.remaining)))
+
+    def _find_running(self, numbers: Iterable[int]) -> set[int]:
+        return {number for number in numbers if self._is_running(number)}
 
     def _is_running(self, number: int) -> bool:
         return self._ledger.store.state(self._ledger.cells[number].run_key) == "running"
+
+
+def _remove_stale_markers(store: Path) -> None:
+    """Remove the markers of runners of this machine that were killed."""
+    for path in store.glob(f"{_MARKERS}*"):
+        pid = path.name.removeprefix(_MARKERS).partition("-")[0]
+        if not pid.isdecimal():
+            continue
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, OverflowError):
+            remove_file(path)
+        except PermissionError:
+            continue
