@@ -9,7 +9,17 @@ from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
 from qkvary.data.recall_sizes import check_recall
-from qkvary.tasks.config_parts import Accuracy, NextToken, check_sizes, digest
+from qkvary.tasks.config_parts import (
+    ANOMALY_DATA_VERSION,
+    MULTI30K_TOKENS,
+    NUMBER_DATA_VERSION,
+    RECALL_DATA_VERSION,
+    SEQUENCE_DATA_VERSION,
+    Accuracy,
+    NextToken,
+    check_sizes,
+    digest,
+)
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -32,26 +42,8 @@ TranslationProtocol = Literal["as-published", "clean"]
 """Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
 sacreBLEU."""
 
-TEXT_VOCABULARY = 257
-"""Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
-
-MULTI30K_TOKENS = 14
-"""Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
-
 AnomalyOrder = Literal["shuffled", "last"]
 """Place of the anomaly in a set."""
-
-ANOMALY_DATA_VERSION = 1
-"""Incremented by hand when other sets of images are drawn."""
-
-SEQUENCE_DATA_VERSION = 1
-"""Incremented by hand when the generator draws other synthetic sequences."""
-
-NUMBER_DATA_VERSION = 1
-"""Incremented by hand when the spelled numbers or their splits change."""
-
-RECALL_DATA_VERSION = 1
-"""Incremented by hand when the generator draws other sequences of pairs and queries."""
 
 
 @stored("SequenceTaskConfig")

@@ -1,7 +1,25 @@
-"""What configurations of tasks have in common. Torch-free."""
+"""What configurations of tasks have in common: metrics, checks, constants. Torch-free."""
 
 import hashlib
 from typing import ClassVar, Protocol
+
+TEXT_VOCABULARY = 257
+"""Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
+
+MULTI30K_TOKENS = 14
+"""Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
+
+ANOMALY_DATA_VERSION = 1
+"""Incremented by hand when other sets of images are drawn."""
+
+SEQUENCE_DATA_VERSION = 1
+"""Incremented by hand when the generator draws other synthetic sequences."""
+
+NUMBER_DATA_VERSION = 1
+"""Incremented by hand when the spelled numbers or their splits change."""
+
+RECALL_DATA_VERSION = 1
+"""Incremented by hand when the generator draws other sequences of pairs and queries."""
 
 
 class Accuracy:

@@ -13,7 +13,8 @@ from qkvary.data.random_numbers import random_indices
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import ClassificationTask, attention_maps, describe_sizes
-from qkvary.tasks.config import TEXT_VOCABULARY, TextTaskConfig
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.tasks.config_parts import TEXT_VOCABULARY
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
 
 PADDING = TEXT_VOCABULARY - 1
