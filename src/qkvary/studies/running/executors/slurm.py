@@ -47,11 +47,9 @@ class _Job:
     def checkpoint(self, execution: Execution) -> Any:
         """Return what submitit submits again; the run's own checkpoints hold its state."""
         # Optional dependency.
-        from submitit.helpers import (  # noqa: PLC0415
-            DelayedSubmission,  # pyright: ignore[reportMissingImports]
-        )
+        from submitit import helpers  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
 
-        return DelayedSubmission(self, execution)
+        return helpers.DelayedSubmission(self, execution)
 
 
 class SlurmExecutor:
