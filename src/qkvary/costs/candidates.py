@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from qkvary.arch.blocks import Layer, ProjectedAttention
+from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, AnyVariant, Variant
@@ -93,11 +93,8 @@ def choose_candidates(
             if asked:
                 notes.append(f"{name} does not fit {model.name}: {error}")
             continue
-        lost = sum(
-            _has_positions(before) and not _has_positions(after)
-            for before, after in zip(model.layers, rows[-1].model.layers, strict=True)
-        )
-        if lost:
+        lost = _count_positions(model) - _count_positions(rows[-1].model)
+        if lost > 0:
             where = "" if lost == len(model.layers) else f" in {lost} of {len(model.layers)} layers"
             notes.append(
                 f"{name} has no joint positions{where}, unlike {model.name}: they have no meaning "
@@ -106,10 +103,14 @@ def choose_candidates(
     return Candidates(rows=tuple(rows), notes=tuple(notes))
 
 
-def _has_positions(layer: Layer) -> bool:
-    """Return whether the scores of a layer depend on joint positions."""
-    attention = layer.attention
-    return isinstance(attention, ProjectedAttention) and attention.config.variant.has_positions
+def _count_positions(model: Model) -> int:
+    """Return the number of layers whose scores depend on joint positions."""
+    return sum(
+        count
+        for layer, count in count_kinds(model.layers)
+        if isinstance(layer.attention, ProjectedAttention)
+        and layer.attention.config.variant.has_positions
+    )
 
 
 def _store_less(model: Model, label: str) -> Iterator[Candidate]:

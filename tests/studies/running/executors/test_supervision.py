@@ -227,7 +227,12 @@ def test_tasks_that_are_killed_on_purpose_have_not_crashed(
         claim.release()
 
 
-def test_a_second_signal_kills_the_tasks_and_forgets_their_deaths(root: Path) -> None:
+def test_a_second_signal_kills_the_tasks_and_forgets_their_deaths(
+    root: Path, request: pytest.FixtureRequest
+) -> None:
+    # A process in the background is started with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     study, store = toy_study([0]), Store(root / "runs")
     executor = Stubborn(store)
     ledger = Ledger(study.cells(), store)
