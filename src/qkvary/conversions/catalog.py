@@ -21,10 +21,8 @@ _FOLDER = Path(__file__).parent / "rewrites"
 class Rewrite(Protocol):
     """The interface of every module in ``rewrites``."""
 
-    @property
-    def STATEMENT(self) -> str:  # noqa: N802  a constant of a module
-        """The theorem or proposition behind it."""
-        ...
+    STATEMENT: str
+    """The theorem or proposition behind it."""
 
     def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
         """Return the new network.
