@@ -200,22 +200,15 @@ class LanguageModel(nn.Module):
         self,
         features: Float[Tensor, "batch tokens d_model"],
         targets: Int[Tensor, "batch tokens"],
-        *,
-        chunk_tokens: int | None = None,
     ) -> Float[Tensor, ""]:
         """Return the sum over counted tokens of the cross entropy of ``head(features)``, in nats.
 
         Args:
             features: Hidden states.
             targets: The right next token of each, -100 where it does not count.
-            chunk_tokens: Tokens whose logits exist at once, where the default does not suit.
         """
         return linear_cross_entropy(
-            features.flatten(0, 1),
-            self.output_weight,
-            self.head_bias,
-            targets.flatten(),
-            chunk_tokens=chunk_tokens,
+            features.flatten(0, 1), self.output_weight, self.head_bias, targets.flatten()
         )
 
     def token_losses(

@@ -45,9 +45,8 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     if tracker == "tensorboard":
         directory = run.folder / "tensorboard" / run.project / run.name
         # Hides later entries of an earlier, killed process.
-        writer: Any = import_module("torch.utils.tensorboard").SummaryWriter(
-            str(directory), purge_step=first_step
-        )
+        board: Any = import_module("torch.utils.tensorboard")
+        writer = board.SummaryWriter(str(directory), purge_step=first_step)
 
         def log(values: Mapping[str, float | str], step: int) -> None:
             for name, value in values.items():
@@ -56,8 +55,10 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
 
         return _Opened(log, writer.close)
     # trackio has the functions of wandb.
-    library: Any = import_module(tracker)
-    own = {"id": run.name, "dir": str(run.folder)} if tracker == "wandb" else {}
+    if tracker == "trackio":
+        library, own = cast("Any", import_module("trackio")), {}
+    else:
+        library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
     return _Opened(lambda values, step: library.log(dict(values), step=step), library.finish)
 
