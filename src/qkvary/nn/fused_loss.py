@@ -115,6 +115,7 @@ class _Loss(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
+    # torch declares one gradient as the only argument.
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]

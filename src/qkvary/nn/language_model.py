@@ -101,30 +101,6 @@ class LanguageModel(nn.Module):
         self.head_bias = nn.Parameter(torch.empty(config.vocabulary)) if config.head_bias else None
         self._initialize(seed)
 
-    @overload
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch tokens"],
-        *,
-        targets: None = None,
-        cache: KVCache | None = None,
-        attention_mask: AttentionMask | None = None,
-        positions: Int[Tensor, "rows keys"] | None = None,
-        document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"]: ...
-
-    @overload
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch tokens"],
-        *,
-        targets: Int[Tensor, "batch tokens"],
-        cache: KVCache | None = None,
-        attention_mask: AttentionMask | None = None,
-        positions: Int[Tensor, "rows keys"] | None = None,
-        document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, ""]: ...
-
     def forward(
         self,
         tokens: Int[Tensor, "batch tokens"],

@@ -176,6 +176,7 @@ class Replicated(_MultiProcess):
 
 def _average_in_order(
     _state: object,
+    # Documented, but not declared as public.
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
     """Average gradients in the order of the ranks, independently of their place in the bucket.

@@ -176,6 +176,7 @@ def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
     )
     group = dist.group.WORLD
     _leak(group)
+    # torch has no public function that changes the timeout of a process group.
     dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 

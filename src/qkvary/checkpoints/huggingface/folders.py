@@ -131,10 +131,9 @@ def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def _name_tokens(config: PreTrainedConfig, tokenizer: Tokenizer | None) -> None:
+def _name_tokens(config: Any, tokenizer: Tokenizer | None) -> None:
     if tokenizer is not None:
-        config.bos_token_id = tokenizer.beginning  # pyright: ignore[reportAttributeAccessIssue]
-        config.eos_token_id = tokenizer.separator  # pyright: ignore[reportAttributeAccessIssue]
+        config.bos_token_id, config.eos_token_id = tokenizer.beginning, tokenizer.separator
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:
