@@ -122,7 +122,6 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 
 
 def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
-    """Return the names of the tokenizers that are found next to a checkpoint."""
     if (path / MANIFEST_NAME).is_file():
         return ()
     formats = (load_format(name) for name in format_names())

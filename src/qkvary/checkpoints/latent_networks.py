@@ -84,7 +84,6 @@ def _make_query(attention: Attention) -> Tensor:
 
 
 def _rope(attention: Attention, source: Source) -> Tensor:
-    """Return the rows of decoupled positions by head."""
     weight = attention.projections[source].weight.detach().cpu().double()
     return weight.unflatten(0, (attention.config.heads(source), -1))
 

@@ -94,7 +94,6 @@ def _messages(fields: list[tuple[int, int | bytes]], number: int) -> Iterator[by
 
 
 def _read_piece(message: bytes) -> tuple[bytes, float, int]:
-    """Return the text, the score and the type of a piece."""
     found = dict(_fields(message))
     match found[_TEXT], found.get(_SCORE, b"\0" * 4), found.get(_TYPE, 1):
         case bytes(text), bytes(score), int(kind):
@@ -104,7 +103,6 @@ def _read_piece(message: bytes) -> tuple[bytes, float, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of every field of a message."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)

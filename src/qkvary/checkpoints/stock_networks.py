@@ -90,7 +90,6 @@ def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterat
 
 
 def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features that no stock architecture supports."""
     for layer in config.layers:
         variant = layer.variant
         if variant.query_form == "residual-gelu":

@@ -139,7 +139,6 @@ def _move_block(
     bases: tuple[Basis, Basis],
     identity: Source | None,
 ) -> AttentionConfig:
-    """Move one block from the basis of its input to that of its output."""
     (read, written), block = bases, draft.config.block
     inner = read if block.has_attention_skip else written
     prefix, layer = block_prefix(index), attention_draft(draft, index)

@@ -68,7 +68,6 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
 
 
 def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[list[int], str]:
-    """Return the blocks to change, and the theorem that allows it."""
     config = draft.config
     if options.layer is not None:
         return [*choose_blocks(draft, options.layer)], "Theorem 4.1 (one layer)"

@@ -212,7 +212,6 @@ class QualityMeter:
 
     @torch.inference_mode()
     def _numbers_per_token(self, options: CacheOptions) -> float:
-        """Return the number of values that all layers store per token."""
         plain = CacheOptions(layout=options.layout)
         cache = KVCache(self._model.config.layers, options=plain)
         self._model(self._parts[0][:1, :1], cache=cache)

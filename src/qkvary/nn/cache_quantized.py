@@ -364,7 +364,6 @@ class QuantizedStore:
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
     def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
-        """Decode codes into the buffer."""
         # Codes times scales have 24 bits: narrower formats are rounded to in the end.
         fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
         wide = torch.promote_types(target.dtype, torch.float32)

@@ -187,11 +187,9 @@ def make_store(
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:
-    """Return whether both have equal shapes, apart from the number of tokens."""
     shapes = [(*tensor.shape[:2], tensor.shape[3]) for tensor in (buffer, new)]
     return shapes[0] == shapes[1] and (buffer.dtype, buffer.device) == (new.dtype, new.device)
 
 
 def _own(view: Tensor) -> Tensor:
-    """Return a copy, so that the memory outside of the view can be freed."""
     return view.clone(memory_format=torch.contiguous_format)

@@ -136,7 +136,6 @@ def _run(
     chunk: int,
     wanted: _Wanted,
 ) -> tuple[Tensor, _Gradients]:
-    """Return the loss of each token and the gradients of their sum."""
     product, wide = _choose_types(features, weight)
     with torch.autocast(features.device.type, enabled=False):
         loss = _Chunks(features, weight, bias, product, wide, wanted)
@@ -244,7 +243,6 @@ class _Chunks:
 
 
 def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtypes of products and of everything else."""
     product = features.dtype
     device = features.device.type
     if torch.is_autocast_enabled(device) and product != torch.float64:

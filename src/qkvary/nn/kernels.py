@@ -331,7 +331,6 @@ class LinearCore(Core):
         )
 
     def _map(self, scores: Scores) -> tuple[Tensor, Tensor]:
-        """Return the features of query and key; zeros for padding."""
         query, key = (self.features(one.to(_wide(one))) for one in (scores.query, scores.key))
         if not self.config.variant.is_normalised:
             query = query * scores.scale

@@ -90,8 +90,6 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """The product, whose gradients are products of the same kind."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         by_x, by_weight, _ = ctx.needs_input_grad
@@ -130,5 +128,4 @@ if _PRODUCT is not None:
 
     @register_flop_formula(_PRODUCT)
     def _count(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-        """Return the operations that torch's counter reports for such a product."""
         return 2 * x.numel() * weight[0]

@@ -86,8 +86,6 @@ def join_process_group(
 
 
 class _MultiProcess(Distribution):
-    """The common part of both strategies."""
-
     def __init__(self, processes: Collectives, kind: str) -> None:
         self.processes, self.kind = processes, kind
         self.rank, self.size = processes.rank, processes.size
@@ -146,7 +144,6 @@ class _MultiProcess(Distribution):
         return state.about
 
     def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
-        """Return the reader of this rank's part of a checkpoint."""
         raise NotImplementedError
 
 
@@ -208,7 +205,6 @@ class Sharded(_MultiProcess):
     """
 
     def __init__(self, processes: Collectives, kind: str) -> None:
-        """Create the device mesh."""
         super().__init__(processes, kind)
         self.mesh: DeviceMesh = init_device_mesh(kind, (processes.size,))
 
@@ -378,7 +374,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
-    """Return the parameter of an optimizer tensor, by the tensor's name."""
     number, _, _ = name.partition(".")
     # Names are read before the digest is checked: a damaged file may hold any.
     known = number.isdecimal() and int(number) < len(parameters)

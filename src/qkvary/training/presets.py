@@ -415,7 +415,6 @@ _MODERN_SIZES = (
 
 
 def _portable(preset: Preset) -> Preset:
-    """Return the preset of the same size in the portable form."""
     name = f"{preset.name}-portable"
     remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
     return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)

@@ -127,7 +127,6 @@ class Collectives:
         return kind(f"process {rank}: {message}" if rank else message)
 
     def _gather(self, mine: Tensor) -> Tensor:
-        """Return the vectors of all ranks as rows."""
         rows = torch.empty(self.size * len(mine), dtype=mine.dtype)
         dist.all_gather_single(rows, mine)
         return rows.view(self.size, len(mine))
@@ -204,7 +203,6 @@ def _choose_device(kind: str, info: RankInfo) -> None:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Translate torch's errors about a lost process into ``ResourceError``."""
     try:
         yield
     except RuntimeError as error:

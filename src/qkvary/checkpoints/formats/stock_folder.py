@@ -162,7 +162,6 @@ def read_rotary_base(fields: Fields) -> float:
 
 
 def _read_weights(folder: Path) -> Weights:
-    """Return the tensors of one file, or of all shards."""
     names = [WEIGHTS]
     if not (folder / WEIGHTS).is_file():
         if not (folder / INDEX).is_file():

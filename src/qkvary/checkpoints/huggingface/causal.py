@@ -248,7 +248,6 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> bool:
-        """Make our cache of the requested kind."""
         kind = generation_config.cache_implementation
         if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
             # Type checkers do not find the method of transformers' mixin.
@@ -292,7 +291,6 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
 
 
 def _read_quantized(config: Mapping[str, Any]) -> CacheOptions:
-    """Return ``CacheOptions`` from the names and defaults of transformers."""
     unknown = set(config) - _QUANTIZED_KEYS
     bits = config.get("nbits", 4)
     if unknown or bits not in {4, 8}:

@@ -149,7 +149,6 @@ def _generation(tokenizer: Tokenizer | None) -> str:
 def _describe_tokenizer(
     tokenizer: Tokenizer, fast: FastTokenizer, max_tokens: int
 ) -> dict[str, bytes]:
-    """Return the tokenizer files for transformers and for us."""
     about: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_tokens,

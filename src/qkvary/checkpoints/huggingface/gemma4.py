@@ -327,7 +327,6 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
 
 
 def _find_text_model(model: nn.Module) -> nn.Module:
-    """Return the module with the decoder layers."""
     for module in model.modules():
         if _attentions(module):
             return module
@@ -338,7 +337,6 @@ def _find_text_model(model: nn.Module) -> nn.Module:
 
 
 def _attentions(text: nn.Module) -> dict[int, nn.Module]:
-    """Return the attention layers that project once for key and value and cache both."""
     layers = getattr(text, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not hasattr(text, "rotary_emb"):
         return {}

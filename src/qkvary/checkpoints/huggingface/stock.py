@@ -170,7 +170,6 @@ def _import_transformers() -> Any:
 def _find_losses(
     config: LanguageModelConfig, to: StockArchitecture, weights: Weights
 ) -> Iterator[str]:
-    """Yield the additional costs and missing features of the stock architecture."""
     layer = config.layers[0]
     kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
     stock = 2 * kv_heads * layer.size_per_head * config.num_layers

@@ -71,8 +71,6 @@ NEEDS_TRANSFORMERS = (
 
 @dataclass(slots=True, kw_only=True)
 class _BenchmarkedRunner:
-    """One runner on one case, with its timed answers."""
-
     case: DecodeCase
     runner: Runner
     network: LanguageModelConfig
@@ -113,8 +111,6 @@ def _check_machine(question: DecodeQuestion) -> None:
 
 
 class _Measurement:
-    """One run through all cases."""
-
     def __init__(self, question: DecodeQuestion, log: Log) -> None:
         self.question = question
         self.log = log
@@ -161,7 +157,6 @@ class _Measurement:
         )
 
     def _measure_speed(self, context: int, dtype: Dtype) -> None:
-        """Measure all variants and batches of one context and dtype."""
         question = self.question
         models = [self._source(one, context, dtype).load() for one in question.networks]
         stream = MemoryStream(question.settings.device)
@@ -220,7 +215,6 @@ class _Measurement:
         yield from self._stock_runners(case, model, prompts)
 
     def _choose_caches(self, model: LanguageModel) -> tuple[CacheOptions, ...]:
-        """Return the distinct requested caches of this network."""
         usual = default_options(model)
         chosen = dict.fromkeys(choice.resolve(usual) for choice in self.question.caches)
         for options in chosen:
@@ -256,7 +250,6 @@ class _Measurement:
             )
 
     def _measure_memory(self) -> Iterator[MemoryRow]:
-        """Measure the peaks of all cases, and of the long context with separate keys and values."""
         question, settings = self.question, self.question.settings
         if settings.memory_context is None:
             return

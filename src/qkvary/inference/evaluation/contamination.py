@@ -146,7 +146,6 @@ def _decode(
 
 
 def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
-    """Yield the words of documents given in parts, with a border after each document."""
     held = ""
     for part, is_end in parts:
         text = held + part
@@ -171,8 +170,6 @@ def _find_cut(text: str) -> int:
 
 
 class _Runs:
-    """The runs of questions, by their number of words."""
-
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         """Number the words and store the runs.
 

@@ -189,7 +189,6 @@ class NetworkLM(HFLM):
 
 
 def _sampling(options: Mapping[str, Any]) -> Sampling:
-    """Return the sampling that a task asks for; greedy by default."""
     if not options.get("do_sample") or not options.get("temperature"):
         return GREEDY
     return Sampling(
@@ -254,7 +253,6 @@ def require_any_text(tokenizer: Tokenizer) -> None:
 def _find_shared_questions(
     asked: Mapping[str, ConfiguredTask], limit: int | None, find_shared: FindShared
 ) -> dict[str, list[bool]]:
-    """Return for each task which of its questions are shared."""
     texts = {
         name: [question_text(one.task, document) for document in [*one.task.eval_docs][:limit]]
         for name, one in asked.items()

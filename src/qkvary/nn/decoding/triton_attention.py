@@ -177,5 +177,4 @@ def _processors(device: torch.device) -> int:
 
 
 def _fill(number: int) -> int:
-    """Return the next power of two that matrix units take."""
     return max(LEAST, 1 << (number - 1).bit_length())
