@@ -15,14 +15,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.requests import (
-    Completion,
-    Event,
-    Finish,
-    Request,
-    collect,
-    group_requests,
-)
+from qkvary.inference.requests import Completion, Event, Finish, Request, collect, group_requests
 from qkvary.inference.sampling import Sampler, log_probabilities
 from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import TextStream

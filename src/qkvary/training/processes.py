@@ -113,14 +113,6 @@ class Collectives:
                 raise mine if mine is not None and rank == self.rank else self._error(rank, problem)
         return [answer for answer, _ in answers]
 
-    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        """Call ``work`` on rank 0 and return its result on every rank.
-
-        Raises:
-            QkvaryError: the error of rank 0, on every rank.
-        """
-        return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
-
     def _error(self, rank: int, problem: Sequence[str]) -> QkvaryError:
         name, message = problem
         kind: Any = getattr(errors, name, QkvaryError)
