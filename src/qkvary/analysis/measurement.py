@@ -82,7 +82,7 @@ def analyze_windows(
         network: The network, in evaluation mode.
         windows: Tokens, [tokens] each.
         context: The maximum tokens of a window.
-        seed: Of everything sampled.
+        seed: The seed of all samples.
         on_window: Called after each window with the number of tokens read.
 
     Raises:

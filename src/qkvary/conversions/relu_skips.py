@@ -68,7 +68,7 @@ def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> 
 
     Args:
         weights: Its parameters, under the names of the state dict.
-        channels: What :func:`decide_skip` found.
+        channels: The result of :func:`decide_skip`.
     """
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]

@@ -156,7 +156,7 @@ def make_cache(
         max_tokens: The maximum number of tokens.
         layout: The tensors to store; by default rotated keys, or unrotated ones where these take
             fewer bytes.
-        storage: How the tensors are allocated.
+        storage: The allocation of the tensors.
         kernel: The kernel that computes decoding steps.
     """
     layers = model.config.layers

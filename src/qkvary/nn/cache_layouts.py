@@ -33,7 +33,7 @@ class NewTokens:
     sources: Parts
     """The sources of its roles as they are stored, cut into heads, before rotation."""
     rotation: Rotation | None
-    """By the positions of the tokens; none where nothing is rotated."""
+    """The rotation at the positions of the tokens; ``None`` if nothing is rotated."""
 
 
 @dataclass(frozen=True, slots=True)

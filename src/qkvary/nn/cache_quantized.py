@@ -30,7 +30,7 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for those that are to be quantised."""
     scales: Scales
-    """The same."""
+    """The scales of these tokens, with the same room."""
     newest: Entries
     """The tokens that are no codes yet, with room for the new ones behind them."""
     closing: int
@@ -95,7 +95,7 @@ class TokenRing:
         """Return all rows and room for new ones behind them, without counting these.
 
         Args:
-            new: Of their form.
+            new: Rows of the same form.
 
         Raises:
             ValueError: if rows are not in their order in memory.
@@ -347,7 +347,7 @@ class QuantizedStore:
 
         Args:
             entries: To be quantised.
-            first: How many tokens were seen before them.
+            first: The number of tokens seen before them.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":

@@ -23,26 +23,26 @@ ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk _"]
 
 
 class State(NamedTuple):
-    """What tokens leave behind: sums over all of them, in place of an entry of each."""
+    """Sums over all tokens, stored in place of an entry for each token."""
 
     values: Float[Tensor, "batch kv_heads features head_dim"]
     """``S``, the sum of ``phi(k) v^T``, decayed where the layer decays."""
     keys: Float[Tensor, "batch kv_heads features"] | None
-    """The sum of ``phi(k)``; none where nothing is divided by it."""
+    """The sum of ``phi(k)``; ``None`` if nothing is divided by it."""
 
 
 class Mixture(NamedTuple):
-    """Weighted values of every query, and what they are divided by."""
+    """The weighted values of every query and their divisors."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
     """The sums of weighted values."""
     weights: Float[Tensor, "batch heads queries"] | None
-    """The sums of weights; none where nothing is divided by them."""
+    """The sums of weights; ``None`` if nothing is divided by them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Which sums a layer takes."""
+    """The sums that a layer computes."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of the factor of each KV head per token of distance; ``None`` for 1."""
@@ -62,7 +62,7 @@ def weigh_pairs(
     Args:
         query: Features of the queries, those of the last tokens.
         key: Features of the keys.
-        sums: Which sums are taken.
+        sums: The sums that the layer computes.
         seen: False for pairs that must not see each other.
     """
     products = content_scores(query, key)
@@ -124,11 +124,11 @@ def attend_in_chunks(
         query: Features of the queries.
         key: Features of the keys; zero for padding.
         value: The values.
-        sums: Which sums are taken.
+        sums: The sums that the layer computes.
         chunk: Tokens of a chunk.
         before: The state of earlier tokens.
         documents: The document of each token, each document's tokens in a row.
-        document_before: That of the last earlier token.
+        document_before: The document of the last earlier token.
         keep: Whether the state behind the last token is wanted too.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
@@ -161,7 +161,7 @@ def attend_in_chunks(
 
 
 class _Documents(NamedTuple):
-    """What documents hide, chunk by chunk, as factors of 0 and 1."""
+    """The masks of documents for each chunk, as factors of 0 and 1."""
 
     same: Float[Tensor, "batch chunks chunk chunk"]
     """Pairs of one document."""

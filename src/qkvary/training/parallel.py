@@ -58,7 +58,7 @@ def join_process_group(
     """Join the process group that torchrun started; without torchrun there is one process.
 
     Args:
-        strategy: How to distribute the network.
+        strategy: The distribution of the network.
         device: ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
         timeout_seconds: Timeout of each collective call.
 

@@ -165,7 +165,7 @@ def _version(compiler: str) -> str:
 
 @functools.cache
 def describe_processor() -> tuple[str, ...]:
-    """Its kind and, where the system tells them, its name and its instruction sets."""
+    """Return the kind of the processor and, if known, its name and instruction sets."""
     facts = [platform.system(), platform.machine(), platform.processor()]
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
