@@ -29,7 +29,7 @@ TOKENS_PER_HEAD_CHANNEL = 4
 alike."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of tokens read and the maximum."""
+"""Called with the number of tokens read and their maximum."""
 
 
 def analyze_network(

@@ -67,7 +67,7 @@ class CosineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """One KV head: how alike key and value are, and what one tensor for both would lose.
+    """The similarity of a KV head's key and value, and the loss from one tensor for both.
 
     Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
     query and key, and another of value and output.

@@ -19,7 +19,7 @@ Matrix = Float[Tensor, "rows columns"]
 
 
 class HeadMoments(NamedTuple):
-    """One KV head and what the tokens, the queries and the output make of it.
+    """One KV head, with the statistics of its tokens, queries and output.
 
     ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that
     its products are those of the keys of all tokens.

@@ -184,7 +184,7 @@ class _BeamSearch:
 
 
 def check_beams(beams: int) -> None:
-    """Refuse a number of beams that a search does not take.
+    """Check the number of beams.
 
     Raises:
         ValueError: if it is less than 1 or more than ``MOST_BEAMS``.

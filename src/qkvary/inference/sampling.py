@@ -1,4 +1,4 @@
-"""From logits to tokens: penalty, temperature, filters, and one draw per request.
+"""Sampling of tokens from logits: penalty, temperature, filters, and one draw per request.
 
 Every row has its own settings and one uniform number per token, so that an answer depends neither
 on the rest of the batch nor on the device. Computed in float64.

@@ -254,7 +254,7 @@ class Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def check_state(self, layout: Layout) -> None:
-        """Refuse a call that a layer with a state cannot make, before its cache is changed.
+        """Check that a layer with a state supports a call, before its cache is changed.
 
         Raises:
             ValueError: in training with dropout, or for documents that are interrupted.
@@ -267,7 +267,7 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Refuse what is no input of this layer, or no layer's part of a cache."""
+        """Check the input and that the cache is one layer's part."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

@@ -238,7 +238,7 @@ def blank_padding(
 
 
 class KVCache:
-    """One ``LayerCache`` per layer; called K and V even where it holds K only."""
+    """One ``LayerCache`` per layer, under the usual name even if it stores K only."""
 
     def __init__(
         self,

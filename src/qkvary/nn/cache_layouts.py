@@ -29,7 +29,7 @@ class NewTokens:
     """The new tokens of a call, as a layer sees them."""
 
     x: Tensor
-    """Its input, [batch, tokens, d_model]."""
+    """The layer's input, [batch, tokens, d_model]."""
     sources: Parts
     """The sources of its roles as they are stored, cut into heads, before rotation."""
     rotation: Rotation | None

@@ -249,7 +249,7 @@ class LanguageModel(nn.Module):
 
 
 def _check_call(tokens: object, cache: object) -> None:
-    """Refuse what are no tokens, or no cache of a network."""
+    """Check the tokens and that the cache is a network's."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
         raise ValueError(

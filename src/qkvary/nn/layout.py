@@ -156,7 +156,7 @@ class Layout:
         return self._ends[num_keys]
 
     def check_documents_in_a_row(self) -> None:
-        """Refuse documents whose tokens others interrupt: a state is of one document at a time.
+        """Check that no document is interrupted by others: a state holds one document at a time.
 
         Raises:
             ValueError: for such a document; a RuntimeError in compiled code.

@@ -322,7 +322,7 @@ class _Trainer:
         return self.distribution.all_reduce([float(condition)])[0] > 0.0
 
     def step(self, stop: Callable[[], bool]) -> bool:
-        """Take a step; return whether it was not given up between two micro-batches."""
+        """Take a step; return False if it was stopped between two micro-batches."""
         step = self.state.step
 
         def between(done: float) -> bool:

@@ -29,7 +29,7 @@ IMAGES_PER_PART = 500
 """Images whose features are written at once."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with the number of images that are described, and that of all."""
+"""Called with the number of completed images and their total."""
 
 
 def describe_cifar100(

@@ -39,7 +39,7 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "native": native.attend_native,
     "triton": triton_attention.attend_triton,
 }
-"""By name."""
+"""The kernels by name."""
 
 LAYER = "layer"
 """The name of the layer's own kernel, which is not among these."""
@@ -57,7 +57,7 @@ def chosen() -> dict[str, str]:
 
 
 def forget() -> None:
-    """Let the next call read what is kept, or time again."""
+    """Make the next call read the stored choices, or time again."""
     _by_kind.clear()
     _chosen.clear()
     _read.clear()

@@ -55,7 +55,7 @@ def one_at_a_time() -> Generator[None]:
 
 
 def keep(name: str, make: Callable[[Path], None]) -> Path | None:
-    """Let ``make`` write a file and put it in the folder when it is complete.
+    """Write a file with ``make`` and move it into the folder once it is complete.
 
     Args:
         name: The name of the file.
