@@ -232,7 +232,9 @@ class QuantizedStore:
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
         # First out, then in: so the rings never hold more than what is kept in the end.
-        self._drop_coded(min(dropped, coded))
+        oldest = min(dropped, coded)
+        self._codes.drop_first(oldest)
+        self._scales.drop_first(self._cut(self._runs, oldest))
         dropped = max(0, dropped - coded)
         if closing:
             codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
@@ -367,10 +369,6 @@ class QuantizedStore:
         self._codes.append(codes[:, :, skipped:])
         self._scales.append(scales[:, :, self._cut(runs, skipped) :])
         self._runs += runs
-
-    def _drop_coded(self, tokens: int) -> None:
-        self._codes.drop_first(tokens)
-        self._scales.drop_first(self._cut(self._runs, tokens))
 
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
         """Remove tokens from one end of runs; return the number of rows of scales to remove."""

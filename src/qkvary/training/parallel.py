@@ -198,10 +198,10 @@ class Sharded(_MultiProcess):
     ) -> None:
         """Write one file per rank; rank 0 completes the checkpoint."""
         tensors = _tensors(model, optimizer)
-        rows: Tensors = {kind: _shared(tensors[kind]) for kind in KINDS}
+        rows = _choose(tensors, sharded=True)
         contents = shard_contents(rows, number=self.rank, count=self.size)
         if self.rank == 0:
-            contents |= whole_contents({kind: _unshared(tensors[kind]) for kind in KINDS})
+            contents |= whole_contents(_choose(tensors, sharded=False))
         size = int(self.all_reduce([float(sum(file.size for file in contents.values()))])[0])
         with ExitStack() as stack:
             folder = Path(
@@ -248,14 +248,11 @@ class Sharded(_MultiProcess):
             tensor = weights.get(name) if is_weight else _parameter_of(name, parameters)
             if not isinstance(tensor, DTensor) or tensor.shape[0] != rows:
                 return range(rows)
-            return self._rows(rows)
+            # Split as by ``torch.chunk``.
+            share = -(-rows // self.size)
+            return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
         return Reader(number=self.rank, count=self.size, wanted=wanted)
-
-    def _rows(self, rows: int) -> range:
-        """Return the rows of this rank, split as by ``torch.chunk``."""
-        share = -(-rows // self.size)
-        return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
@@ -291,12 +288,15 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     return {"weights": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
 
 
-def _shared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: _local(tensor) for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-
-
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)}
+def _choose(tensors: Tensors, *, sharded: bool) -> Tensors:
+    return {
+        kind: {
+            name: _local(tensor)
+            for name, tensor in tensors[kind].items()
+            if isinstance(tensor, DTensor) == sharded
+        }
+        for kind in KINDS
+    }
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -166,18 +166,12 @@ def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
         device_id=None if kind == "cpu" else torch.device(kind, info.local_rank),
     )
     group = dist.group.WORLD
-    _leak(group)
+    # Kept alive until the process ends: its destructor joins its threads while holding the GIL, and
+    # deadlocks if one of them needs the GIL to free a tensor. Seen with gloo after another process
+    # was killed.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     # torch has no public function that changes the timeout of a process group.
     dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def _leak(group: object) -> None:
-    """Keep a process group alive until the process ends.
-
-    Its destructor joins its threads while holding the GIL, and deadlocks if one of them needs the
-    GIL to free a tensor. Seen with gloo after another process was killed.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _choose_device(kind: str, info: RankInfo) -> None:

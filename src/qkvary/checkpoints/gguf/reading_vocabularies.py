@@ -129,13 +129,9 @@ def _read_pairs(vocabulary: _Vocabulary) -> Tokenizer:
             return BytePairTokenizer("\n".join(merges))
     elif vocabulary.has_separator and all(name and set(name) <= set(letters) for name in names):
         texts = [bytes(letters[letter] for letter in name) for name in names]
-        if all(_is_character(text) for text in texts):
+        if all(len(text.decode("utf-8", "replace")) == 1 for text in texts):
             return _make_alphabet(texts, vocabulary)
     return _make_library(vocabulary, merges, pre)
-
-
-def _is_character(text: bytes) -> bool:
-    return len(text.decode("utf-8", "replace")) == 1
 
 
 def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> Tokenizer:
