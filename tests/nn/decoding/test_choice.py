@@ -12,7 +12,6 @@ from qkvary.arch.caches import DecodeKernel
 from qkvary.nn.decoding import choice
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import KeyRotation
 from tests.nn.decoding.cases import KERNELS, TIMED, draw
 
 
@@ -27,7 +26,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make(tokens: int = 40, *, heads: int = 4, dtype: torch.dtype = torch.float32) -> Decoding:
     key = draw(1, 2, tokens, 16, seed=1, dtype=dtype)
     query = draw(1, heads, 1, 16, seed=2, dtype=dtype)
-    return Decoding(query=query, key=key, value=key, scale=0.25, start=tokens - 1)
+    return Decoding(query=query, key=key, value=key, scale=0.25)
 
 
 def time_as(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[str]:
@@ -76,25 +75,16 @@ def test_what_takes_far_longer_is_timed_once(monkeypatch: pytest.MonkeyPatch) ->
         make(65),
         make(heads=2),
         make(dtype=torch.bfloat16),
-        Decoding(query=make().query, key=make().key, value=make().key.clone(), scale=1.0, start=39),
+        Decoding(query=make().query, key=make().key, value=make().key.clone(), scale=1.0),
         Decoding(
             query=make().query,
             key=make().key,
             value=make().key,
             scale=1.0,
-            start=39,
-            rotation=KeyRotation(dim=4, base=10.0),
-        ),
-        Decoding(
-            query=make().query,
-            key=make().key,
-            value=make().key,
-            scale=1.0,
-            start=39,
             valid=torch.ones(1, 40, dtype=torch.bool),
         ),
     ],
-    ids=["length", "heads", "type", "separate value", "rotation", "padding"],
+    ids=["length", "heads", "type", "separate value", "padding"],
 )
 def test_another_kind_of_call_is_timed_by_itself(
     other: Decoding, monkeypatch: pytest.MonkeyPatch
@@ -209,8 +199,8 @@ def test_real_timings_choose_one_that_is_there() -> None:
 
 def test_a_kind_reads_like_a_sentence() -> None:
     said = choice.describe(choice.kind_of(make()))
-    assert re.search(r"device cpu, query float32, key float32, heads 4, kv 2, width 16", said)
-    assert "keys 64, batch 1, queries 1, threads 1, turned 0, padding False" in said
+    assert re.search(r"device cpu, query float32, heads 4, kv 2, width 16", said)
+    assert "keys 64, batch 1, queries 1, threads 1, padding False" in said
 
 
 def test_options_of_a_cache_name_every_kernel() -> None:

@@ -144,11 +144,9 @@ def kind_of(problem: Decoding) -> Kind:
     """Return the kind of a call; lengths, batches and queries count by powers of two."""
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
-    rotation = problem.rotation
     return (
         _describe_device(problem.key.device),
         problem.query.dtype,
-        problem.key.dtype,
         heads,
         kv_heads,
         dim,
@@ -158,7 +156,6 @@ def kind_of(problem: Decoding) -> Kind:
         _bucket(batch),
         _bucket(queries),
         torch.get_num_threads(),
-        0 if rotation is None else rotation.dim,
         problem.valid is not None,
         problem.bias is not None,
     )
@@ -167,7 +164,6 @@ def kind_of(problem: Decoding) -> Kind:
 NAMES = (
     "device",
     "query",
-    "key",
     "heads",
     "kv",
     "width",
@@ -177,7 +173,6 @@ NAMES = (
     "batch",
     "queries",
     "threads",
-    "turned",
     "padding",
     "bias",
 )
