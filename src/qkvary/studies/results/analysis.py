@@ -105,7 +105,10 @@ def summarise(
         ),
         headline_table=headline.table,
         answers=write_answers(tables, inputs.baseline),
-        commands=_write_commands(study, typed or study.name),
+        commands=tuple(
+            f"qkvary {verb} {typed or study.name} --seeds {typed_seeds(study.seeds)}"
+            for verb in ("study", "report")
+        ),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
@@ -126,12 +129,6 @@ def summarise(
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
     )
-
-
-def _write_commands(study: Study, typed: str) -> tuple[str, ...]:
-    """Return the commands that run and report a study."""
-    seeds = f"--seeds {typed_seeds(study.seeds)}"
-    return tuple(f"qkvary {verb} {typed} {seeds}" for verb in ("study", "report"))
 
 
 def _frontiers(

@@ -8,11 +8,13 @@ similar settings, and assumes that they are independent. The planned runs decide
 missing run removes a unit but never changes its kind. Never imports torch.
 """
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from qkvary.studies.results.statistics import (
+    Estimate,
     corrected_confidence,
     detectable_difference,
     holm,
@@ -109,28 +111,23 @@ def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
 
 def compare_family(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
     """Compute the differences of a family, with intervals that hold simultaneously."""
-    if not pairings:
-        return {}
-    family = len(pairings)
-    confidence = corrected_confidence(level.confidence, family)
-    single = {
-        key: weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
-        for key, pairing in pairings.items()
-    }
-    adjusted = dict(
-        zip(single, holm([estimate.p_value for estimate in single.values()]), strict=True)
-    )
+    singles = [
+        weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
+        for pairing in pairings.values()
+    ]
+    adjusted = holm([single.p_value for single in singles])
     return {
-        key: _difference(pairing, level, confidence, family, adjusted[key])
-        for key, pairing in pairings.items()
+        key: _difference(pairing, single, p_adjusted, level, len(pairings))
+        for (key, pairing), single, p_adjusted in zip(
+            pairings.items(), singles, adjusted, strict=True
+        )
     }
 
 
 def _difference(
-    pairing: Pairing, level: Level, confidence: float, family: int, p_adjusted: float | None
+    pairing: Pairing, single: Estimate, p_adjusted: float | None, level: Level, family: int
 ) -> Difference:
-    wording = pairing.wording
-    single = weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
+    wording, confidence = pairing.wording, corrected_confidence(level.confidence, family)
     corrected = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
     corrected = replace(
         corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
@@ -151,6 +148,8 @@ def _difference(
         pairs=pairing.pairs,
         pairs_planned=pairing.pairs_planned,
     )
+    limit = math.inf if wording.limit is None else wording.limit
+    is_impossible = detectable is not None and detectable > limit
     return Difference(
         baseline=pairing.baseline,
         pairs=pairing.pairs,
@@ -165,7 +164,7 @@ def _difference(
         p_value=single.p_value,
         p_adjusted=p_adjusted,
         comparisons=family,
-        detectable=_possible(detectable, wording),
+        detectable=None if is_impossible else detectable,
         verdict=verdict,
         sentence=sentence,
     )
@@ -176,10 +175,6 @@ def _within(bound: float | None, wording: DifferenceWording) -> float | None:
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))
-
-
-def _possible(size: float | None, wording: DifferenceWording) -> float | None:
-    return None if size is not None and wording.limit is not None and size > wording.limit else size
 
 
 def _seed_average(

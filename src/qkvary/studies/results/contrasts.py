@@ -6,10 +6,11 @@ Differences and verdicts are computed as in ``comparisons``; the contrasts form 
 from collections.abc import Sequence
 
 from qkvary.studies.results.answers import write_contrast
-from qkvary.studies.results.comparisons import Level, compare_family
+from qkvary.studies.results.comparisons import Level, Pairing, compare_family
 from qkvary.studies.results.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
 from qkvary.studies.results.table_specs import TableInputs, TableSpec, name_in
-from qkvary.studies.study import CrossSettingContrast
+
+_Costs = tuple[CostRow | None, CostRow | None]
 
 
 def build_contrasts(
@@ -26,67 +27,43 @@ def build_contrasts(
         tables: The tables.
         level: Confidence and power.
     """
-    differences: dict[tuple[str, str, str], Difference] = {}
-    across = {one: _smallest_specs(one, specs) for one in inputs.cross_setting_contrasts}
-    for details in (False, True):
-        pairings = {
-            (spec.name, variant, reference): inputs.pair_metric(spec, variant, reference)
-            for spec in specs
-            if (spec.kind == "setting") == details
-            for variant, reference in inputs.contrasts
-            if {variant, reference} <= set(spec.variants)
-        }
-        pairings |= {
-            (spec.name, *_names(one)): inputs.pair_across_settings(spec, other, one)
-            for one, (spec, other) in across.items()
-            if (spec.kind == "setting") == details
-        }
-        differences |= compare_family(pairings, level)
     by_name = {table.name: table for table in tables}
-    same = [
-        _contrast(
-            pair,
-            [(table, found) for table in tables if (found := differences.get((table.name, *pair)))],
-            [
-                (table.row(pair[0]).costs, table.row(pair[1]).costs)
-                for spec, table in zip(specs, tables, strict=True)
-                if table.kind == "task" and set(pair) <= set(spec.variants)
-            ],
-        )
-        for pair in inputs.contrasts
-    ]
-    over = [
-        _contrast(
-            _names(one),
-            [(by_name[spec.name], differences[spec.name, *_names(one)])],
-            [
-                (
-                    by_name[spec.name].row(one.variant).costs,
-                    by_name[other.name].row(one.reference).costs,
-                )
-            ],
-        )
-        for one, (spec, other) in across.items()
-    ]
-    return (*same, *over)
-
-
-def _names(contrast: CrossSettingContrast) -> tuple[str, str]:
-    return (
-        name_in(contrast.variant, contrast.setting),
-        name_in(contrast.reference, contrast.reference_setting),
+    planned: list[tuple[tuple[str, str], dict[str, Pairing], list[_Costs]]] = []
+    for pair in inputs.contrasts:
+        variant, reference = pair
+        both = [spec for spec in specs if set(pair) <= set(spec.variants)]
+        pairings = {spec.name: inputs.pair_metric(spec, variant, reference) for spec in both}
+        tasks = [by_name[spec.name] for spec in both if spec.kind == "task"]
+        costs = [(table.row(variant).costs, table.row(reference).costs) for table in tasks]
+        planned.append((pair, pairings, costs))
+    for one in inputs.cross_setting_contrasts:
+        ours, theirs = (_smallest_spec(specs, setting) for _, setting in one.sides)
+        names = (name_in(*one.sides[0]), name_in(*one.sides[1]))
+        costs = [
+            (
+                by_name[ours.name].row(one.variant).costs,
+                by_name[theirs.name].row(one.reference).costs,
+            )
+        ]
+        planned.append((names, {ours.name: inputs.pair_across_settings(ours, one)}, costs))
+    differences: dict[tuple[tuple[str, str], str], Difference] = {}
+    for details in (False, True):
+        family = {
+            (names, table): pairing
+            for names, pairings, _ in planned
+            for table, pairing in pairings.items()
+            if (by_name[table].kind == "setting") == details
+        }
+        differences |= compare_family(family, level)
+    return tuple(
+        _contrast(names, [(by_name[name], differences[names, name]) for name in pairings], costs)
+        for names, pairings, costs in planned
     )
 
 
-def _smallest_specs(
-    contrast: CrossSettingContrast, specs: Sequence[TableSpec]
-) -> tuple[TableSpec, TableSpec]:
-    """Return the smallest table of each setting."""
-    ours, theirs = (
-        min((spec for spec in specs if name in spec.settings), key=lambda spec: len(spec.settings))
-        for name in (contrast.setting, contrast.reference_setting)
-    )
-    return ours, theirs
+def _smallest_spec(specs: Sequence[TableSpec], setting: str) -> TableSpec:
+    found = (spec for spec in specs if setting in spec.settings)
+    return min(found, key=lambda spec: len(spec.settings))
 
 
 def contrast_family(contrasts: Sequence[Contrast]) -> int:
@@ -97,7 +74,7 @@ def contrast_family(contrasts: Sequence[Contrast]) -> int:
 def _contrast(
     names: tuple[str, str],
     found: Sequence[tuple[ResultTable, Difference]],
-    costs: Sequence[tuple[CostRow | None, CostRow | None]],
+    costs: Sequence[_Costs],
 ) -> Contrast:
     variant, reference = names
     rows = tuple(

@@ -35,17 +35,21 @@ def build_tables(
     differences: dict[Comparison, Difference] = {}
     steps: dict[Comparison, Difference] = {}
     for details in (False, True):
-        group = [spec for spec in specs if (spec.kind == "setting") == details]
+        compared = [
+            (spec, variant)
+            for spec in specs
+            if (spec.kind == "setting") == details and inputs.baseline in spec.variants
+            for variant in spec.variants
+            if variant != inputs.baseline
+        ]
         metric_pairs = {
             (spec.name, variant): inputs.pair_metric(spec, variant, inputs.baseline)
-            for spec in group
-            for variant in _compared(spec, inputs.baseline)
+            for spec, variant in compared
         }
         step_pairs = {
             (spec.name, variant): inputs.pair_steps(spec, variant, inputs.baseline)
-            for spec in group
+            for spec, variant in compared
             if spec.threshold is not None
-            for variant in _compared(spec, inputs.baseline)
         }
         differences |= compare_family(metric_pairs, level)
         steps |= compare_family(step_pairs, level)
@@ -88,13 +92,6 @@ def headline_family(tables: Sequence[ResultTable]) -> int:
     )
 
 
-def _compared(spec: TableSpec, baseline: str) -> list[str]:
-    """Return the variants to compare with the baseline; none if the table lacks the baseline."""
-    if baseline not in spec.variants:
-        return []
-    return [variant for variant in spec.variants if variant != baseline]
-
-
 def _row(
     inputs: TableInputs,
     spec: TableSpec,
@@ -106,23 +103,21 @@ def _row(
     runs = inputs.runs(variant, spec)
     groups = _by_setting(inputs.values(variant, spec), spec.settings)
     means = _means(groups)
-    done = [run for run in runs if run.row.state == "done"]
+    timings = [run.record.timing for run in runs if run.row.state == "done" and run.record]
     key = (spec.name, variant)
     return VariantRow(
         variant=variant,
         counts=count(runs),
         mean=average_over_tasks(means, inputs.tasks, spec.settings),
         std_seeds=pooled_std(list(groups.values())),
-        std_settings=population_std(list(means.values()))
-        if len(means) == len(spec.settings)
-        else None,
+        std_settings=population_std([*means.values()]) if len(means) == len(groups) else None,
         difference=differences.get(key),
         solving=_solving(inputs, spec, variant, steps.get(key), level),
-        training_seconds=mean([_timing(run, "training_seconds") for run in done]),
-        steps_per_second=mean([_timing(run, "steps_per_second") for run in done]),
+        training_seconds=mean([one.get("training_seconds", 0.0) for one in timings]),
+        steps_per_second=mean([one.get("steps_per_second", 0.0) for one in timings]),
         costs=_costs(runs, spec.settings),
-        learning_rates=_learning_rates(runs, spec.settings),
-        utilization=mean(_utilizations(done)),
+        learning_rates=tuple({run.row.setting: run.row.learning_rate for run in runs}.values()),
+        utilization=mean([one["utilization"] for one in timings if "utilization" in one]),
     )
 
 
@@ -163,24 +158,6 @@ def _by_setting(values: Values, settings: Sequence[str]) -> dict[str, list[float
 def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean of each setting that has a value."""
     return {name: value for name, group in groups.items() if (value := mean(group)) is not None}
-
-
-def _timing(run: Observation, name: str) -> float:
-    return float(run.record.timing.get(name, 0.0)) if run.record else 0.0
-
-
-def _utilizations(runs: Sequence[Observation]) -> list[float]:
-    records = (run.record for run in runs)
-    return [
-        float(record.timing["utilization"])
-        for record in records
-        if record is not None and "utilization" in record.timing
-    ]
-
-
-def _learning_rates(runs: Sequence[Observation], settings: Sequence[str]) -> tuple[float, ...]:
-    rates = {run.row.setting: run.row.learning_rate for run in runs}
-    return tuple(rates[setting] for setting in settings if setting in rates)
 
 
 def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | None:

@@ -17,6 +17,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -48,7 +49,7 @@ class Estimate:
     undefined: str | None
     """Why there is no interval; None if there is one."""
     degrees: float | None = None
-    """Degrees of freedom of the spread; None for units - 1."""
+    """Degrees of freedom of the spread; None without an interval."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -103,17 +104,7 @@ def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estim
     if isinstance(moments, Estimate):
         return moments
     degrees = moments.units - 1
-    half = _critical(confidence, degrees) * moments.error
-    return Estimate(
-        units=moments.units,
-        mean=moments.mean,
-        std=moments.std,
-        low=moments.mean - half,
-        high=moments.mean + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(moments.mean) / moments.error, degrees),
-        undefined=None,
-    )
+    return _estimate(moments.units, moments.mean, moments.std, moments.error, degrees, confidence)
 
 
 def weighted_t(
@@ -143,18 +134,8 @@ def weighted_t(
     deviations = np.eye(moments.units) - shares
     form = deviations.T @ (scales[:, None] * deviations)
     degrees = float(np.trace(form)) ** 2 / float(np.sum(form * form))
-    half = _critical(confidence, degrees) * error
-    return Estimate(
-        units=moments.units,
-        mean=centre,
-        std=error * math.sqrt(moments.units),
-        low=centre - half,
-        high=centre + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
-        undefined=None,
-        degrees=degrees,
-    )
+    std = error * math.sqrt(moments.units)
+    return _estimate(moments.units, centre, std, error, degrees, confidence)
 
 
 def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Estimate | None:
@@ -174,18 +155,7 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
         square**2 / (one.units - 1) for square, one in zip(squares, (ours, others), strict=True)
     )
     degrees = error**4 / math.fsum(rest)
-    half = _critical(confidence, degrees) * error
-    return Estimate(
-        units=units,
-        mean=centre,
-        std=error * math.sqrt(units),
-        low=centre - half,
-        high=centre + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
-        undefined=None,
-        degrees=degrees,
-    )
+    return _estimate(units, centre, error * math.sqrt(units), error, degrees, confidence)
 
 
 def repeat_interval(
@@ -312,10 +282,8 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
     """
     if not steps:
         return None
-    ordered = sorted(math.inf if value is None else float(value) for value in steps)
-    middle = len(ordered) // 2
-    value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return value if math.isfinite(value) else None
+    middle = median(math.inf if value is None else float(value) for value in steps)
+    return middle if math.isfinite(middle) else None
 
 
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
@@ -338,6 +306,24 @@ def _critical(confidence: float, degrees: float) -> float:
 def _two_sided(statistic: float, degrees: float) -> float:
     """Return the two-sided p-value of a value of Student's distribution."""
     return float(2 * scipy.special.stdtr(degrees, -statistic))
+
+
+def _estimate(
+    units: int, centre: float, std: float, error: float, degrees: float, confidence: float
+) -> Estimate:
+    """Return Student's interval of a mean and its test against zero."""
+    half = _critical(confidence, degrees) * error
+    return Estimate(
+        units=units,
+        mean=centre,
+        std=std,
+        low=centre - half,
+        high=centre + half,
+        confidence=confidence,
+        p_value=_two_sided(abs(centre) / error, degrees),
+        undefined=None,
+        degrees=degrees,
+    )
 
 
 def _check_confidence(confidence: float) -> None:

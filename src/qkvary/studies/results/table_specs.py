@@ -5,8 +5,9 @@ tasks with the same metric. Settings that name a table of their own appear in th
 average.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from qkvary.arch.labels import canonical_label
 from qkvary.studies.results.comparisons import Pairing, Values, pair_up
@@ -86,26 +87,20 @@ class TableInputs:
         theirs = self.values(other, spec)
         return self._pair(spec, self.values(ours, spec), other, theirs, _wording_of(spec))
 
-    def pair_across_settings(
-        self, spec: TableSpec, other: TableSpec, contrast: CrossSettingContrast
-    ) -> Pairing:
+    def pair_across_settings(self, spec: TableSpec, contrast: CrossSettingContrast) -> Pairing:
         """Pair two networks of different settings by seed.
 
         Args:
             spec: A table of the setting of the first.
-            other: A table of the setting of the second.
             contrast: The two networks.
         """
         ours, theirs = (
             {
-                (contrast.setting, seed): value
-                for (found, seed), value in self.values(label, there).items()
-                if found == name
+                (contrast.setting, run.row.seed): value
+                for run in self.selected.get(side, ())
+                if (value := run.value) is not None
             }
-            for label, there, name in (
-                (contrast.variant, spec, contrast.setting),
-                (contrast.reference, other, contrast.reference_setting),
-            )
+            for side in contrast.sides
         )
         return pair_up(
             ours,
@@ -166,55 +161,34 @@ def collect_inputs(study: Study, observations: Sequence[Observation]) -> TableIn
 
 def specify_tables(study: Study, observations: Sequence[Observation]) -> tuple[TableSpec, ...]:
     """List the tables of a study: averages, then tasks, then settings."""
-    by_task: dict[str, list[str]] = {}
+    by_task: dict[str, list[Setting]] = {}
     apart: dict[str, list[Setting]] = {}
     for setting in study.settings:
         if setting.table is None:
-            by_task.setdefault(setting.task.name, []).append(setting.name)
+            by_task.setdefault(setting.task.name, []).append(setting)
         else:
             apart.setdefault(setting.table, []).append(setting)
-    tasks = [
-        _specify(study, observations, task, "task", (task,), tuple(settings))
-        for task, settings in by_task.items()
-    ]
+    specify = partial(_specify, study, observations)
+    tasks = [specify(task, "task", members) for task, members in by_task.items()]
     own = [
-        _specify(
-            study,
-            observations,
-            _apart_from(name, by_task),
-            "task",
-            tuple(dict.fromkeys(setting.task.name for setting in members)),
-            tuple(setting.name for setting in members),
-        )
+        specify(f"table {name}" if name in by_task else name, "task", members)
         for name, members in apart.items()
     ]
     settings = [
-        _specify(
-            study,
-            observations,
-            f"setting {name}" if name in by_task or name in apart else name,
-            "setting",
-            (task,),
-            (name,),
-        )
-        for task, names in [
-            *by_task.items(),
-            *((group[0].task.name, [one.name for one in group]) for group in apart.values()),
-        ]
-        if len(names) > 1
-        for name in names
+        specify(f"setting {name}" if name in by_task or name in apart else name, "setting", [one])
+        for members in (*by_task.values(), *apart.values())
+        if len(members) > 1
+        for one in members
+        for name in (one.name,)
     ]
     groups: dict[tuple[str, bool], list[TableSpec]] = {}
     for spec in tasks:
         groups.setdefault((spec.metric, spec.higher_is_better), []).append(spec)
     averages = [
-        _specify(
-            study,
-            observations,
+        specify(
             "average of " + ", ".join(spec.name for spec in group),
             "average",
-            tuple(spec.name for spec in group),
-            tuple(name for spec in group for name in spec.settings),
+            [one for spec in group for one in by_task[spec.name]],
         )
         for (metric, _), group in groups.items()
         if metric and len(group) > 1
@@ -222,35 +196,31 @@ def specify_tables(study: Study, observations: Sequence[Observation]) -> tuple[T
     return (*averages, *tasks, *own, *settings)
 
 
-def _apart_from(name: str, tasks: Collection[str]) -> str:
-    return f"table {name}" if name in tasks else name
-
-
 def _specify(
     study: Study,
     observations: Sequence[Observation],
     name: str,
     kind: TableKind,
-    tasks: tuple[str, ...],
-    settings: tuple[str, ...],
+    members: Sequence[Setting],
 ) -> TableSpec:
+    settings = tuple(setting.name for setting in members)
     runs = [run for run in observations if run.row.metric and run.row.setting in settings]
-    members = [setting for setting in study.settings if setting.name in settings]
-    training = [setting.training for setting in members]
-    thresholds = {one.solve_threshold for one in training}
-    horizons = {one.steps for one in training}
+    thresholds = {setting.training.solve_threshold for setting in members}
+    horizons = {setting.training.steps for setting in members}
     is_tested = {setting.task.has_test for setting in members}
     same = kind != "average" and len(thresholds) == 1 and len(horizons) == 1
     return TableSpec(
         name=name,
         kind=kind,
-        tasks=tasks,
+        tasks=tuple(dict.fromkeys(setting.task.name for setting in members)),
         settings=settings,
         variants=study.variants_of(members[0]),
         metric=(runs[0].row.metric or "") if runs else "",
         higher_is_better=all(run.record.higher_is_better for run in runs[:1] if run.record),
         threshold=next(iter(thresholds)) if same else None,
         horizon=max(horizons),
-        notes=tuple(dict.fromkeys(setting.note for setting in members if setting.note)),
+        notes=tuple(
+            dict.fromkeys(one.note for one in study.settings if one.note and one.name in settings)
+        ),
         is_tested=is_tested.pop() if len(is_tested) == 1 else None,
     )
