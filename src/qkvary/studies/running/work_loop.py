@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -119,8 +120,7 @@ class Worker:
                 self._wait(left[0])
 
     def _wait(self, number: int) -> None:
-        owner = self._store.owner(self._keys[number])
-        holder = str(owner or "another process")
+        holder = str(self._store.owner(self._keys[number]) or "another process")
         if holder != self._waiting_for:
             self._waiting_for = holder
             self._send(WorkerMessage(kind="waiting", cell=number, text=holder))
@@ -165,7 +165,7 @@ class Worker:
         self._waiting_for = ""
         self._send(WorkerMessage(kind="started", cell=number))
         for warning in claim.warnings:
-            self._send(WorkerMessage(kind="note", cell=number, text=warning))
+            self._note(number, warning)
         copy = self._copy_log(number)
         try:
             return self._record(number, claim, copy, started)
@@ -201,9 +201,7 @@ class Worker:
         cell, started = self._job.cells[number], now()
         context = RunContext(
             stop=self._stopping.is_set,
-            callbacks=Callbacks(
-                on_event=lambda event: self._pass_on(number, event), on_log=copy.log
-            ),
+            callbacks=Callbacks(on_event=partial(self._pass_on, number), on_log=copy.log),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
@@ -215,8 +213,8 @@ class Worker:
                     advice = f"move {claim.directory} away to start again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 folder = claim.restart()
-                text = f"{error}; the run starts again, and the damaged files are in {folder}"
-                self._send(WorkerMessage(kind="note", cell=number, text=text))
+                restart = f"the run starts again, and the damaged files are in {folder}"
+                self._note(number, f"{error}; {restart}")
                 return self._train(cell, claim, context)
         except QkvaryError:
             raise
@@ -238,12 +236,15 @@ class Worker:
                 config=identity_dict(cell.run),
                 folder=self._job.store / COPIES_NAME,
             ),
-            lambda text: self._send(WorkerMessage(kind="note", cell=number, text=text)),
+            partial(self._note, number),
         )
+
+    def _note(self, number: int, text: str) -> None:
+        self._send(WorkerMessage(kind="note", cell=number, text=text))
 
     def _pass_on(self, number: int, event: Event) -> None:
         if event.warning:
-            self._send(WorkerMessage(kind="note", cell=number, text=event.warning))
+            self._note(number, event.warning)
         else:
             self._send(
                 WorkerMessage(
