@@ -105,16 +105,14 @@ def novels(*, context: int) -> LanguageTaskConfig:
     )
 
 
-def novels_setting(
-    name: str, network: LanguageModelConfig, *, steps: int, learning_rate: float = 2e-3, **more: Any
-) -> Setting:
+def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
     """Return a setting on rows of novels; ``more`` are further fields of it."""
     context = network.max_tokens
     return Setting(
         name=name,
         task=novels(context=context),
         network=network,
-        training=small_training(steps=steps, context=context, learning_rate=learning_rate),
+        training=small_training(steps=steps, context=context, learning_rate=2e-3),
         **more,
     )
 

@@ -130,26 +130,25 @@ class Cell:
     """Name of the setting."""
     variant: str
     """Canonical label of the variant."""
-    seed: int
-    """Seed of the run."""
-    learning_rate: float
-    """Peak learning rate of the run."""
     run: RunConfig
     """Configuration of the run."""
-    keep_network: bool = False
-    """Whether the store keeps the trained network as a checkpoint."""
-    keep_steps: tuple[int, ...] = ()
-    """Further steps after which it keeps the network."""
+    kept_networks: tuple[int | None, ...] = ()
+    """The steps after which the store keeps the network, None for the trained one."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.run.seed
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate of the run."""
+        return self.run.training.optimizer.learning_rate
 
     @property
     def run_key(self) -> str:
         """The sha256 that identifies the run in a store."""
         return self.run.run_key()
-
-    @property
-    def kept_networks(self) -> tuple[int | None, ...]:
-        """The steps after which the network is kept, None for the trained one."""
-        return (*self.keep_steps, None) if self.keep_network else ()
 
     @property
     def title(self) -> str:
@@ -428,9 +427,7 @@ class Study:
         first = self.seeds[0]
         cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(
-            replace(cell, seed=seed, run=replace(cell.run, seed=seed))
-            for seed in self.seeds
-            for cell in cells
+            replace(cell, run=replace(cell.run, seed=seed)) for seed in self.seeds for cell in cells
         )
 
     def count_runs(self) -> int:
@@ -480,9 +477,6 @@ class Study:
                 yield Cell(
                     setting=setting.name,
                     variant=label,
-                    seed=seed,
-                    learning_rate=training.optimizer.learning_rate,
                     run=run,
-                    keep_network=setting.keep_networks,
-                    keep_steps=setting.keep_steps,
+                    kept_networks=(*setting.keep_steps, None) if setting.keep_networks else (),
                 )

@@ -11,7 +11,7 @@ from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.chance import describe_chance
-from qkvary.studies.results.comparisons import Level
+from qkvary.studies.results.comparisons import CONFIDENCE, POWER
 from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
 from qkvary.studies.results.headline import describe_repeats, write_headline
@@ -58,7 +58,6 @@ def summarise(
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
     damaged: Mapping[str, str] | None = None,
-    level: Level | None = None,
     typed: str = "",
 ) -> Summary:
     """Return the summary that every report of the study shows.
@@ -68,18 +67,16 @@ def summarise(
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         damaged: The damage of each run that cannot be read, by run key.
-        level: Confidence and power; 95 % and 80 % by default.
         typed: The study and the options that select the part, as they are typed; by default its
             name.
     """
-    level = level or Level()
     observations, learning_rates = choose_learning_rates(
         study, observe(study, records, damaged or {})
     )
     inputs = collect_inputs(study, observations)
     specs = specify_tables(study, observations)
-    tables = build_tables(inputs, specs, level)
-    contrasts = build_contrasts(inputs, specs, tables, level)
+    tables = build_tables(inputs, specs)
+    contrasts = build_contrasts(inputs, specs, tables)
     counts = count(observations)
     beside = {setting.table for setting in study.settings if setting.table is not None}
     headline = write_headline(tables, contrasts, inputs.baseline, beside)
@@ -115,10 +112,10 @@ def summarise(
             ),
             *_log_caveats(curves or {}),
         ),
-        method=_method(study, level, tables, contrasts),
+        method=_method(study, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
-        frontiers=_frontiers(inputs, specs, tables, level),
+        frontiers=_frontiers(inputs, specs, tables),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=published,
@@ -132,14 +129,14 @@ def summarise(
 
 
 def _frontiers(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
+    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable]
 ) -> tuple[Frontier, ...]:
     """Return the frontiers of averages and tasks; single settings have tables only."""
     return tuple(
         chart
         for spec, table in zip(specs, tables, strict=True)
         if table.kind != "setting"
-        for chart in build_frontiers(table, compare_pairwise(inputs, spec, level))
+        for chart in build_frontiers(table, compare_pairwise(inputs, spec))
     )
 
 
@@ -169,11 +166,9 @@ def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
     return (sentence,) if cut else ()
 
 
-def _method(
-    study: Study, level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]
-) -> Method:
+def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]) -> Method:
     family = headline_family(tables)
-    percent = f"{100 * level.confidence:g} %"
+    percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
         f"family of their own, {percent} with Bonferroni's correction for "
@@ -181,11 +176,11 @@ def _method(
         "settings are corrected among themselves)."
     )
     return Method(
-        confidence=level.confidence,
+        confidence=CONFIDENCE,
         correction="bonferroni",
         family=family,
         interval="paired t",
-        power=level.power,
+        power=POWER,
         sentences=(
             _PAIRING,
             (
@@ -197,7 +192,7 @@ def _method(
             ),
             (
                 "A difference is called supported where its interval leaves out zero. Otherwise "
-                f"the text says which one would have been seen with {100 * level.power:g} % "
+                f"the text says which one would have been seen with {100 * POWER:g} % "
                 "probability."
             ),
             *((planned,) if contrasts else ()),

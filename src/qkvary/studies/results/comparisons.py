@@ -27,19 +27,14 @@ from qkvary.studies.results.verdicts import DifferenceWording, judge
 Values = Mapping[tuple[str, int], float]
 """Finite results by (setting, seed)."""
 
+CONFIDENCE = 0.95
+"""Confidence of intervals, before correction for the number of comparisons."""
+POWER = 0.8
+"""Probability of seeing a detectable difference."""
 ENOUGH_SEEDS = 5
 """Number of planned seeds from which on the seeds are always the units."""
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Confidence and power, before correction for the number of comparisons."""
-
-    confidence: float = 0.95
-    power: float = 0.8
-    """Probability of seeing a detectable difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,15 +104,15 @@ def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
     return "setting" if few and len(settings) > 1 else "seed"
 
 
-def compare_family(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
+def compare_family(pairings: Mapping[Key, Pairing]) -> dict[Key, Difference]:
     """Compute the differences of a family, with intervals that hold simultaneously."""
     singles = [
-        weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
+        weighted_t(pairing.differences, pairing.weights, confidence=CONFIDENCE)
         for pairing in pairings.values()
     ]
     adjusted = holm([single.p_value for single in singles])
     return {
-        key: _difference(pairing, single, p_adjusted, level, len(pairings))
+        key: _difference(pairing, single, p_adjusted, len(pairings))
         for (key, pairing), single, p_adjusted in zip(
             pairings.items(), singles, adjusted, strict=True
         )
@@ -125,9 +120,9 @@ def compare_family(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, D
 
 
 def _difference(
-    pairing: Pairing, single: Estimate, p_adjusted: float | None, level: Level, family: int
+    pairing: Pairing, single: Estimate, p_adjusted: float | None, family: int
 ) -> Difference:
-    wording, confidence = pairing.wording, corrected_confidence(level.confidence, family)
+    wording, confidence = pairing.wording, corrected_confidence(CONFIDENCE, family)
     corrected = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
     corrected = replace(
         corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
@@ -139,7 +134,7 @@ def _difference(
             corrected.units,
             degrees=corrected.degrees,
             confidence=confidence,
-            power=level.power,
+            power=POWER,
         )
     verdict, sentence = judge(
         corrected,

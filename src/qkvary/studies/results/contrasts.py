@@ -6,7 +6,7 @@ Differences and verdicts are computed as in ``comparisons``; the contrasts form 
 from collections.abc import Sequence
 
 from qkvary.studies.results.answers import write_contrast
-from qkvary.studies.results.comparisons import Level, Pairing, compare_family
+from qkvary.studies.results.comparisons import Pairing, compare_family
 from qkvary.studies.results.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
 from qkvary.studies.results.table_specs import TableInputs, TableSpec, name_in
 
@@ -14,7 +14,7 @@ _Costs = tuple[CostRow | None, CostRow | None]
 
 
 def build_contrasts(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
+    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable]
 ) -> tuple[Contrast, ...]:
     """Compare every planned pair in every table that has both, and cross-setting pairs once.
 
@@ -25,7 +25,6 @@ def build_contrasts(
         inputs: The selected runs and the planned contrasts.
         specs: The specifications of the tables.
         tables: The tables.
-        level: Confidence and power.
     """
     by_name = {table.name: table for table in tables}
     planned: list[tuple[tuple[str, str], dict[str, Pairing], list[_Costs]]] = []
@@ -54,7 +53,7 @@ def build_contrasts(
             for table, pairing in pairings.items()
             if (by_name[table].kind == "setting") == details
         }
-        differences |= compare_family(family, level)
+        differences |= compare_family(family)
     return tuple(
         _contrast(names, [(by_name[name], differences[names, name]) for name in pairings], costs)
         for names, pairings, costs in planned

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from qkvary.studies.results.comparisons import Level, Values, average_over_tasks, compare_family
+from qkvary.studies.results.comparisons import Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
 from qkvary.studies.results.statistics import (
     mean,
@@ -24,9 +24,7 @@ PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
 
-def build_tables(
-    inputs: TableInputs, specs: Sequence[TableSpec], level: Level
-) -> tuple[ResultTable, ...]:
+def build_tables(inputs: TableInputs, specs: Sequence[TableSpec]) -> tuple[ResultTable, ...]:
     """Compute all tables of a study from its selected runs.
 
     The differences in averages and tasks form one family of comparisons, those in single settings
@@ -51,8 +49,8 @@ def build_tables(
             for spec, variant in compared
             if spec.threshold is not None
         }
-        differences |= compare_family(metric_pairs, level)
-        steps |= compare_family(step_pairs, level)
+        differences |= compare_family(metric_pairs)
+        steps |= compare_family(step_pairs)
     return tuple(
         ResultTable(
             name=spec.name,
@@ -62,7 +60,7 @@ def build_tables(
             metric=spec.metric,
             higher_is_better=spec.higher_is_better,
             rows=tuple(
-                _row(inputs, spec, variant, differences, steps, level) for variant in spec.variants
+                _row(inputs, spec, variant, differences, steps) for variant in spec.variants
             ),
             notes=spec.notes,
             is_tested=spec.is_tested,
@@ -71,15 +69,15 @@ def build_tables(
     )
 
 
-def compare_pairwise(inputs: TableInputs, spec: TableSpec, level: Level) -> PairwiseDifferences:
+def compare_pairwise(inputs: TableInputs, spec: TableSpec) -> PairwiseDifferences:
     """Compare all pairs of variants of a table, corrected for the number of pairs."""
     pairs = {
         (one, other): inputs.pair_metric(spec, one, other)
         for one, other in itertools.combinations(spec.variants, 2)
     }
-    forward = compare_family(pairs, level)
+    forward = compare_family(pairs)
     swapped = {(other, one): inputs.pair_metric(spec, other, one) for one, other in pairs}
-    return {**forward, **compare_family(swapped, level)}
+    return {**forward, **compare_family(swapped)}
 
 
 def headline_family(tables: Sequence[ResultTable]) -> int:
@@ -98,7 +96,6 @@ def _row(
     variant: str,
     differences: Mapping[Comparison, Difference],
     steps: Mapping[Comparison, Difference],
-    level: Level,
 ) -> VariantRow:
     runs = inputs.runs(variant, spec)
     groups = _by_setting(inputs.values(variant, spec), spec.settings)
@@ -112,7 +109,7 @@ def _row(
         std_seeds=pooled_std(list(groups.values())),
         std_settings=population_std([*means.values()]) if len(means) == len(groups) else None,
         difference=differences.get(key),
-        solving=_solving(inputs, spec, variant, steps.get(key), level),
+        solving=_solving(inputs, spec, variant, steps.get(key)),
         training_seconds=mean([one.get("training_seconds", 0.0) for one in timings]),
         steps_per_second=mean([one.get("steps_per_second", 0.0) for one in timings]),
         costs=_costs(runs, spec.settings),
@@ -122,13 +119,13 @@ def _row(
 
 
 def _solving(
-    inputs: TableInputs, spec: TableSpec, variant: str, difference: Difference | None, level: Level
+    inputs: TableInputs, spec: TableSpec, variant: str, difference: Difference | None
 ) -> Solving | None:
     if spec.threshold is None:
         return None
     steps = inputs.steps(variant, spec)
     solved = sum(value is not None for value in steps.values())
-    share = wilson(solved, len(steps), confidence=level.confidence)
+    share = wilson(solved, len(steps))
     ours = inputs.restricted(variant, spec)
     theirs = inputs.restricted(inputs.baseline, spec)
     pairs = [ours[key] - theirs[key] for key in ours if key in theirs]

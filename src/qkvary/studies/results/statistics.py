@@ -138,14 +138,13 @@ def weighted_t(
     return _estimate(moments.units, centre, std, error, degrees, confidence)
 
 
-def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Estimate | None:
-    """Return the difference of two independent means with Welch's interval.
+def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
+    """Return the difference of two independent means with Welch's interval of 95 %.
 
     Returns None if one of the two has no mean or no spread.
 
     Source: Welch 1947.
     """
-    _check_confidence(confidence)
     if ours.mean is None or others.mean is None or not ours.std or not others.std:
         return None
     units, centre = ours.units + others.units, ours.mean - others.mean
@@ -155,7 +154,7 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
         square**2 / (one.units - 1) for square, one in zip(squares, (ours, others), strict=True)
     )
     degrees = error**4 / math.fsum(rest)
-    return _estimate(units, centre, error * math.sqrt(units), error, degrees, confidence)
+    return _estimate(units, centre, error * math.sqrt(units), error, degrees, 0.95)
 
 
 def repeat_interval(

@@ -141,7 +141,7 @@ class Worker:
                 if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
                     return self._give_up(number, claim)
                 if claim is not None:
-                    return self._made(number, claim)
+                    return self._execute(number, claim)
             if self._store.state(key) != "done" or self._is_made_again(key):
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
@@ -160,7 +160,8 @@ class Worker:
         self._send(WorkerMessage(kind="given_up", cell=number, text=text))
         return True
 
-    def _made(self, number: int, claim: Claim) -> bool:
+    def _execute(self, number: int, claim: Claim) -> bool:
+        """Execute and record a run; return whether it is done."""
         started = time.perf_counter()
         self._waiting_for = ""
         self._send(WorkerMessage(kind="started", cell=number))
@@ -168,34 +169,30 @@ class Worker:
             self._note(number, warning)
         copy = self._copy_log(number)
         try:
-            return self._record(number, claim, copy, started)
+            made = None
+            try:
+                made = self._attempt(number, claim, copy)
+            finally:
+                if made is None:
+                    claim.release()
+            if made is None:
+                return False
+            claim.finish(made.record, attention=made.attention, samples=made.samples)
+            record = made.record
+            self._send(
+                WorkerMessage(
+                    kind="ended",
+                    cell=number,
+                    status=record.status,
+                    text=record.message,
+                    loss=record.headline,
+                    seconds=time.perf_counter() - started,
+                )
+            )
+            return True
         finally:
             # After the record: a tracker that hangs loses no run.
             copy.finish()
-
-    def _record(self, number: int, claim: Claim, copy: LogCopy, started: float) -> bool:
-        """Execute and record a run; return whether it is done."""
-        try:
-            made = self._attempt(number, claim, copy)
-        except BaseException:
-            claim.release()
-            raise
-        if made is None:
-            claim.release()
-            return False
-        claim.finish(made.record, attention=made.attention, samples=made.samples)
-        record = made.record
-        self._send(
-            WorkerMessage(
-                kind="ended",
-                cell=number,
-                status=record.status,
-                text=record.message,
-                loss=record.headline,
-                seconds=time.perf_counter() - started,
-            )
-        )
-        return True
 
     def _attempt(self, number: int, claim: Claim, copy: LogCopy) -> RunResult | None:
         cell, started = self._job.cells[number], now()
@@ -218,7 +215,8 @@ class Worker:
                 return self._train(cell, claim, context)
         except QkvaryError:
             raise
-        except Exception as error:  # other runs must not be affected
+        # An error of one run must not affect the others.
+        except Exception as error:
             if not self._records_failures:
                 raise
             traceback.print_exc()
