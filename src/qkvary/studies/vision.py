@@ -173,21 +173,24 @@ def vision_grid(
     return tuple(settings)
 
 
-def quick_protocols(study: str, name: ImageSetName, **settings: Any) -> Mapping[str, Study]:
+def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
     """Return a study of one data set with clean splits, and with the published ones.
+
+    It is run in minutes: the published network, small.
 
     Args:
         study: The name of the study.
         name: The data set.
-        settings: As for :func:`quick_study`.
+        sizes: ``patch_size``, ``batch_size`` and ``steps``, the ``learning_rate`` of a cosine with
+            warm-up, and the ``validation_images`` that are held out, 5,000 by default.
     """
     return {
-        "clean": quick_study(study, name, "clean", **settings),
-        "as-published": quick_study(f"{study}-as-published", name, "as-published", **settings),
+        "clean": _quick_study(study, name, "clean", **sizes),
+        "as-published": _quick_study(f"{study}-as-published", name, "as-published", **sizes),
     }
 
 
-def quick_study(
+def _quick_study(
     study: str,
     name: ImageSetName,
     splits: ImageSplits,
@@ -198,18 +201,6 @@ def quick_study(
     learning_rate: float,
     validation_images: int = 5_000,
 ) -> Study:
-    """Return a study of one data set that is run in minutes: the published network, small.
-
-    Args:
-        study: The name of the study.
-        name: The data set.
-        splits: What validation is on.
-        patch_size: Rows and columns of a patch.
-        batch_size: Images per step.
-        steps: Steps.
-        learning_rate: Peak learning rate of a cosine with warm-up.
-        validation_images: Images that are held out.
-    """
     images = IMAGE_SETS[name]
     task = replace(vision_task(name, splits), validation_images=validation_images)
     network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
