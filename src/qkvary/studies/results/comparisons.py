@@ -19,7 +19,7 @@ from qkvary.studies.results.statistics import (
     detectable_difference,
     holm,
     mean,
-    weighted_t,
+    paired_t,
 )
 from qkvary.studies.results.summary import Difference, PairUnit
 from qkvary.studies.results.verdicts import DifferenceWording, judge
@@ -107,7 +107,7 @@ def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
 def compare_family(pairings: Mapping[Key, Pairing]) -> dict[Key, Difference]:
     """Compute the differences of a family, with intervals that hold simultaneously."""
     singles = [
-        weighted_t(pairing.differences, pairing.weights, confidence=CONFIDENCE)
+        paired_t(pairing.differences, pairing.weights, confidence=CONFIDENCE)
         for pairing in pairings.values()
     ]
     adjusted = holm([single.p_value for single in singles])
@@ -123,7 +123,7 @@ def _difference(
     pairing: Pairing, single: Estimate, p_adjusted: float | None, family: int
 ) -> Difference:
     wording, confidence = pairing.wording, corrected_confidence(CONFIDENCE, family)
-    corrected = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
+    corrected = paired_t(pairing.differences, pairing.weights, confidence=confidence)
     corrected = replace(
         corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
     )
