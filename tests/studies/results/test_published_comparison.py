@@ -14,7 +14,7 @@ from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
-from qkvary.studies.results.table_specs import collect_inputs, specify_tables
+from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig

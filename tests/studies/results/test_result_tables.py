@@ -11,7 +11,7 @@ from qkvary.arch.named_networks import find_network
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
 from qkvary.studies.results.summary import ResultTable
-from qkvary.studies.results.table_specs import collect_inputs, specify_tables
+from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from qkvary.tasks.config import LanguageTaskConfig
@@ -306,8 +306,9 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
         study, by_variant({"QKV": QKV, "Q-K=V": SHARED, "MQA": [x - 0.3 for x in QKV]})
     )
     observations = observe(study, records)
-    (plan,) = specify_tables(study, observations)
-    pairwise = compare_pairwise(collect_inputs(study, observations), plan)
+    inputs = collect_inputs(study, observations)
+    (table,) = build_tables(inputs, specify_tables(study, observations))
+    pairwise = compare_pairwise(inputs, table)
     assert len(pairwise) == 6
     assert {difference.comparisons for difference in pairwise.values()} == {3}
     assert pairwise["QKV", "Q-K=V"].verdict == "better"

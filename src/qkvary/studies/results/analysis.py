@@ -1,6 +1,6 @@
 """Computes the summary of a study from its records. Never imports torch.
 
-The parts are in ``observations`` (the runs), ``table_specs`` and ``result_tables`` (the tables and
+The parts are in ``observations`` (the runs), ``table_inputs`` and ``result_tables`` (the tables and
 their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learning_curves``,
 ``published_comparison``, ``headline`` and ``answers``.
 """
@@ -24,10 +24,8 @@ from qkvary.studies.results.observations import (
 )
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
-from qkvary.studies.results.summary import Contrast, Frontier, Method, ResultTable, Summary
-from qkvary.studies.results.table_specs import (
-    TableInputs,
-    TableSpec,
+from qkvary.studies.results.summary import Contrast, Method, ResultTable, Summary
+from qkvary.studies.results.table_inputs import (
     collect_inputs,
     specify_tables,
 )
@@ -74,9 +72,8 @@ def summarise(
         study, observe(study, records, damaged or {})
     )
     inputs = collect_inputs(study, observations)
-    specs = specify_tables(study, observations)
-    tables = build_tables(inputs, specs)
-    contrasts = build_contrasts(inputs, specs, tables)
+    tables = build_tables(inputs, specify_tables(study, observations))
+    contrasts = build_contrasts(inputs, tables)
     counts = count(observations)
     beside = {setting.table for setting in study.settings if setting.table is not None}
     headline = write_headline(tables, contrasts, inputs.baseline, beside)
@@ -92,7 +89,7 @@ def summarise(
         question=study.question,
         description=study.description,
         baseline=inputs.baseline,
-        variants=inputs.variants,
+        variants=study.labels,
         seeds=study.seeds,
         counts=counts,
         # Where nothing was learnt, nothing can be compared.
@@ -115,7 +112,13 @@ def summarise(
         method=_method(study, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
-        frontiers=_frontiers(inputs, specs, tables),
+        # Single settings have tables only.
+        frontiers=tuple(
+            chart
+            for table in tables
+            if table.kind != "setting"
+            for chart in build_frontiers(table, compare_pairwise(inputs, table))
+        ),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=published,
@@ -125,18 +128,6 @@ def summarise(
         total_seconds=sum(run.total_seconds or 0.0 for run in made),
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
-    )
-
-
-def _frontiers(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable]
-) -> tuple[Frontier, ...]:
-    """Return the frontiers of averages and tasks; single settings have tables only."""
-    return tuple(
-        chart
-        for spec, table in zip(specs, tables, strict=True)
-        if table.kind != "setting"
-        for chart in build_frontiers(table, compare_pairwise(inputs, spec))
     )
 
 

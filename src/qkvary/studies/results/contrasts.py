@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from qkvary.studies.results.answers import write_contrast
 from qkvary.studies.results.comparisons import Pairing, compare_family
 from qkvary.studies.results.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
-from qkvary.studies.results.table_specs import TableInputs, TableSpec, name_in
+from qkvary.studies.results.table_inputs import TableInputs, name_in
 
 _Costs = tuple[CostRow | None, CostRow | None]
 
 
-def build_contrasts(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable]
-) -> tuple[Contrast, ...]:
+def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
     """Compare every planned pair in every table that has both, and cross-setting pairs once.
 
     Contrasts in averages and tasks form one family of comparisons, those in single settings
@@ -23,27 +21,24 @@ def build_contrasts(
 
     Args:
         inputs: The selected runs and the planned contrasts.
-        specs: The specifications of the tables.
         tables: The tables.
     """
     by_name = {table.name: table for table in tables}
     planned: list[tuple[tuple[str, str], dict[str, Pairing], list[_Costs]]] = []
-    for pair in inputs.contrasts:
+    for pair in inputs.study.pairs:
         variant, reference = pair
-        both = [spec for spec in specs if set(pair) <= set(spec.variants)]
-        pairings = {spec.name: inputs.pair_metric(spec, variant, reference) for spec in both}
-        tasks = [by_name[spec.name] for spec in both if spec.kind == "task"]
-        costs = [(table.row(variant).costs, table.row(reference).costs) for table in tasks]
-        planned.append((pair, pairings, costs))
-    for one in inputs.cross_setting_contrasts:
-        ours, theirs = (_smallest_spec(specs, setting) for _, setting in one.sides)
-        names = (name_in(*one.sides[0]), name_in(*one.sides[1]))
+        both = [table for table in tables if set(pair) <= {row.variant for row in table.rows}]
+        pairings = {table.name: inputs.pair_metric(table, variant, reference) for table in both}
         costs = [
-            (
-                by_name[ours.name].row(one.variant).costs,
-                by_name[theirs.name].row(one.reference).costs,
-            )
+            (table.row(variant).costs, table.row(reference).costs)
+            for table in both
+            if table.kind == "task"
         ]
+        planned.append((pair, pairings, costs))
+    for one in inputs.study.cross_setting_contrasts:
+        ours, theirs = (_smallest(tables, setting) for _, setting in one.sides)
+        names = (name_in(*one.sides[0]), name_in(*one.sides[1]))
+        costs = [(ours.row(one.variant).costs, theirs.row(one.reference).costs)]
         planned.append((names, {ours.name: inputs.pair_across_settings(ours, one)}, costs))
     differences: dict[tuple[tuple[str, str], str], Difference] = {}
     for details in (False, True):
@@ -60,9 +55,9 @@ def build_contrasts(
     )
 
 
-def _smallest_spec(specs: Sequence[TableSpec], setting: str) -> TableSpec:
-    found = (spec for spec in specs if setting in spec.settings)
-    return min(found, key=lambda spec: len(spec.settings))
+def _smallest(tables: Sequence[ResultTable], setting: str) -> ResultTable:
+    found = (table for table in tables if setting in table.settings)
+    return min(found, key=lambda table: len(table.settings))
 
 
 def contrast_family(contrasts: Sequence[Contrast]) -> int:

@@ -1,7 +1,8 @@
-"""Computes the rows of the tables that ``table_specs`` lists. Never imports torch."""
+"""Computes the rows of the tables that ``table_inputs`` lists. Never imports torch."""
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from qkvary.studies.results.comparisons import Values, average_over_tasks, compare_family
@@ -15,7 +16,7 @@ from qkvary.studies.results.statistics import (
     wilson,
 )
 from qkvary.studies.results.summary import CostRow, Difference, ResultTable, Solving, VariantRow
-from qkvary.studies.results.table_specs import TableInputs, TableSpec
+from qkvary.studies.results.table_inputs import TableInputs
 
 Comparison = tuple[str, str]
 """Table name and variant."""
@@ -24,59 +25,54 @@ PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
 
-def build_tables(inputs: TableInputs, specs: Sequence[TableSpec]) -> tuple[ResultTable, ...]:
-    """Compute all tables of a study from its selected runs.
+def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[ResultTable, ...]:
+    """Compute the rows of all tables of a study from its selected runs.
 
     The differences in averages and tasks form one family of comparisons, those in single settings
     another; steps to solve form two further families of this kind.
     """
+    settings = {setting.name: setting for setting in inputs.study.settings}
+    labels = {table.name: inputs.study.variants_of(settings[table.settings[0]]) for table in tables}
     differences: dict[Comparison, Difference] = {}
     steps: dict[Comparison, Difference] = {}
     for details in (False, True):
         compared = [
-            (spec, variant)
-            for spec in specs
-            if (spec.kind == "setting") == details and inputs.baseline in spec.variants
-            for variant in spec.variants
+            (table, variant)
+            for table in tables
+            if (table.kind == "setting") == details and inputs.baseline in labels[table.name]
+            for variant in labels[table.name]
             if variant != inputs.baseline
         ]
         metric_pairs = {
-            (spec.name, variant): inputs.pair_metric(spec, variant, inputs.baseline)
-            for spec, variant in compared
+            (table.name, variant): inputs.pair_metric(table, variant, inputs.baseline)
+            for table, variant in compared
         }
         step_pairs = {
-            (spec.name, variant): inputs.pair_steps(spec, variant, inputs.baseline)
-            for spec, variant in compared
-            if spec.threshold is not None
+            (table.name, variant): inputs.pair_steps(table, variant, inputs.baseline, solving[1])
+            for table, variant in compared
+            if (solving := inputs.solving(table)) is not None
         }
         differences |= compare_family(metric_pairs)
         steps |= compare_family(step_pairs)
     return tuple(
-        ResultTable(
-            name=spec.name,
-            kind=spec.kind,
-            tasks=spec.tasks,
-            settings=spec.settings,
-            metric=spec.metric,
-            higher_is_better=spec.higher_is_better,
+        replace(
+            table,
             rows=tuple(
-                _row(inputs, spec, variant, differences, steps) for variant in spec.variants
+                _row(inputs, table, variant, differences, steps) for variant in labels[table.name]
             ),
-            notes=spec.notes,
-            is_tested=spec.is_tested,
         )
-        for spec in specs
+        for table in tables
     )
 
 
-def compare_pairwise(inputs: TableInputs, spec: TableSpec) -> PairwiseDifferences:
+def compare_pairwise(inputs: TableInputs, table: ResultTable) -> PairwiseDifferences:
     """Compare all pairs of variants of a table, corrected for the number of pairs."""
     pairs = {
-        (one, other): inputs.pair_metric(spec, one, other)
-        for one, other in itertools.combinations(spec.variants, 2)
+        (one.variant, other.variant): inputs.pair_metric(table, one.variant, other.variant)
+        for one, other in itertools.combinations(table.rows, 2)
     }
     forward = compare_family(pairs)
-    swapped = {(other, one): inputs.pair_metric(spec, other, one) for one, other in pairs}
+    swapped = {(other, one): inputs.pair_metric(table, other, one) for one, other in pairs}
     return {**forward, **compare_family(swapped)}
 
 
@@ -92,53 +88,55 @@ def headline_family(tables: Sequence[ResultTable]) -> int:
 
 def _row(
     inputs: TableInputs,
-    spec: TableSpec,
+    table: ResultTable,
     variant: str,
     differences: Mapping[Comparison, Difference],
     steps: Mapping[Comparison, Difference],
 ) -> VariantRow:
-    runs = inputs.runs(variant, spec)
-    groups = _by_setting(inputs.values(variant, spec), spec.settings)
+    runs = inputs.runs(variant, table)
+    groups = _by_setting(inputs.values(variant, table), table.settings)
     means = _means(groups)
     timings = [run.record.timing for run in runs if run.row.state == "done" and run.record]
-    key = (spec.name, variant)
+    key = (table.name, variant)
     return VariantRow(
         variant=variant,
         counts=count(runs),
-        mean=average_over_tasks(means, inputs.tasks, spec.settings),
+        mean=average_over_tasks(means, inputs.tasks, table.settings),
         std_seeds=pooled_std(list(groups.values())),
         std_settings=population_std([*means.values()]) if len(means) == len(groups) else None,
         difference=differences.get(key),
-        solving=_solving(inputs, spec, variant, steps.get(key)),
+        solving=_solving(inputs, table, variant, steps.get(key)),
         training_seconds=mean([one.get("training_seconds", 0.0) for one in timings]),
         steps_per_second=mean([one.get("steps_per_second", 0.0) for one in timings]),
-        costs=_costs(runs, spec.settings),
+        costs=_costs(runs, table.settings),
         learning_rates=tuple({run.row.setting: run.row.learning_rate for run in runs}.values()),
         utilization=mean([one["utilization"] for one in timings if "utilization" in one]),
     )
 
 
 def _solving(
-    inputs: TableInputs, spec: TableSpec, variant: str, difference: Difference | None
+    inputs: TableInputs, table: ResultTable, variant: str, difference: Difference | None
 ) -> Solving | None:
-    if spec.threshold is None:
+    solving = inputs.solving(table)
+    if solving is None:
         return None
-    steps = inputs.steps(variant, spec)
+    threshold, horizon = solving
+    steps = inputs.steps(variant, table)
     solved = sum(value is not None for value in steps.values())
     share = wilson(solved, len(steps))
-    ours = inputs.restricted(variant, spec)
-    theirs = inputs.restricted(inputs.baseline, spec)
+    ours = inputs.restricted(variant, table, horizon)
+    theirs = inputs.restricted(inputs.baseline, table, horizon)
     pairs = [ours[key] - theirs[key] for key in ours if key in theirs]
     return Solving(
-        threshold=spec.threshold,
-        horizon=spec.horizon,
+        threshold=threshold,
+        horizon=horizon,
         runs=len(steps),
         solved=solved,
         proportion_low=share[0] if share else None,
         proportion_high=share[1] if share else None,
         median_steps=median_steps(list(steps.values())),
         restricted_mean_steps=average_over_tasks(
-            _means(_by_setting(ours, spec.settings)), inputs.tasks, spec.settings
+            _means(_by_setting(ours, table.settings)), inputs.tasks, table.settings
         ),
         difference=difference,
         p_sign=sign_test(pairs) if difference is not None else None,
