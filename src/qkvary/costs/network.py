@@ -41,16 +41,6 @@ class Costs:
         """``macs_per_sequence`` over the tokens of the sequence."""
         return self.macs_per_sequence // self.length
 
-    @property
-    def visible_macs_per_sequence(self) -> int:
-        """MACs of a forward pass over one sequence, visible pairs only."""
-        return self.visible_macs.total
-
-    @property
-    def visible_macs_per_token(self) -> float:
-        """``visible_macs_per_sequence`` over the tokens of the sequence, not always whole."""
-        return self.visible_macs_per_sequence / self.length
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready figures, units last in every name."""
         return {
@@ -61,8 +51,8 @@ class Costs:
             "visible_macs": self.visible_macs.to_dict(),
             "macs_per_token": self.macs_per_token,
             "macs_per_sequence": self.macs_per_sequence,
-            "visible_macs_per_token": self.visible_macs_per_token,
-            "visible_macs_per_sequence": self.visible_macs_per_sequence,
+            "visible_macs_per_token": self.visible_macs.total / self.length,
+            "visible_macs_per_sequence": self.visible_macs.total,
             "cache_bytes_per_token": self.cache_bytes_per_token,
             "cache_bytes_per_sequence": self.cache_bytes_per_sequence,
         }

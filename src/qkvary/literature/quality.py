@@ -82,16 +82,6 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dominator:
-    """A variant that is no worse in cache and perplexity, and better in one."""
-
-    variant: str
-    """The canonical label."""
-    beyond_rounding: bool
-    """Whether its perplexity is lower for any rounding of the two printed ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPosition:
     """The position of a variant relative to the frontier of its size, by cache."""
 
@@ -101,17 +91,11 @@ class FrontierPosition:
     """Bytes of bf16 cache per token."""
     perplexity: float
     """The printed perplexity."""
-    dominated_by: tuple[Dominator, ...]
-    """The dominating variants, best perplexity first."""
-
-    @property
-    def status(self) -> Status:
-        """Whether the variant is dominated, and how surely."""
-        if not self.dominated_by:
-            return "frontier"
-        if any(one.beyond_rounding for one in self.dominated_by):
-            return "dominated beyond rounding"
-        return "dominated by the printed figures only"
+    dominated_by: tuple[str, ...]
+    """The variants that are no worse in cache and perplexity and better in one, best perplexity
+    first."""
+    status: Status
+    """Whether the variant is dominated, and how surely."""
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
@@ -172,19 +156,16 @@ def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     return 100 * ((1 + change_percent / 100) ** (1 / real_fraction) - 1)
 
 
+@functools.cache
 def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
     """Return the frontier position, by cache, of every variant that was trained at a size."""
     figures = _perplexities(size)
-    costs = {label: _cache_bytes(label, size) for label in figures}
-    return tuple(
-        FrontierPosition(
-            variant=label,
-            cost=costs[label],
-            perplexity=figure.value or math.nan,
-            dominated_by=_dominators(label, figures, costs),
-        )
-        for label, figure in figures.items()
-    )
+    models = {label: as_model(_NETWORKS[size](label)) for label in figures}
+    costs = {
+        label: model_cache_bytes(model, context=1, stored_as="bf16")
+        for label, model in models.items()
+    }
+    return tuple(_find_position(label, figures, costs) for label in figures)
 
 
 @functools.cache
@@ -232,20 +213,25 @@ def _caveats(variant: str, size: Size) -> list[str]:
     return found
 
 
-@functools.cache
-def _cache_bytes(label: str, size: Size) -> int:
-    return model_cache_bytes(as_model(_NETWORKS[size](label)), context=1, stored_as="bf16")
-
-
-def _dominators(
+def _find_position(
     label: str, figures: Mapping[str, PublishedFigure], costs: Mapping[str, int]
-) -> tuple[Dominator, ...]:
+) -> FrontierPosition:
     own = figures[label].value or math.nan
+    above = [
+        figure
+        for other, figure in figures.items()
+        if dominates((costs[other], figure.value or math.nan), (costs[label], own))
+    ]
     own_low, _ = printed_interval(figures[label])
-    found: list[tuple[float, Dominator]] = []
-    for other, figure in figures.items():
-        theirs = figure.value or math.nan
-        if dominates((costs[other], theirs), (costs[label], own)):
-            beyond = printed_interval(figure)[1] < own_low
-            found.append((theirs, Dominator(variant=other, beyond_rounding=beyond)))
-    return tuple(dominator for _, dominator in sorted(found, key=lambda pair: pair[0]))
+    above.sort(key=lambda figure: figure.value or math.nan)
+    status: Status = "frontier"
+    if above:
+        is_sure = any(printed_interval(figure)[1] < own_low for figure in above)
+        status = "dominated beyond rounding" if is_sure else "dominated by the printed figures only"
+    return FrontierPosition(
+        variant=label,
+        cost=costs[label],
+        perplexity=own,
+        dominated_by=tuple(str(figure.variant) for figure in above),
+        status=status,
+    )

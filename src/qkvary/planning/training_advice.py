@@ -7,13 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkvary.costs.candidates import Candidate
-from qkvary.costs.devices import Device
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
+from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
 from qkvary.literature.figures import load_published
 from qkvary.literature.quality import Quality, Size, quality_of
 from qkvary.planning.advice import as_given, own_name, published_change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """The settings of training."""
+
+    precision: Precision = "mixed"
+    """The number formats of weights, gradients and activations."""
+    checkpointing: bool = False
+    """Whether activations of blocks are recomputed instead of stored."""
+    utilization: float = 0.4
+    """The share of the peak matrix rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +47,15 @@ class TrainedVariant:
 
 
 def train_variants(
-    candidates: Sequence[Candidate],
-    *,
-    device: Device,
-    tokens: int,
-    precision: Precision,
-    checkpointing: bool,
-    reserve: float,
-    utilization: float,
-    size: Size,
-    encoder_tokens: int | None = None,
+    candidates: Sequence[Candidate], demand: Demand, regime: Regime, *, size: Size
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
     Args:
         candidates: A model in several variants.
-        device: The device.
-        tokens: Tokens per sequence.
-        precision: The number formats of weights, gradients and activations.
-        checkpointing: Whether activations of blocks are recomputed instead of stored.
-        reserve: The share of memory that stays free.
-        utilization: The share of the peak matrix rate.
+        demand: The device, its reserve and the sequence length.
+        regime: The settings of training.
         size: The papers' model whose published changes are used.
-        encoder_tokens: Tokens of the encoder, if the model does not fix them.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []
@@ -65,13 +63,13 @@ def train_variants(
         quality = published_change(candidate, size)
         plan = plan_training(
             candidate.model,
-            device=device,
-            tokens=tokens,
-            precision=precision,
-            checkpointing=checkpointing,
-            reserve=reserve,
-            utilization=utilization,
-            encoder_tokens=encoder_tokens,
+            device=demand.device,
+            tokens=demand.context,
+            precision=regime.precision,
+            checkpointing=regime.checkpointing,
+            reserve=demand.reserve,
+            utilization=regime.utilization,
+            encoder_tokens=demand.encoder_tokens,
         )
         rows.append(
             TrainedVariant(

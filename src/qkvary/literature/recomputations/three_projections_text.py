@@ -322,9 +322,8 @@ def _frontier() -> Derivation:
         size: next(one for one in frontier_positions(size) if one.variant == "Q-K=V")
         for size in ("300M", "1.2B")
     }
-    dominators = [other.variant for other in statuses["300M"].dominated_by]
     return Derivation(
-        value=f"dominated by {listed(dominators)}",
+        value=f"dominated by {listed(statuses['300M'].dominated_by)}",
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(
