@@ -20,8 +20,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model, as_model, count_kinds
-from qkvary.arch.networks import Network
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
@@ -136,21 +135,6 @@ def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
         return sum(linear.weights for linear in part.linears)
     routed = part.active * sum(linear.weights for linear in part.expert.linears)
     return routed + sum(linear.weights for linear in part.always)
-
-
-def network_macs(config: Network, *, length: int, pairs: Pairs = "square") -> MacCount:
-    """Return the MACs of the forward pass over one sequence.
-
-    Args:
-        config: An encoder or a language model.
-        length: Tokens of the sequence, with logits for each unless the head pools them.
-        pairs: ``square`` counts every pair of tokens, as the papers do and as an explicit kernel
-            computes; ``visible`` only those that no mask hides.
-
-    Raises:
-        ValueError: for a length that is not positive.
-    """
-    return forward_macs(as_model(config), tokens=length, pairs=pairs)
 
 
 def forward_macs(
@@ -291,7 +275,9 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        scores = _decoded_macs(config, keys) + decode_term_macs(config, keys)
+        rule = CORES[config.variant.core].decode_macs
+        scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
+        scores += decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -462,12 +448,6 @@ def _crossing_macs(config: AttentionConfig) -> int:
 def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the products of query and key and of weights and values."""
     return CORES[config.variant.core].macs(config, keys, pairs)
-
-
-def _decoded_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the same of one decoded token over so many keys."""
-    rule = CORES[config.variant.core].decode_macs
-    return _content_macs(config, keys, keys) if rule is None else rule(config, keys)
 
 
 def _other_macs(layer: Layer) -> int:

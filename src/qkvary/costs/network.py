@@ -7,7 +7,7 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import Network
 from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
 from qkvary.costs.formats import Dtype
-from qkvary.costs.macs import MacCount, network_macs
+from qkvary.costs.macs import MacCount, forward_macs
 from qkvary.costs.parameters import ParameterCount, network_parameters
 
 
@@ -70,7 +70,8 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown
             dtype.
     """
-    tokens = as_model(config).max_tokens if length is None else length
+    model = as_model(config)
+    tokens = model.max_tokens if length is None else length
     if tokens is None:
         kind = type(config).__name__
         raise ValueError(f"expected the length of a sequence for a {kind}, got none")
@@ -78,8 +79,8 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         length=tokens,
         dtype=dtype,
         parameters=network_parameters(config),
-        square_macs=network_macs(config, length=tokens, pairs="square"),
-        visible_macs=network_macs(config, length=tokens, pairs="visible"),
+        square_macs=forward_macs(model, tokens=tokens, pairs="square"),
+        visible_macs=forward_macs(model, tokens=tokens, pairs="visible"),
         cache_bytes_per_token=cache_bytes_per_token(config, dtype),
         cache_bytes_per_sequence=cache_bytes_per_sequence(config, length=tokens, dtype=dtype),
     )
