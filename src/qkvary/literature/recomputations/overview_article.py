@@ -6,8 +6,13 @@ from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
 from qkvary.literature.figures import PublishedFigure
 from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_column
-from qkvary.literature.recomputations.three_projections import variant_of
+from qkvary.literature.recomputations.derivation import (
+    Alternative,
+    Derivation,
+    Registry,
+    by_column,
+    variant_of,
+)
 
 _HEADS = 16
 _HEADS_OF_8X = 8
