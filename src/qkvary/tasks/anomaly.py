@@ -46,7 +46,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         super().__init__(config)
         loaded = load_features(config.features)
         # Copies, because torch has no read-only tensors.
-        train, test = (torch.tensor(part.features) for part in (loaded.train, loaded.test))
+        train, test = map(torch.tensor, loaded)
         held_out = train.shape[1] // VALIDATION_SHARE
         self.splits = {
             "train": train[:, :-held_out],
