@@ -8,6 +8,7 @@ that differ are labels with numbers of layers, ``QKV*3,Q-K=V*3`` (docs/decisions
 import difflib
 import re
 from functools import lru_cache
+from typing import get_args
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
@@ -39,11 +40,7 @@ _ALIASES = {
 MOST_LAYERS = 10_000
 """Layers of a label beyond this are a typing error."""
 
-_FORMS: dict[str, QueryForm] = {
-    "residual": "residual",
-    "residual-gelu": "residual-gelu",
-    "map": "map",
-}
+_FORMS = get_args(QueryForm)[1:]
 
 _SHAPE = re.compile(
     r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
@@ -190,19 +187,16 @@ def as_variant(given: AnyVariant | str) -> Variant:
     return parse_variant(given)
 
 
-def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
-    """Return the known labels nearest to ``text``, best first."""
-    # Where a label and a tuple differ in case only, the label comes last and wins.
-    known = {label.upper(): label for label in reversed(_known_labels())}
-    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=count, cutoff=0.4)
-    return tuple(dict.fromkeys(known[name] for name in near))
-
-
-def _known_labels() -> list[str]:
+def suggest_labels(text: str) -> tuple[str, ...]:
+    """Return the three known labels nearest to ``text``, best first."""
     plain = [sharing.format_label({}) for sharing in SHARINGS]
     tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
-    return [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
+    labels = [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
+    # Where a label and a tuple differ in case only, the label comes last and wins.
+    known = {label.upper(): label for label in reversed(labels)}
+    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=3, cutoff=0.4)
+    return tuple(dict.fromkeys(known[name] for name in near))
 
 
 def _unknown(text: str) -> ValueError:
@@ -275,7 +269,7 @@ def _parse_marks(marks: list[tuple[str, str]], sharing: Sharing, whole: str) -> 
     letters: dict[str, Source] = {"Q": sharing.query, "K": sharing.key, "V": sharing.value}
     for letter, mark in marks:
         if letter == "Q" and mark in _FORMS:
-            fields["query_form"] = _FORMS[mark]
+            fields["query_form"] = mark
             continue
         if mark in _FORMS:
             raise ValueError(

@@ -373,13 +373,14 @@ class EncoderDecoderConfig(TokenNetwork):
         whenever padded source and target are equally long, and then does not see the target.
         """
         return tuple(
-            dataclasses.replace(layer, causal=False, variant=self._cross_variant(layer.variant))
+            dataclasses.replace(
+                layer,
+                causal=False,
+                variant={
+                    "same": layer.variant,
+                    "none": QKV,
+                    "published-code": dataclasses.replace(QKV, plus=layer.variant.plus),
+                }[self.cross_sharing],
+            )
             for layer in self.layers
         )
-
-    def _cross_variant(self, own: Variant) -> Variant:
-        if self.cross_sharing == "same":
-            return own
-        if self.cross_sharing == "none":
-            return QKV
-        return dataclasses.replace(QKV, plus=own.plus)
