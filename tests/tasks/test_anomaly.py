@@ -137,7 +137,7 @@ def test_features_that_do_not_fit_the_network_are_refused() -> None:
     config = AnomalyTaskConfig(features="noise")
     network = set_network(config, d_model=24, num_layers=1, num_heads=2)
     wrong = dataclasses.replace(network, vocabulary=3)
-    with pytest.raises(ValueError, match="expected an EncoderConfig that reads vectors of 64"):
+    with pytest.raises(ValueError, match="the vocabulary 64 of a network for task anomaly, got 3"):
         make_task().build(wrong, 0)
     assert make_task().build(network, 0).config == network
 

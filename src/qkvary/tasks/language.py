@@ -290,6 +290,4 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     return data
 
 
-def load(config: LanguageTaskConfig) -> LanguageTask:
-    """Return the task."""
-    return LanguageTask(config)
+load = LanguageTask

@@ -113,6 +113,4 @@ def _make_batch(windows: Tensor) -> Batch:
     return Batch(inputs=windows[:, :-1], targets=windows[:, 1:])
 
 
-def load(config: NumberTaskConfig) -> NumberTask:
-    """Return the task."""
-    return NumberTask(config)
+load = NumberTask
