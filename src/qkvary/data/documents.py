@@ -120,7 +120,7 @@ class FileDocuments:
                 yield checked_document(value, f"{path}:{row}", self.field)
             return
         try:
-            with _open(path) as file:
+            with _Bytes(path) as file:
                 is_text = kind == TEXT
                 yield from read_text(file, path, self.cuts) if is_text else self._lines(file, path)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -178,10 +178,6 @@ class _Bytes:
                 "which no text does"
             )
         return data
-
-
-def _open(path: Path) -> _Bytes:
-    return _Bytes(path)
 
 
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:

@@ -139,14 +139,11 @@ def pin_source(source: Source, folder: Path) -> Source:
     if source.pin is None:
         return source
     finished = finished_plan(folder)
-    commit = _commit_of(unfinished_plan(folder) if finished is None else finished)
+    plan = unfinished_plan(folder) if finished is None else finished
+    files = None if plan is None else plan["source"]["files"]
+    commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
     # A complete set from before commits were recorded stays as it is.
     return source if commit is None and finished is not None else source.pin(commit)
-
-
-def _commit_of(plan: Any) -> str | None:
-    files = None if plan is None else plan["source"]["files"]
-    return cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
 
 
 def _plan(
@@ -239,7 +236,9 @@ def _run_stream(
                 split = stream.split or source.split_of(document.digest)
                 pending.add(split, document)
                 tokens += len(document.tokens) if split == (stream.split or "train") else 0
-                _count(progress, document)
+                progress.documents += 1
+                progress.tokens += len(document.tokens)
+                progress.text_bytes += document.text_bytes
                 if stream.max_tokens is not None and tokens >= stream.max_tokens:
                     break
             full = stream.max_tokens is not None and tokens >= stream.max_tokens
@@ -256,12 +255,6 @@ def _run_stream(
             if full:
                 return
     directory.add(pending, stream=number, position=None, ended=True, stream_tokens=tokens)
-
-
-def _count(progress: Progress, document: EncodedDocument) -> None:
-    progress.documents += 1
-    progress.tokens += len(document.tokens)
-    progress.text_bytes += document.text_bytes
 
 
 def _read_blocks(

@@ -7,12 +7,11 @@ never guessed. Never imports torch.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
-from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
@@ -35,17 +34,9 @@ SMALL = 600_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedVariant:
+class ServedVariant(Candidate):
     """One variant with its cache in one format."""
 
-    label: str
-    """The variant."""
-    name: str
-    """The variant with its storage, if that is not the default."""
-    is_original: bool
-    """Whether it has the weights of the given model."""
-    saving: Method | None
-    """The method of an exact saving with these weights, if any."""
     plan: ServingPlan
     """The serving plan."""
     state_bytes: int
@@ -109,10 +100,7 @@ def serve_variants(
             ]
             served.append(
                 ServedVariant(
-                    label=candidate.label,
-                    name=candidate.name,
-                    is_original=candidate.is_original,
-                    saving=candidate.saving,
+                    **{field.name: getattr(candidate, field.name) for field in fields(candidate)},
                     plan=plan,
                     state_bytes=state_bytes,
                     quality=quality,
