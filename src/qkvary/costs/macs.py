@@ -22,7 +22,6 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
-from qkvary.arch.variants import Variant
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
@@ -68,8 +67,9 @@ class MacCount:
 
 def visible_pairs(config: AttentionConfig, length: int) -> int:
     """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
-    stride = config.variant.stride
-    reach = _near_keys(config.variant, length)
+    stride, window = config.variant.stride, config.variant.window
+    # The window holds all tokens without one, and none beside a stride.
+    reach = min(window, length) if window is not None else length if stride is None else 0
     # Queries with a full reach behind them, then those at the start that have less.
     behind = (length - reach) * reach + reach * (reach + 1) // 2
     if stride is not None:
@@ -90,13 +90,6 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, LatentAttention):
         return context
     return min(attention.window, context) + visible_summaries(attention, context)
-
-
-def _near_keys(variant: Variant, tokens: int) -> int:
-    """Return how many of so many tokens the window holds: all without one, none beside a stride."""
-    if variant.window is None:
-        return tokens if variant.stride is None else 0
-    return min(variant.window, tokens)
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:

@@ -114,7 +114,13 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
     if variant not in found:
         return None
     figure, baseline = found[variant], found[BASELINE]
-    low, high = _change_interval(figure, baseline)
+    low, high, printed, caveats = 0.0, 0.0, "-", list[str]()
+    table = load_published(_PERPLEXITIES[size][0])
+    if variant != BASELINE:
+        (own_low, own_high), (base_low, base_high) = map(printed_interval, (figure, baseline))
+        low, high = 100 * (own_low / base_high - 1), 100 * (own_high / base_low - 1)
+        printed = f"{table.figure(variant, 'change').printed.removesuffix('%')} %"
+        caveats = _caveats(variant, size)
     perplexity = figure.value or math.nan
     return Quality(
         variant=variant,
@@ -122,11 +128,11 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
         change_percent=100 * (perplexity / (baseline.value or math.nan) - 1),
         low=low,
         high=high,
-        printed=_printed_change(variant, size),
+        printed=printed,
         perplexity=perplexity,
         seeds=SEEDS,
-        source=load_published(_PERPLEXITIES[size][0]).source,
-        caveats=() if variant == BASELINE else tuple(_caveats(variant, size)),
+        source=table.source,
+        caveats=tuple(caveats),
     )
 
 
@@ -178,21 +184,6 @@ def _perplexities(size: Size) -> Mapping[str, PublishedFigure]:
         for figure in load_published(name).figures
         if figure.column == column and figure.variant is not None
     }
-
-
-def _printed_change(variant: str, size: Size) -> str:
-    if variant == BASELINE:
-        return "-"
-    name, _ = _PERPLEXITIES[size]
-    text = load_published(name).figure(variant, "change").printed
-    return f"{text.removesuffix('%')} %"
-
-
-def _change_interval(figure: PublishedFigure, baseline: PublishedFigure) -> tuple[float, float]:
-    if figure is baseline:
-        return 0.0, 0.0
-    (low, high), (base_low, base_high) = printed_interval(figure), printed_interval(baseline)
-    return 100 * (low / base_high - 1), 100 * (high / base_low - 1)
 
 
 def _caveats(variant: str, size: Size) -> list[str]:

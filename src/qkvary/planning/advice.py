@@ -155,13 +155,20 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     )
     if frontier:
         is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
-        yield _original_is_best(original) if is_best else _fewest(frontier[0])
+        yield (
+            "No variant of the frontier in this table needs fewer devices than "
+            f"{as_given(original.label)}."
+            if is_best
+            else f"Fewest devices on the published frontier: {frontier[0].label}, "
+            f"{_devices(frontier[0])}, {_change(frontier[0])}."
+        )
         rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
             # A model without published figures is not on the frontier itself.
             is_further = original.status == "frontier" or not is_best
             start = "Also on the frontier" if is_further else "On the frontier"
-            yield f"{start}: {'; '.join(map(_summarise, rest))}."
+            listing = (f"{row.label} ({_devices(row)}, {_change(row)})" for row in rest)
+            yield f"{start}: {'; '.join(listing)}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
@@ -257,22 +264,6 @@ def _held(plan: ServingPlan) -> str:
 def _is_no_worse(own: int | None, other: int | None) -> bool:
     """Return whether a model needs no more devices than another; ``None`` means too many."""
     return other is None or (own is not None and own <= other)
-
-
-def _original_is_best(row: ServedVariant) -> str:
-    return (
-        f"No variant of the frontier in this table needs fewer devices than {as_given(row.label)}."
-    )
-
-
-def _fewest(row: ServedVariant) -> str:
-    return (
-        f"Fewest devices on the published frontier: {row.label}, {_devices(row)}, {_change(row)}."
-    )
-
-
-def _summarise(row: ServedVariant) -> str:
-    return f"{row.label} ({_devices(row)}, {_change(row)})"
 
 
 def _change(row: ServedVariant) -> str:

@@ -92,7 +92,12 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     if base.plan.largest_batch < 1:
         yield _explain_misfit(base)
     known = [row for row in rows if row.quality is not None]
-    better = [row for row in known if not any(_dominates(other, row) for other in known)]
+    points = [(row.plan.macs_per_token, row.quality.change_percent) for row in rows if row.quality]
+    better = [
+        row
+        for row, point in zip(known, points, strict=True)
+        if not any(dominates(other, point) for other in points)
+    ]
     if better:
         best = min(better, key=lambda row: row.plan.macs_per_token)
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
@@ -133,15 +138,6 @@ def _compare_speeds() -> str:
         f"MQA trains faster ({speeds['MQA'] / 1000:.0f}k against {speeds['Q-K=V'] / 1000:.0f}k "
         f"tokens/s) at a smaller change of perplexity ({one_head.change_percent:+.1f} % against "
         f"{tied.change_percent:+.1f} %)."
-    )
-
-
-def _dominates(one: TrainedVariant, other: TrainedVariant) -> bool:
-    if one.quality is None or other.quality is None:
-        return False
-    return dominates(
-        (one.plan.macs_per_token, one.quality.change_percent),
-        (other.plan.macs_per_token, other.quality.change_percent),
     )
 
 

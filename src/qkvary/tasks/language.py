@@ -105,7 +105,8 @@ class LanguageTask:
     ) -> dict[str, float]:
         """Score a split, or its first tokens; the test split with both protocols."""
         processes = context.processes
-        part, limit = self._split(split), self._token_limit(split)
+        part, config = self._split(split), self.config
+        limit = config.test_tokens if split == "test" else config.validation_tokens
         padded = self.config.protocol == "padded-paper"
         documents = None
         if padded or split == "test":
@@ -163,10 +164,6 @@ class LanguageTask:
         return Batch(tokens[:, :-1], tokens[:, 1:], documents)
 
     # ---- scores
-
-    def _token_limit(self, split: Split) -> int | None:
-        test = split == "test"
-        return self.config.test_tokens if test else self.config.validation_tokens
 
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup

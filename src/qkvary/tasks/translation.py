@@ -135,7 +135,8 @@ class TranslationTask:
         with torch.inference_mode():
             for batch in self._batches(pairs):
                 found = self._loss_sum(model, batch.to(device)).item()
-                total, words = total + found, words + _count_words(batch.targets)
+                is_word = (batch.targets != PADDING) & (batch.targets != IGNORE_INDEX)
+                total, words = total + found, words + int(is_word.sum())
                 means.append(found / batch.counted)
             answers = self.translate(model, split, context.generate)
         references = [sentence[1:-1] for sentence in pairs.targets]
@@ -287,10 +288,6 @@ class TranslationTask:
         """Return a translation with the marks that the published code keeps."""
         is_ended = len(answer) < self.config.max_tokens
         return (BEGIN, *answer, END) if is_ended else (BEGIN, *answer)
-
-
-def _count_words(targets: Tensor) -> int:
-    return int(((targets != PADDING) & (targets != IGNORE_INDEX)).sum())
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:

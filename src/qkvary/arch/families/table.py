@@ -49,7 +49,9 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
         raise _unknown(model_type, Fields(config, "unknown") if part is None else part)
     if part is None:
         return family.read(Fields(config, family.model_type), name)
-    return _read_part(family, Fields(part.content, family.model_type), name)
+    model = family.read(Fields(part.content, family.model_type), name)
+    note = "counts the language model only: a vision or audio tower is not counted"
+    return replace(model, notes=(*model.notes, note))
 
 
 def _find(model_type: object) -> Family | None:
@@ -67,12 +69,6 @@ def _text_part(config: Mapping[str, object], family: Family | None) -> Fields | 
         return part
     # The head belongs to the whole, which alone may say that it is the embedding.
     return Fields({**part.content, "tie_word_embeddings": tied}, part.family)
-
-
-def _read_part(family: Family, part: Fields, name: str) -> Model:
-    model = family.read(part, name)
-    note = "counts the language model only: a vision or audio tower is not counted"
-    return replace(model, notes=(*model.notes, note))
 
 
 def _unknown(model_type: object, fields: Fields) -> ValueError:
