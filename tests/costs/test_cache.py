@@ -9,7 +9,7 @@ from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import (
     cache_bytes_per_sequence,
     cache_bytes_per_token,
@@ -22,6 +22,7 @@ from qkvary.costs.cache import (
     token_bytes,
 )
 from qkvary.costs.formats import dtype_bytes
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(

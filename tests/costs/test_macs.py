@@ -10,7 +10,7 @@ from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Layer, ProjectedAttention, Storage
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     attention_projection_macs_per_token,
@@ -20,6 +20,7 @@ from qkvary.costs.macs import (
     visible_keys,
     visible_pairs,
 )
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(

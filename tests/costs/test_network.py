@@ -4,8 +4,9 @@ import json
 
 import pytest
 
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.network import network_costs
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 def test_costs_name_both_conventions() -> None:

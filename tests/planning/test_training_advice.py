@@ -4,7 +4,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
@@ -19,6 +19,7 @@ from qkvary.planning.training_advice import (
     advise_training,
     train_variants,
 )
+from tests.arch.synthetic_networks import synthetic_encoder
 
 A100 = find_device("a100-40gb")
 

@@ -64,7 +64,7 @@ class Model:
     """Caveats for readers of the figures, such as parts that are not counted."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, vocabulary=self.vocabulary)
+        check_sizes(self, "vocabulary")
         if not self.layers:
             raise ValueError("expected at least one layer, got none")
 

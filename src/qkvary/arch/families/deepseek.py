@@ -6,7 +6,7 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qkvary.arch.blocks import (
     CompressedAttention,
@@ -17,8 +17,7 @@ from qkvary.arch.blocks import (
     Layer,
 )
 from qkvary.arch.families.attention_fields import build_each
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
@@ -222,8 +221,8 @@ def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, predicts: in
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="deepseek_v2", title="DeepSeek V2", read=_read_deepseek_v2),
-    Family(model_type="deepseek_v3", title="DeepSeek V3 and R1", read=_read_deepseek_v3),
-    Family(model_type="deepseek_v4", title="DeepSeek V4", read=_read_deepseek_v4),
-)
+READERS: Mapping[str, Reader] = {
+    "deepseek_v2": _read_deepseek_v2,
+    "deepseek_v3": _read_deepseek_v3,
+    "deepseek_v4": _read_deepseek_v4,
+}

@@ -5,9 +5,10 @@ A configuration is untrusted input: every value may be missing, of a wrong type,
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from qkvary.arch.models import Model
 from qkvary.arch.parts import LARGEST_SIZE
 
 MOST_LAYERS = 10_000
@@ -179,3 +180,7 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+Reader = Callable[[Fields, str], Model]
+"""Makes a model of a configuration and of the name that it gets in tables."""

@@ -7,14 +7,13 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
@@ -363,18 +362,13 @@ def _build(
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="gemma", title="Gemma", read=_read_gemma),
-    Family(model_type="gemma2", title="Gemma 2", read=_read_gemma2),
-    Family(model_type="gemma3_text", title="Gemma 3, text", read=_read_gemma3),
-    Family(model_type="gemma3", title="Gemma 3", read=_read_gemma3, text_section="text_config"),
-    Family(model_type="gemma4_text", title="Gemma 4, text", read=_read_gemma4),
-    Family(model_type="gemma4", title="Gemma 4", read=_read_gemma4, text_section="text_config"),
-    Family(model_type="gemma4_unified_text", title="Gemma 4 12B, text", read=_read_gemma4_unified),
-    Family(
-        model_type="gemma4_unified",
-        title="Gemma 4 12B",
-        read=_read_gemma4_unified,
-        text_section="text_config",
-    ),
-)
+READERS: Mapping[str, Reader] = {
+    "gemma": _read_gemma,
+    "gemma2": _read_gemma2,
+    "gemma3_text": _read_gemma3,
+    "gemma3": _read_gemma3,
+    "gemma4_text": _read_gemma4,
+    "gemma4": _read_gemma4,
+    "gemma4_unified_text": _read_gemma4_unified,
+    "gemma4_unified": _read_gemma4_unified,
+}
