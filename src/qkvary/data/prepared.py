@@ -88,6 +88,10 @@ class TokenSplit:
         found.flags.writeable = False
         return found
 
+    def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of the document of each token; a separator belongs to what it ends."""
+        return np.searchsorted(self.document_starts, places, side="right") - 1
+
     def read(self, start: int, count: int) -> NDArray[np.int64]:
         """Return ``count`` tokens from ``start``, across shards.
 

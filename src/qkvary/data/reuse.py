@@ -87,11 +87,7 @@ def plan_set(
 ) -> PlannedSet:
     """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
 
-    Args:
-        reference: As for :func:`find_or_prepare`.
-        tokenizer: As for :func:`find_or_prepare`.
-        default: As for :func:`find_or_prepare`.
-        warn: As for :func:`find_or_prepare`.
+    The arguments are those of that function.
 
     Raises:
         UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on

@@ -189,9 +189,7 @@ class LanguageTask:
         tokens = torch.from_numpy(split.read(start, count + 1))[None]
         documents = None
         if self.config.document_mask:
-            positions = np.arange(start, start + count)
-            found = np.searchsorted(split.document_starts, positions, side="right") - 1
-            documents = torch.from_numpy(found)[None]
+            documents = torch.from_numpy(split.documents_of(np.arange(start, start + count)))[None]
         return Batch(tokens[:, :-1], tokens[:, 1:], documents)
 
     def _score_documents(
