@@ -175,7 +175,7 @@ class AttentionConfig:
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """Which implementation of the core; ``auto`` picks by shape, never by timing. For linear
+    """The implementation of the core; ``auto`` picks by shape, never by timing. For linear
     attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
 
     def __post_init__(self) -> None:

@@ -44,7 +44,7 @@ class ProjectedAttention:
     """The entries that its cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
-        """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
+        """Return the layer with another variant; its window and positions stay.
 
         Raises:
             ValueError: where the variant does not fit the layer's sizes or what it reads.
@@ -156,7 +156,7 @@ class Compressor:
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
-        """What is kept after ``tokens`` tokens, as pairs of a number of rows and their width.
+        """Return the rows kept after ``tokens`` tokens, as pairs of their number and width.
 
         Summaries, content and gate of the tokens that wait for one, and those that the next summary
         sees of the tokens of the last one.

@@ -56,7 +56,7 @@ def gpt_124m(
         variant: Its attention; ``I-K-V`` is the paper's identity query.
         d_model: 768, or 744 for the paper's narrower baseline (12 heads of 62 channels).
         d_ff: Width of the feed-forward networks; ``None`` means four times ``d_model``.
-        scale: What scores of an identity query are multiplied with: 1/2 as published, or derived.
+        scale: The factor of the scores of an identity query: 1/2 as published, or derived.
         tied_head: Whether the output head is the embedding, as in all that is published.
 
     Source: its section 5.1 and Table 2, and its public configurations.
@@ -130,7 +130,7 @@ def make_portable(
     norm has the epsilon that such engines have.
 
     Args:
-        network: Of :func:`modern_network`.
+        network: A result of :func:`modern_network`.
         variant: Its attention.
     """
     block = replace(network.block, norm_eps=KV_NORM_EPS)

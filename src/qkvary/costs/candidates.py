@@ -1,4 +1,4 @@
-"""Which variants a model is compared in: as it is, and what could be shared in its place."""
+"""The variants in which a model is compared: its own, and those that share more."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Candidates:
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
     notes: tuple[str, ...]
-    """Why requested variants do not fit, or what they lose of the model, a sentence each."""
+    """Reasons why requested variants do not fit, or losses against the model, a sentence each."""
 
     @property
     def original(self) -> Candidate:
@@ -140,7 +140,7 @@ def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
 
 
 def _head_counts(queries: int, own: int, *, many: bool) -> Iterator[int]:
-    """KV heads between all and one: the model's own, or groups of four as the papers have."""
+    """Yield KV heads between all and one: the model's own, or groups of four as in the papers."""
     if own == 1:
         return
     first = own if own < queries else queries // 2 if many else queries // PUBLISHED_GROUP

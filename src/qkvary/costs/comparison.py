@@ -27,7 +27,7 @@ class CostRow:
     parameters: ParameterCount
     """Parameters by part."""
     active_parameters: int
-    """Those that one token meets."""
+    """The parameters that one token passes through."""
     weight_bytes: int
     """All parameters in the format of the weights."""
     decode_macs: MacCount
@@ -150,8 +150,8 @@ def compare_costs(
         candidates: A model in several variants.
         context: Tokens of a sequence.
         batch: Sequences.
-        weights: How weights are stored.
-        cache: How the cache is stored.
+        weights: The format of the weights.
+        cache: The format of the cache.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 
     Raises:

@@ -98,8 +98,8 @@ def decode_step(
         model: Any model that decodes.
         batch: Sequences.
         context: Tokens that each attends to, the new one included.
-        weights: How weights are stored.
-        cache: How the cache is stored; each stored tensor is read once.
+        weights: The format of the weights.
+        cache: The format of the cache; each stored tensor is read once.
         devices: Devices that share one copy of the model; what several hold is read by each.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 

@@ -65,7 +65,7 @@ class Saving(_Text):
     bytes_now: int
     """Cache of one sequence in those layers, as it is stored now."""
     bytes_then: int
-    """The same with this method."""
+    """Cache of one sequence in those layers, with this method."""
     model_bytes_now: int
     """Cache of one sequence in all layers, as it is stored now."""
 
@@ -164,7 +164,7 @@ def find_savings(
     Args:
         model: Any model that decodes.
         context: Tokens of the sequence.
-        stored_as: How the cache stores numbers, before and after.
+        stored_as: The format of the cache, before and after.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
         peak: Whether to count the most that is kept on the way to ``context``, which is what memory
             has to hold.

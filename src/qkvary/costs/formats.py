@@ -72,7 +72,7 @@ class Format:
 
     @property
     def plain(self) -> "Format":
-        """That of rows that are not quantised."""
+        """The format of rows that are not quantised."""
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
     def last_closing(self, seen: int) -> int:

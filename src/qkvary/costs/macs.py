@@ -25,11 +25,11 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
-that causality and the window leave visible."""
+"""The pairs of tokens that are counted: all, as the papers and an explicit kernel do, or those that
+causality and the window leave visible."""
 
 Logits = Literal["all", "last"]
-"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
+"""The tokens that get logits: all, as in training, or the last one, as when a prompt is read."""
 
 TRAINING_FACTOR = 3
 """A training step is a forward pass and a backward pass of twice its products."""
@@ -68,7 +68,7 @@ class MacCount:
 def visible_pairs(config: AttentionConfig, length: int) -> int:
     """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
     stride, window = config.variant.stride, config.variant.window
-    # The window holds all tokens without one, and none beside a stride.
+    # Without a window all tokens are near; with a stride alone none is.
     reach = min(window, length) if window is not None else length if stride is None else 0
     # Queries with a full reach behind them, then those at the start that have less.
     behind = (length - reach) * reach + reach * (reach + 1) // 2
@@ -144,8 +144,8 @@ def forward_macs(
     Args:
         model: Any model.
         tokens: Tokens of the sequence; of a model with an encoder, the decoder's.
-        pairs: Which pairs of tokens are counted.
-        logits: Which tokens get logits.
+        pairs: The pairs of tokens that are counted.
+        logits: The tokens that get logits.
         encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
             decoder's if not given.
         fills_cache: Whether the tokens are a prompt that others follow, which leaves a state.
@@ -213,7 +213,6 @@ def _check(tokens: int) -> None:
 
 
 def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCount:
-    """Add up all layers and everything around them."""
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
         scores=sum(count * layer.scores for layer, count in layers),

@@ -25,7 +25,7 @@ class Costs:
     """MACs of a forward pass over one sequence, every pair of tokens counted: the convention of the
     papers, and what an explicit kernel computes."""
     visible_macs: MacCount
-    """The same with only the pairs that causality and windows leave visible."""
+    """MACs of a forward pass with only the pairs that causality and windows leave visible."""
     cache_bytes_per_token: int | None
     """Bytes kept of a token while decoding; ``None`` for a network that is not causal."""
     cache_bytes_per_sequence: int | None
@@ -64,7 +64,7 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
     Args:
         config: The network.
         length: Tokens of a sequence; ``None`` means the longest.
-        dtype: What the cache stores.
+        dtype: The dtype of the cache.
 
     Raises:
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown

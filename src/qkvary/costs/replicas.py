@@ -1,4 +1,4 @@
-"""One copy of a model on several devices: which part of the cache is on each.
+"""One copy of a model on several devices: the part of the cache on each.
 
 Weights are divided evenly. KV heads are divided and never split, so that a single one is on every
 device; so is whatever the keys and values of all heads are made of: a latent, the layer input, or
@@ -35,7 +35,7 @@ def device_cache_bytes(
     Args:
         model: Any model that decodes.
         context: Tokens seen so far; of a model with an encoder, the decoder's.
-        stored_as: How the cache stores numbers.
+        stored_as: The format of the cache.
         devices: Devices that share one copy of the model.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """

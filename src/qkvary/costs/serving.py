@@ -1,4 +1,4 @@
-"""Serving plans: how many users a device holds, how many devices they need, and what binds.
+"""Serving plans: users per device, devices for all users, and the bound of a step.
 
 A replica of the model spans one device or several, which divide it as ``costs.replicas`` says.
 """
@@ -141,8 +141,8 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 
     Args:
         model: Any model that decodes.
-        demand: What is asked.
-        cache: How the cache is stored.
+        demand: The workload and the device.
+        cache: The format of the cache.
 
     Raises:
         ValueError: if the model does not decode.
@@ -185,7 +185,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return the devices of a replica and the users that it holds."""
+    """Return the devices of a replica and its users."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:

@@ -27,7 +27,7 @@ def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | 
     Args:
         folder: The folder of the data set.
         file: The name of the file.
-        endings: What may follow the name, the first that exists is taken.
+        endings: Suffixes of the name, of which the first that exists is taken.
     """
     bases = [base for base in (data_root(), cache_directory()) if base is not None]
     paths = (base / folder / f"{file}{end}" for base in bases for end in endings)
@@ -77,7 +77,7 @@ def download(
 
     Args:
         url: Its address.
-        put: What to do instead, for messages.
+        put: The advice for a user who cannot download it, for messages.
         name: The name of the file or data set, for messages.
         limit: The maximum number of bytes.
         sha256: Its checksum; ``None`` for a file that the caller verifies.
@@ -109,7 +109,7 @@ def load_published(
         url: Its address.
         sha256: Its checksum.
         name: Its name, for messages.
-        put: What to do instead of downloading it, for messages.
+        put: The advice for a user who cannot download it, for messages.
         limit: The maximum number of bytes.
         keep: The path below the cache at which a downloaded file is kept.
 

@@ -3,7 +3,7 @@
 ``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
 of 100 training and 20 test images a class, described by a small network that learned the other 50
 (``studies/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34, as
-published; ``qkvary data features`` makes it. ``noise`` describes nothing.
+published; ``qkvary data features`` makes it. ``noise`` depends on no image.
 """
 
 import functools
@@ -38,9 +38,9 @@ class ImageFeatures(NamedTuple):
     """A set of described images, ``[classes, images of a class, width]``."""
 
     train: NDArray[np.float32]
-    """Those for training and validation."""
+    """The images for training and validation."""
     test: NDArray[np.float32]
-    """Those of the test."""
+    """The images of the test."""
 
 
 def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
@@ -153,7 +153,7 @@ def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures
 
 
 def _draw_noise(about: FeatureSet) -> ImageFeatures:
-    """Return vectors that say nothing of their class: uniform with variance 1."""
+    """Return vectors that do not depend on their class: uniform with variance 1."""
 
     def draw(split: str, images: int) -> NDArray[np.float32]:
         shape = (about.classes, images, about.width)

@@ -39,14 +39,14 @@ CLASS_NAMES: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
-    """What the images of a data set have in common."""
+    """The size and the statistics of the images of a data set."""
 
     size: int
     """Rows and columns."""
     mean: tuple[float, ...]
-    """What the code of paper 2 subtracts from each channel, for pixels in [0, 1]."""
+    """The mean of each channel in the code of paper 2, for pixels in [0, 1]."""
     std: tuple[float, ...]
-    """What it divides by."""
+    """The standard deviation of each channel there."""
 
     @property
     def channels(self) -> int:
@@ -120,7 +120,6 @@ class ImageSet:
 
 
 def _name_idx(images: str, labels: str, start: str) -> dict[str, str]:
-    """Return the two files of a split with their sha256."""
     return {f"{start}-images-idx3-ubyte": images, f"{start}-labels-idx1-ubyte": labels}
 
 

@@ -43,9 +43,9 @@ class LoadedImages:
     """The images of a data set."""
 
     train: Images
-    """Those for training, and for validation where a protocol holds some out."""
+    """The images for training, and for validation where a protocol holds some out."""
     test: Images
-    """Those of the test."""
+    """The images of the test."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -140,7 +140,7 @@ def _find(images: ImageSet, file: str) -> Path | None:
 def _read_split(
     images: ImageSet, files: Mapping[str, str], found: Mapping[str, tuple[str, bytes]]
 ) -> Images:
-    """Decode the files of a split; what is wrong with one is said before that its sum is wrong."""
+    """Decode the files of a split. A wrong layout is reported before a wrong checksum."""
     contents = [found[file] for file in files]
     if images.format == "idx":
         (pixels_at, pixels), (labels_at, labels) = contents

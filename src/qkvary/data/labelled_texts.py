@@ -115,12 +115,12 @@ def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str)
 
     Args:
         data: As for :func:`load_labelled_texts`.
-        labels: Likewise.
+        labels: As for :func:`load_labelled_texts`.
         sha256: The expected fingerprint.
 
     Raises:
         UsageError: as :func:`load_labelled_texts`.
-        DamagedError: likewise, and if the texts are others.
+        DamagedError: as :func:`load_labelled_texts`, and if the texts are others.
     """
     texts = load_labelled_texts(data, labels)
     if texts.fingerprint != sha256:

@@ -76,8 +76,6 @@ class PreparationSettings:
 
 @dataclass(slots=True)
 class _Block:
-    """Documents that are encoded together."""
-
     documents: list[Document]
     position: JsonValue
     ends_group: bool

@@ -37,7 +37,7 @@ Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder or archive of the data set: in ``folder`` or beside it.
+    """Return the folder or archive of the data set, in ``folder`` or in the folder around it.
 
     Args:
         folder: The data set's folder below a data root.

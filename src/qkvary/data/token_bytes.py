@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qkvary.data.tokenizers import Tokenizer
 
 NONE = -1
-"""Stands for a missing token."""
+"""The index of a missing token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -295,7 +295,7 @@ def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the use of K=V that its authors name."""
+    """Yield the authors' own recommendation of K=V."""
     by_label = {row.label: row for row in rows}
     one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
     if one_head is None or both is None:

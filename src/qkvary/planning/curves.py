@@ -78,7 +78,7 @@ class _Curves:
     memory_bytes: int
     """Its memory."""
     left_out: tuple[str, ...]
-    """Rows without a line: they have no cache, or no user of theirs fits within the axis."""
+    """Rows without a line: they have no cache, or not one user fits within the axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ class PublishedPoint(Quality):
     real_low: float
     """The estimated change per real token, for the largest share of real tokens."""
     real_high: float
-    """The same for the smallest plausible share."""
+    """The estimated change for the smallest plausible share of real tokens."""
     status: Status
     """The frontier status among all variants of its size."""
     dominated_by: tuple[str, ...]

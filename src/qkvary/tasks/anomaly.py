@@ -19,7 +19,7 @@ SAMPLES = 2
 """Sets that a run shows."""
 
 VALIDATION_SHARE = 10
-"""Of each class every tenth part of the training images, the last, is for validation."""
+"""The last one in this many parts of the training images of each class is for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):

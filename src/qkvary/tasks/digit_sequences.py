@@ -55,8 +55,8 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         Args:
             config: Lengths and sizes.
             columns: The column of each answer.
-            relabel: Maps the digits of these columns and the vocabulary to the answers; identity
-                by default.
+            relabel: Maps the digits of these columns and the size of the vocabulary to the answers;
+                by default the answers are the digits.
         """
         super().__init__(config)
         self.columns = columns

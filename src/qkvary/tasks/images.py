@@ -137,7 +137,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     """Return the training and validation rows of the training files, both in their order.
 
-    None stands for validation on the test images.
+    None means validation on the test images.
     """
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:

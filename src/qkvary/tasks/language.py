@@ -229,8 +229,6 @@ class LanguageTask:
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums from which scores are computed."""
-
     nats: float = 0.0
     counted: float = 0.0
     real_nats: float = 0.0

@@ -276,7 +276,6 @@ class TranslationTask:
         return Batch(inputs=target[:, :-1], targets=targets, source=source)
 
     def _loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the sum of the losses of all words."""
         return model(
             batch.inputs,
             source=batch.source,

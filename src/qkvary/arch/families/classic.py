@@ -15,7 +15,7 @@ from qkvary.arch.parts import Linear, Norm, Table
 NEOX_ROTATED = 0.25
 """The share of rotated channels where a GPT-NeoX configuration does not say."""
 PHI_ROTATED = 0.5
-"""Likewise for Phi."""
+"""The share of rotated channels where a Phi configuration does not say."""
 OPT_OFFSET = 2
 """Rows of OPT's learned positions that no token uses."""
 
@@ -144,13 +144,13 @@ def _equal_heads(
     width: tuple[str, ...] = ("hidden_size",),
     heads: tuple[str, ...] = ("num_attention_heads",),
 ) -> Heads:
-    """Sizes of a family without head sharing, with the names that they have there."""
+    """Sizes of a family without head sharing, by the names of their fields."""
     count = fields.size(*heads)
     return Heads(d_model=fields.size(*width), count=count, kv_count=count)
 
 
 def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
-    """Return the tokens, and whether the head is their table; ``tied`` where nothing is said."""
+    """Return the tokens, and whether the head is their table; ``tied`` is the default."""
     return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
 
 

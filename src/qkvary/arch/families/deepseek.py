@@ -25,7 +25,7 @@ WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
-"""The layers of DeepSeek V4: a window, and summaries of a few or of many tokens beside it."""
+"""The layers of DeepSeek V4: a window alone, or with summaries of a few or of many tokens."""
 NETWORK_TYPES = ("hash_moe", "moe")
 """Whether a table or the input chooses experts. Both score them with a matrix."""
 RATES = {SPARSE: 4, HEAVY: 128}
@@ -50,11 +50,11 @@ def _read_deepseek_v3(fields: Fields, name: str) -> Model:
 
 
 def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
-    """DeepSeek V2 or V3.
+    """Return a DeepSeek V2 or V3.
 
     Args:
         fields: The configuration.
-        name: What the model is called.
+        name: The name of the model.
         bias: Biases on the dense networks and those of shared experts.
         predicts: Layers that predict further tokens, where the configuration does not say.
     """
@@ -176,7 +176,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
         return _cut(fields, "layer_types", layers, LAYER_TYPES)
     ratios = fields.items("compress_ratios")
     if ratios is None:
-        # Two layers with many tokens to a summary, then few and many by turns.
+        # Two layers with many tokens to a summary, then few and many in alternation.
         return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
     if len(ratios) < layers:
         raise fields.refuse("compress_ratios", f"at least {layers} entries")

@@ -25,23 +25,23 @@ GEMMA2_WINDOW = 4096
 GEMMA2_PERIOD = 2
 """Every second layer of Gemma 2 is global."""
 PERIOD = 6
-"""Every sixth layer of Gemma 3 and 4 is global, where nothing else is said."""
+"""Every sixth layer of Gemma 3 and 4 is global by default."""
 GEMMA4_WINDOW = 512
 """The window where a Gemma 4 configuration does not say."""
 UNIFIED_WINDOW = 1024
-"""Likewise for Gemma 4 without a vision tower."""
+"""The window where a configuration of Gemma 4 without a vision tower does not say."""
 HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
 """Sizes of attention where a Gemma 3 or 4 configuration does not say, as published files do not."""
 GLOBAL_HEAD_DIM = 512
-"""Channels of a head of Gemma 4's global layers, where nothing is said."""
+"""Channels of a head of Gemma 4's global layers, by default."""
 GEMMA3_VOCABULARY = 262_208
 """Tokens where a Gemma 3 configuration does not say."""
 GEMMA4_VOCABULARY = 262_144
-"""Likewise for Gemma 4, whose inputs per layer have as many rows."""
+"""Tokens where a Gemma 4 configuration does not say, also of its inputs per layer."""
 PER_LAYER_WIDTH = 256
-"""Channels of Gemma 4's input to each layer, where nothing is said; 0 or a null is for none."""
+"""Channels of Gemma 4's input to each layer, by default; 0 or a null means none."""
 GLOBAL_ROTATED = 0.25
-"""The share of rotated channels in Gemma 4's global layers, where nothing is said."""
+"""The share of rotated channels in Gemma 4's global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies of Gemma 3 and 4, by default."""
 
@@ -154,7 +154,7 @@ def _nested_rotation(fields: Fields, kind: str) -> Fields:
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
-    # The last layer is global whatever is said, as it is in transformers.
+    # The last layer is always global, as it is in transformers.
     types = (*_read_types(fields, PERIOD)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)
@@ -320,13 +320,13 @@ def _build(
 
     Args:
         fields: The configuration.
-        name: What the model is called.
-        kinds: What each attention layer is.
+        name: The name of the model.
+        kinds: The attention layers.
         norms: Normalisations around each layer.
-        head_norms: Of queries, and of own keys.
+        head_norms: Normalisations of the heads of queries and own keys, 0 or 2.
         vocabulary: Tokens where the configuration does not say.
         experts: The experts of each layer, in addition to its feed-forward network.
-        notes: What the reader of the figures must know.
+        notes: Caveats for readers of the figures.
     """
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)

@@ -17,7 +17,7 @@ from qkvary.arch.parts import Linear, Norm, Table
 ROTARY_BASE = 10_000.0
 """Base of the rotary frequencies, where a configuration does not say."""
 MIXTRAL_BASE = 1_000_000.0
-"""Likewise for Mixtral."""
+"""The base of Mixtral, where a configuration does not say."""
 QWEN_WINDOW = 4096
 """The window of Qwen configurations that switch it on without saying how long it is."""
 QWEN_FULL_LAYERS = 28
@@ -35,7 +35,7 @@ class _Attention:
     heads: Heads
     """Sizes."""
     windows: Sequence[int | None]
-    """Of each layer."""
+    """The window of each layer."""
     bias: bool = False
     """Biases on the input projections."""
     out_bias: bool = False
@@ -134,11 +134,11 @@ def _read_heads(fields: Fields, *, optional: bool = False, dim: int | None = Non
         dim: Channels of a head where the configuration does not say.
     """
     count = fields.size("num_attention_heads")
-    silent = optional or fields.mentions("num_key_value_heads")
+    may_lack = optional or fields.mentions("num_key_value_heads")
     return Heads(
         d_model=fields.size("hidden_size"),
         count=count,
-        kv_count=fields.size("num_key_value_heads", default=count if silent else None),
+        kv_count=fields.size("num_key_value_heads", default=count if may_lack else None),
         dim=fields.optional_size("head_dim") or dim,
     )
 

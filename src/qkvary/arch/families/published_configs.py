@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 
 class PublishedConfig(NamedTuple):
-    """The configuration of a model, and where it stands."""
+    """The configuration of a model, and its source."""
 
     source: str
     """An address, or the class of transformers whose defaults they are."""
     config: Mapping[str, object]
-    """As in its ``config.json``."""
+    """The fields of its ``config.json``."""
 
 
 @functools.cache

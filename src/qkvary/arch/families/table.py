@@ -36,7 +36,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
     Args:
         config: The content of a ``config.json``.
-        name: What the model is called in tables.
+        name: The name of the model in tables.
 
     Raises:
         ValueError: for an unknown family, a field that is missing or makes no sense, or sizes that

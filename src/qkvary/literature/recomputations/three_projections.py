@@ -235,7 +235,7 @@ def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -
 
     Args:
         label: The variant.
-        size: Which network.
+        size: The size of the network.
         tokens: A context of 2^15 or 2^17 tokens.
         users: Sequences.
     """
