@@ -364,7 +364,8 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
     """
     if not isinstance(layer.attention, ProjectedAttention):
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
-        raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a type that is wrong
+        # A choice that does not fit, not a type that is wrong.
+        raise ValueError(  # noqa: TRY004
             f"expected layers with projections of their own to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )

@@ -8,7 +8,7 @@ that differ are labels with numbers of layers, ``QKV*3,Q-K=V*3`` (docs/decisions
 import difflib
 import re
 from functools import lru_cache
-from typing import get_args
+from typing import Any, get_args
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
@@ -103,14 +103,14 @@ def parse_variant(text: str) -> Variant:
     marks = [(_role_letter(base, found.start()), found[1]) for found in _MARK.finditer(base)]
     sharing = _parse_sharing(_MARK.sub("", base), text)
     options = [option for option in match["options"].split("@") if option]
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "sharing": sharing,
         "num_kv_heads": heads,
         "plus": bool(match["plus"]),
     }
     for given in (_parse_marks(marks, sharing, text), _parse_options(options, text)):
         fields.update(given)
-    return Variant(**fields)  # pyright: ignore[reportArgumentType]
+    return Variant(**fields)
 
 
 def parse_label(text: str) -> AnyVariant:
@@ -177,11 +177,13 @@ def as_variant(given: AnyVariant | str) -> Variant:
     if isinstance(given, Variant):
         return given
     if isinstance(given, LayerVariants):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
             f"expected one variant, got one for each layer, {format_label(given)!r}"
         )
+    # Callers without annotations give anything, and all bad input is a ValueError.
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        raise ValueError(  # noqa: TRY004
             f"expected a variant or its label such as 'Q-K=V', got {given!r}"
         )
     return parse_variant(given)

@@ -18,14 +18,20 @@ Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreTerms:
-    """The fields of a variant that determine its scores, apart from query and key."""
+class LinearTerms:
+    """The fields of a variant that have a meaning in linear attention alone."""
 
     decay: Decay = "none"
     """A factor per KV head and token of distance in the weights of linear attention."""
     normaliser: Normaliser = "sum"
     """The divisor of the weights of linear attention: their sum, their sum without the decay (paper
     1, appendix A.1, which decays the state alone), or none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTerms(LinearTerms):
+    """The fields of a variant that determine its scores, apart from query and key."""
+
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
     key_bias: bool = False

@@ -112,7 +112,8 @@ class BytePairTokenizer:
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the bytes of a token; the separator has none."""
         return b"" if token == self.separator else self.pieces[token]
 

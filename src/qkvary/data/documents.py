@@ -149,6 +149,7 @@ class _Bytes:
             raise UsageError(f"expected a file, got {path}, which is not one")
         self._path, self._size, self._given = path, path.stat().st_size, 0
         packed = path.suffix.lower() == ".gz"
+        # Closed by ``__exit__``.
         self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
         self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
 

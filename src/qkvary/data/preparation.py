@@ -146,7 +146,7 @@ def pin_source(source: Source, folder: Path) -> Source:
 
 def _plan(
     source: Source, description: bytes, tokenizer_name: str, settings: PreparationSettings
-) -> dict[str, JsonValue]:
+) -> dict[str, Any]:
     return {
         "source": source.describe(),
         "tokenizer": {
@@ -157,7 +157,7 @@ def _plan(
     }
 
 
-def _check_same(stored: Any, plan: Mapping[str, JsonValue], folder: Path) -> None:
+def _check_same(stored: Any, plan: Mapping[str, Any], folder: Path) -> None:
     """Refuse to mix two sets in one folder."""
     if stored is None or encode(stored) == encode(plan):
         return
@@ -174,7 +174,7 @@ def _run(
     source: Source,
     tokenizer: Tokenizer,
     description: bytes,
-    plan: Mapping[str, JsonValue],
+    plan: Mapping[str, Any],
     settings: PreparationSettings,
 ) -> None:
     if unfinished_plan(directory.folder) is None:
@@ -203,7 +203,7 @@ def _run(
         "plan": plan,
         "token_bytes": token_width(tokenizer.vocabulary),
         "tokenizer": {
-            "name": plan["tokenizer"]["name"],  # type: ignore[index,call-overload]
+            "name": plan["tokenizer"]["name"],
             "vocabulary": tokenizer.vocabulary,
             "separator": tokenizer.separator,
         },

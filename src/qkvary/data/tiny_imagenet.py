@@ -206,6 +206,7 @@ def _decode_all(
 
 
 def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
+    # An extra, which is required only where such images are read.
     from PIL import Image  # noqa: PLC0415
 
     try:

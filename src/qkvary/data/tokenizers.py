@@ -123,7 +123,8 @@ class CharacterTokenizer(_Separable):
                 f"got {error.args[0]!r}; choices: {self.alphabet!r}"
             ) from None
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the character in UTF-8; the separator has no bytes."""
         return b"" if token == self.separator else self.alphabet[token].encode()
 
@@ -149,7 +150,8 @@ class ByteTokenizer(_Separable):
         """
         return list(text_bytes(text))
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the byte; the separator has none."""
         return b"" if token == self.separator else bytes((token,))
 

@@ -130,7 +130,8 @@ def require_network(
         ValueError: for the first condition that is not met, with the value of the field.
     """
     if not isinstance(network, kind):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
             f"expected a network of {kind.__name__} for task {task}, got {type(network).__name__}"
         )
     for name, value in exact.items():
