@@ -205,17 +205,12 @@ def layerwise_cache_bytes(
     )
 
 
-def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
-    """Return the bytes that one token adds in all layers while no window is full.
+def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
+    """Return the bytes that one more token adds after ``context`` tokens.
 
     Of compressed attention the entry itself and the token's part of its summaries, which need not
     be a whole number.
     """
-    return growth_bytes(model, context=0, stored_as=stored_as)
-
-
-def growth_bytes(model: Model, *, context: int, stored_as: Format | str = "bf16") -> float:
-    """Return the bytes that one more token adds after ``context`` tokens."""
     form = _format(stored_as)
     return sum(
         map_layers(model.layers, lambda layer: _growth(layer.attention, form, context=context))

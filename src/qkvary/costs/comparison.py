@@ -7,7 +7,7 @@ from functools import partial
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
 from qkvary.arch.variants import AnyVariant
-from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes, model_state_bytes
+from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
 from qkvary.costs.formats import Format
@@ -177,7 +177,7 @@ def compare_costs(
             prefill_macs=count_forward(model, logits="last", fills_cache=decodes),
             square_macs=count_forward(model, pairs="square"),
             training_macs_per_token=TRAINING_FACTOR * count_forward(model).total / context,
-            cache_bytes_per_token=entry_bytes(model, cache) if decodes else None,
+            cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
             cache_growth_bytes_per_token=growth if decodes else None,
             cache_bytes=batch * held if decodes else None,
             step=count_step(model, encoder_tokens=seen) if decodes else None,

@@ -61,11 +61,6 @@ class DecodeStep:
             return None
         return max(memory, arithmetic) / devices
 
-    def tokens_per_second(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the tokens of all sequences a second, at the roofline."""
-        seconds = self.seconds(device, devices=devices)
-        return None if seconds is None else self.batch / seconds
-
     def bound(self, device: Device) -> Bound | None:
         """Return what takes most of the time."""
         memory, arithmetic = self._times(device)

@@ -68,8 +68,9 @@ class MacCount:
 def visible_pairs(config: AttentionConfig, length: int) -> int:
     """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
     stride, window = config.variant.stride, config.variant.window
-    # Without a window all tokens are near; with a stride alone none is.
-    reach = min(window, length) if window is not None else length if stride is None else 0
+    reach = length if stride is None else 0
+    if window is not None:
+        reach = min(window, length)
     # Queries with a full reach behind them, then those at the start that have less.
     behind = (length - reach) * reach + reach * (reach + 1) // 2
     if stride is not None:

@@ -1,7 +1,6 @@
 """The common part of tasks whose loss is the cross entropy of one answer out of several."""
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 from typing import Generic, Protocol, TypeVar, cast
 
 import torch
@@ -22,7 +21,6 @@ from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationConte
 
 Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
-NO_BOUNDS: Mapping[str, int] = MappingProxyType({})
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 
 
@@ -115,7 +113,7 @@ def require_network(
     task: str,
     *,
     exact: Mapping[str, object],
-    least: Mapping[str, int] = NO_BOUNDS,
+    least: Mapping[str, int] | None = None,
 ) -> Kind:
     """Return a network that fits a task.
 
@@ -140,7 +138,7 @@ def require_network(
                 f"expected the {name} {value} of a network for task {task}, got "
                 f"{getattr(network, name)}"
             )
-    for name, value in least.items():
+    for name, value in (least or {}).items():
         if getattr(network, name) < value:
             raise ValueError(
                 f"expected {name} of at least {value:,} of a network for task {task}, got "

@@ -61,7 +61,6 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         super().__init__(config)
         self.columns = columns
         self.relabel = relabel
-        self._splits: dict[DataSplit, Tensor] = {}
 
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder.
@@ -131,17 +130,13 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         return map(self._make_batch, self._examples(split).split(size))
 
     def _examples(self, split: DataSplit) -> Tensor:
-        if split not in self._splits:
-            config = self.config
-            count = {
-                "train": config.train_examples,
-                "validation": config.validation_examples,
-                "test": config.test_examples,
-            }[split]
-            self._splits[split] = _draw(
-                config.data_seed, config.length, split, count, config.vocabulary
-            )
-        return self._splits[split]
+        config = self.config
+        count = {
+            "train": config.train_examples,
+            "validation": config.validation_examples,
+            "test": config.test_examples,
+        }[split]
+        return _draw(config.data_seed, config.length, split, count, config.vocabulary)
 
 
 def positions_like(tokens: Tensor) -> Tensor:

@@ -40,15 +40,6 @@ SCALES = 3
 """Learned factors of a hyper-connection: of what it reads, writes and mixes."""
 
 
-def _read_deepseek_v2(fields: Fields, name: str) -> Model:
-    bias = fields.flag("mlp_bias", default=False)
-    return _read_latent(fields, name, bias=bias, predicts=0)
-
-
-def _read_deepseek_v3(fields: Fields, name: str) -> Model:
-    return _read_latent(fields, name, bias=False, predicts=1)
-
-
 def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
     """Return a DeepSeek V2 or V3.
 
@@ -222,7 +213,9 @@ def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, predicts: in
 
 
 READERS: Mapping[str, Reader] = {
-    "deepseek_v2": _read_deepseek_v2,
-    "deepseek_v3": _read_deepseek_v3,
+    "deepseek_v2": lambda fields, name: _read_latent(
+        fields, name, bias=fields.flag("mlp_bias", default=False), predicts=0
+    ),
+    "deepseek_v3": lambda fields, name: _read_latent(fields, name, bias=False, predicts=1),
     "deepseek_v4": _read_deepseek_v4,
 }

@@ -93,11 +93,9 @@ class Fields:
     def flag(self, *names: str, default: bool) -> bool:
         """Return a yes or no."""
         value = self._find(names)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
-        return value
+        return default if value is None else value
 
     def number(self, *names: str, default: float) -> float:
         """Return a finite number."""
@@ -111,11 +109,9 @@ class Fields:
     def text(self, *names: str, default: str) -> str:
         """Return a word."""
         value = self._find(names)
-        if value is None:
-            return default
-        if not isinstance(value, str):
+        if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
-        return value
+        return default if value is None else value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
         """Return a list, or ``None`` where it is absent."""
