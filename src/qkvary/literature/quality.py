@@ -7,20 +7,17 @@ imports torch.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qkvary.arch.labels import canonical_label
-from qkvary.arch.models import as_model
-from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m
-from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
+from qkvary.literature.recomputations.quantities import Size, cache_bytes, network
+from qkvary.literature.recomputations.three_projections import LARGE, SMALL, derive_change
 from qkvary.literature.rounding import printed_interval
 
-Size = Literal["300M", "1.2B"]
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
 SEEDS = 1
@@ -32,13 +29,9 @@ padded or truncated to 2,048. The average is from the data card of a 6B-token sa
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
 """Shares of real tokens for which changes are given; 1 is as published."""
 
-_NETWORKS: Mapping[Size, Callable[[str], LanguageModelConfig]] = {
-    "300M": gpt_300m,
-    "1.2B": gpt_1200m,
-}
 _PERPLEXITIES: Mapping[Size, tuple[str, str]] = {
-    "300M": ("three-projections-table-4", "validation_perplexity"),
-    "1.2B": ("three-projections-table-10", "perplexity"),
+    "300M": (SMALL, "validation_perplexity"),
+    "1.2B": (LARGE, "perplexity"),
 }
 
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
@@ -113,23 +106,21 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
     found = _perplexities(size)
     if variant not in found:
         return None
-    figure, baseline = found[variant], found[BASELINE]
-    low, high, printed, caveats = 0.0, 0.0, "-", list[str]()
-    table = load_published(_PERPLEXITIES[size][0])
+    name, column = _PERPLEXITIES[size]
+    table, change = load_published(name), derive_change(variant, name, column)
+    low, high = change.spread or (math.nan, math.nan)
+    printed, caveats = "-", list[str]()
     if variant != BASELINE:
-        (own_low, own_high), (base_low, base_high) = map(printed_interval, (figure, baseline))
-        low, high = 100 * (own_low / base_high - 1), 100 * (own_high / base_low - 1)
         printed = f"{table.figure(variant, 'change').printed.removesuffix('%')} %"
         caveats = _caveats(variant, size)
-    perplexity = figure.value or math.nan
     return Quality(
         variant=variant,
         size=size,
-        change_percent=100 * (perplexity / (baseline.value or math.nan) - 1),
+        change_percent=float(change.value),
         low=low,
         high=high,
         printed=printed,
-        perplexity=perplexity,
+        perplexity=found[variant].value or math.nan,
         seeds=SEEDS,
         source=table.source,
         caveats=tuple(caveats),
@@ -166,11 +157,7 @@ def change_per_real_token(change_percent: float, real_fraction: float) -> float:
 def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
     """Return the frontier position, by cache, of every variant that was trained at a size."""
     figures = _perplexities(size)
-    models = {label: as_model(_NETWORKS[size](label)) for label in figures}
-    costs = {
-        label: model_cache_bytes(model, context=1, stored_as="bf16")
-        for label, model in models.items()
-    }
+    costs = {label: cache_bytes(label, size) for label in figures}
     return tuple(_find_position(label, figures, costs) for label in figures)
 
 
@@ -192,7 +179,7 @@ def _caveats(variant: str, size: Size) -> list[str]:
         found.append(_STOPPED_EARLY)
     elif variant == "Q-GQA-4":
         found.append(_SHIPPED_GROUPS)
-    layer = _NETWORKS[size](variant).layers[0]
+    layer = network(variant, size).layers[0]
     shared = layer.variant.sharing
     if shared.key == shared.value and shared.query != shared.key:
         half = layer.num_kv_heads / 2

@@ -316,17 +316,10 @@ def _build(
     experts: Experts | None = None,
     notes: tuple[str, ...] = (),
 ) -> Model:
-    """Return the model with these layers.
+    """Return the model with these layers, each with so many norms, and norms of its heads.
 
-    Args:
-        fields: The configuration.
-        name: The name of the model.
-        kinds: The attention layers.
-        norms: Normalisations around each layer.
-        head_norms: Normalisations of the heads of queries and own keys, 0 or 2.
-        vocabulary: Tokens where the configuration does not say.
-        experts: The experts of each layer, in addition to its feed-forward network.
-        notes: Caveats for readers of the figures.
+    ``vocabulary`` holds where the configuration does not say; ``experts`` are added to the
+    feed-forward network of each layer.
     """
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)
