@@ -94,13 +94,6 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
     )
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Return at most ``most`` indices spread over ``count``, the first and the last among them."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
-
-
 def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> Markup:
     left, points = 1.0, [(across(0), up(1.0))]
     for place, value in enumerate(head.spectrum, start=1):

@@ -69,9 +69,10 @@ def line(start: Point, end: Point, class_: str) -> Markup:
     return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
 
 
-def path(points: Sequence[Point], class_: str, closed: bool = False) -> Markup:
+def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str = "") -> Markup:
     """Write a polyline, with relative moves because they are shorter."""
-    return element("path", d=path_data(points) + ("z" if closed else ""), class_=class_)
+    data = path_data(points) + ("z" if closed else "")
+    return element("path", d=data, class_=class_, stroke_dasharray=dash or None)
 
 
 def path_data(points: Sequence[Point]) -> str:
