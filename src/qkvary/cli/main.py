@@ -100,6 +100,17 @@ def build_app() -> "App":
     return app
 
 
+def build_group(name: str, prefix: str) -> "App":
+    """Return a command with a command for each file of this folder whose name has the prefix."""
+    from cyclopts import App
+
+    group = App(name=name, help=summarise(name), help_format="plaintext")
+    for stem in sorted(path.stem for path in FOLDER.glob(f"{prefix}*.py")):
+        own = stem.removeprefix(prefix)
+        group.command(f"qkvary.cli.{stem}:command", name=own, help=summarise(stem))
+    return group
+
+
 def print_help() -> None:
     """Print the commands in their groups."""
     never_fail_to_encode(sys.stdout)

@@ -25,7 +25,6 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_json, show
 from qkvary.cli._streams import print_error
-from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
@@ -114,8 +113,7 @@ def command(
         return runs.exit_code
     results = gather_results(chosen, store, part.typed(study, chosen))
     report = study_report(results.summary, results.attention, results.samples)
-    files = write_report(report, folder)
-    show(report, json_output=json_output, files=files, runs=runs)
+    show(report, json_output=json_output, target=folder, runs=runs)
     if not json_output:
         for sentence in results.damage:
             print_error(sentence)
