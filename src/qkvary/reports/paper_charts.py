@@ -1,4 +1,4 @@
-"""What only the papers' figures need: curves over several settings, and score maps."""
+"""Means of curves over several settings, and score maps, which only the papers' figures need."""
 
 import base64
 import math

@@ -78,7 +78,8 @@ def choose_layer(
         raise ValueError("expected a model or sizes of a layer, got both")
     attention = model.layers[0].attention
     if not isinstance(attention, ProjectedAttention):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
             f"expected a model whose layers project to queries, keys and values, got {model.name}"
         )
     config = attention.config
