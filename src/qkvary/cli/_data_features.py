@@ -43,6 +43,6 @@ def command(*, weights: Weights, json_output: Json = False) -> None:
     found = decode_features(about, data, path)
     atomic_write_file(path, data)
     remove_dir(parts)
-    count = found.train.count + found.test.count
+    count = sum(part[..., 0].size for part in found)
     document = {"images": count, "path": str(path)}
     show_lines(document, [f"{count:,} images in {path}"], json_output=json_output)

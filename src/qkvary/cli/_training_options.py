@@ -3,14 +3,13 @@
 import dataclasses
 import math
 import os
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from qkvary.cli._options import Log, convert_threads, options, positive
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import ExecutionOverrides
 from qkvary.tasks.config import Protocol
 from qkvary.training.config import OnNonfinite, Precision
 
@@ -93,12 +92,11 @@ class Computing:
         ),
     ] = None
 
-    def overrides(self, device: str) -> ExecutionOverrides:
+    def overrides(self, device: str) -> dict[str, Any]:
         """Return the execution settings to override on a device."""
         is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
         default = (os.cpu_count() or 1) if is_single else 1
-        overrides = ExecutionOverrides(**dataclasses.asdict(self))
-        return dataclasses.replace(overrides, threads=self.threads or default)
+        return {**dataclasses.asdict(self), "threads": self.threads or default}
 
 
 @options
