@@ -113,11 +113,7 @@ def plan_training(
 
 
 def training_macs_per_token(
-    model: Model,
-    *,
-    tokens: int,
-    pairs: Pairs = "visible",
-    encoder_tokens: int | None = None,
+    model: Model, *, tokens: int, pairs: Pairs = "visible", encoder_tokens: int | None = None
 ) -> float:
     """Return the products of a forward and a backward pass over one sequence, by its tokens.
 
