@@ -223,8 +223,8 @@ def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)
-    figure = "more figure" if shown else "figure"
-    yield from (f"{count(number, figure)}: {verdict}" for verdict, number in rest.items())
+    for verdict, number in rest.items():
+        yield f"{number} more: {verdict}" if shown else f"{count(number, 'figure')}: {verdict}"
 
 
 def _figure(finding: Finding) -> str:
