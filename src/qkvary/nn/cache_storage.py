@@ -168,7 +168,7 @@ class PreallocatedStore:
 
 
 class StateStore:
-    """Sums over all tokens seen, of a core that needs no entry of any of them."""
+    """The state of a core that stores sums over all tokens seen, and no entry of a token."""
 
     def __init__(self) -> None:
         """Start empty."""
