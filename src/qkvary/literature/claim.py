@@ -174,6 +174,9 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
     name = f"{document}-{entry['number']}"
     if entry["kind"] not in KINDS:
         raise ValueError(f"claim {name}: expected a kind out of {KINDS}, got {entry['kind']!r}")
+    quantifier = entry.get("quantifier", "")
+    if quantifier not in get_args(Quantifier):
+        raise ValueError(f"claim {name}: expected some or every as quantifier, got {quantifier!r}")
     return Claim(
         name=name,
         document=document,
@@ -181,20 +184,13 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         text=entry["claim"],
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
-        quantifier=_quantifier(name, entry),
+        quantifier=quantifier,
         main=entry.get("main", False),
         same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),
         untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
     )
-
-
-def _quantifier(claim: str, entry: Mapping[str, Any]) -> Quantifier:
-    some, every = entry.get("some", False), entry.get("every", False)
-    if some and every:
-        raise ValueError(f"claim {claim}: expected some or every, got both")
-    return "some" if some else "every" if every else ""
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
