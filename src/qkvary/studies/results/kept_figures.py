@@ -71,6 +71,8 @@ def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
             f"got {data.get('schema_version')!r}"
         )
     return {
-        key: KeptFigure(**{**one, "parameters": one["parameters"] and tuple(one["parameters"])})
+        key: KeptFigure(
+            **dict[str, Any](one, parameters=one["parameters"] and tuple(one["parameters"]))
+        )
         for key, one in data["figures"].items()
     }
