@@ -238,10 +238,11 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return what linear attention keeps of a token of a long sequence, without its inputs.
+    """Return the numbers per token that linear attention saves for the backward pass.
 
-    Features and values cut into chunks, the map of each chunk and the state before it; the sums
-    before their division. With features 1 + elu; others keep less.
+    These are features and values in chunks, the map of each chunk and the state before it, and the
+    sums before their division, for a long sequence and features 1 + elu; others save less. Queries,
+    keys and values as projected are not included.
     """
     variant, queries = config.variant, config.num_heads * config.size_per_head
     pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)
