@@ -56,7 +56,7 @@ class LayerCache:
         reach = config.variant.reach
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """The sums of a core that stores no single tokens."""
+        """The state of a core that sums up all tokens; None for cores that read each token."""
         # Layouts and storage are about the entries of tokens.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
