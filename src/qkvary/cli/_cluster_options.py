@@ -51,6 +51,15 @@ class Placement:
         ),
     ] = ()
 
+    shared_folder: Annotated[
+        bool,
+        Parameter(
+            negative="--no-shared-folder",
+            help="ray, slurm: whether all nodes see the folder of runs; if not, each works in a "
+            "temporary folder, and finished runs return through Ray or submitit.",
+        ),
+    ] = True
+
     def check(self, workers: int | None) -> ClusterOptions:
         """Check what can be checked without the scheduler; return the options.
 
@@ -73,6 +82,7 @@ class Placement:
             minutes=self.minutes,
             partition=self.partition,
             slurm={name: value for name, _, value in further},
+            shared_folder=self.shared_folder,
         )
         check_executor(self.executor, options, workers, write=_write)
         return options
@@ -91,7 +101,8 @@ class Placement:
 
 
 def _write(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    negative = "no-" if name == "shared_folder" else ""
+    return f"--{negative}{name.replace('_', '-')}"
 
 
 DEFAULT_PLACEMENT = Placement()

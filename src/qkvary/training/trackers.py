@@ -5,9 +5,10 @@ ends a run. Every tracker has one shape: it is opened with a ``TrackedRun``, and
 ``finish``.
 """
 
+import importlib
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
@@ -16,6 +17,8 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.packages import require
 
 TrackerName = Literal["tensorboard", "trackio", "wandb"]
+FILE_TRACKERS: tuple[TrackerName, ...] = ("tensorboard", "trackio")
+"""Trackers that write files on the machine of a run."""
 _NOT_CURVES = ("event", "step")
 
 
@@ -49,12 +52,10 @@ class _TensorBoard:
     """Event files, ``FOLDER/tensorboard/PROJECT/NAME/``."""
 
     def __init__(self, run: TrackedRun, first_step: int) -> None:
-        # Optional dependency.
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-
+        library: Any = importlib.import_module("torch.utils.tensorboard")
         directory = run.folder / "tensorboard" / run.project / run.name
         # Hides later entries of an earlier, killed process.
-        self._writer: Any = SummaryWriter(str(directory), purge_step=first_step)
+        self._writer = library.SummaryWriter(str(directory), purge_step=first_step)
 
     def log(self, values: Mapping[str, float | str], step: int) -> None:
         for name, value in values.items():
@@ -68,8 +69,8 @@ class _TensorBoard:
 class _Project:
     """A project of Weights & Biases, or of trackio, which has the same functions."""
 
-    def __init__(self, library: Any, run: TrackedRun, **options: Any) -> None:
-        self._library = library
+    def __init__(self, library: str, run: TrackedRun, **options: Any) -> None:
+        self._library: Any = importlib.import_module(library)
         self._library.init(
             project=run.project, name=run.name, config=dict(run.config), resume="allow", **options
         )
@@ -84,14 +85,9 @@ class _Project:
 def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> Tracker:
     if tracker == "tensorboard":
         return _TensorBoard(run, first_step)
-    # Optional dependencies.
     if tracker == "trackio":
-        import trackio  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-        return _Project(trackio, run)
-    import wandb  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-    return _Project(wandb, run, id=run.name, dir=str(run.folder))
+        return _Project("trackio", run)
+    return _Project("wandb", run, id=run.name, dir=str(run.folder))
 
 
 class LogCopy:
@@ -121,31 +117,32 @@ class LogCopy:
             for name, value in entry.items()
             if name not in _NOT_CURVES and isinstance(value, int | float | str)
         }
-        try:
-            # Libraries announce themselves; standard output is for results.
-            with redirect_stdout(sys.stderr):
-                if self._opened is None:
-                    # A resumed run repeats the entries after its checkpoint, not those at its step.
-                    first = step + (entry["event"] == "resumed")
-                    self._opened = _open(self._name, self._run, first)
-                self._opened.log(values, step)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
-            self._give_up(error)
+        with self._report_errors():
+            if self._opened is None:
+                # A resumed run repeats the entries after its checkpoint, not those at its step.
+                first = step + (entry["event"] == "resumed")
+                self._opened = _open(self._name, self._run, first)
+            self._opened.log(values, step)
 
     def finish(self) -> None:
         """End the copy."""
         if self._opened is None:
             return
-        try:
-            with redirect_stdout(sys.stderr):
-                self._opened.finish()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
-            self._give_up(error)
+        with self._report_errors():
+            self._opened.finish()
         self._opened = None
 
-    def _give_up(self, error: BaseException) -> None:
-        self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
-        self._name, self._opened = None, None
+    @contextmanager
+    def _report_errors(self) -> Generator[None]:
+        """End the copy, and not the run, when the library fails."""
+        try:
+            # Libraries announce themselves; standard output is for results.
+            with redirect_stdout(sys.stderr):
+                yield
+        # A library of others can raise any exception; some end the process without a login.
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
+            self._name, self._opened = None, None
 
 
 def require_tracker(tracker: TrackerName | None) -> None:

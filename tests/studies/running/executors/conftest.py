@@ -9,7 +9,7 @@ from tests.studies.running.executors.loopback import start_cluster
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[Any]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two nodes with one core each; a test may add others."""
-    with start_cluster() as running:
+    with start_cluster(tmp_path_factory.mktemp("nodes")) as running:
         yield running
