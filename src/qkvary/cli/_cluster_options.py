@@ -74,16 +74,9 @@ class Placement:
             raise UsageError(
                 f"expected --slurm NAME=VALUE, such as account=name, got {', '.join(self.slurm)}"
             )
-        options = ClusterOptions(
-            address=self.address,
-            gpu_share=self.gpu_share,
-            runs_per_job=self.runs_per_job,
-            parallel_jobs=self.parallel_jobs,
-            minutes=self.minutes,
-            partition=self.partition,
-            slurm={name: value for name, _, value in further},
-            shared_folder=self.shared_folder,
-        )
+        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(ClusterOptions)}
+        given["slurm"] = {name: value for name, _, value in further}
+        options = ClusterOptions(**given)
         check_executor(self.executor, options, workers, write=_write)
         return options
 

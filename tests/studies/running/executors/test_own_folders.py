@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.work_loop import MAX_CRASHES
-from qkvary.studies.study import Study
+from qkvary.studies.study import Cell, Study
 from tests.storage.quick_disk import quick_folder
 from tests.studies import toy_worker
 from tests.studies.running.executors.test_supervision import Inline
@@ -144,6 +145,27 @@ def test_a_result_that_cannot_be_read_is_a_lost_task(root: Path) -> None:
         assert (ending.messages, ending.runs) == ((), b"")
 
 
+def test_a_node_that_lacks_the_data_is_named(root: Path, node: Path) -> None:
+    """Its runs that are finished return nevertheless."""
+    study = toy_study([0])
+    first, _second = study.cells()
+
+    def train(cell: Cell, *others: Any) -> Any:
+        if cell == first:
+            return toy_worker.train_cell(cell, *others)
+        raise UsageError("expected the data set 0123 of novels, got none")
+
+    class Lacking(Returning):
+        def collect(self, _seconds: float) -> Sequence[Ending]:
+            task = self.tasks.pop(0)
+            return [execution.read_ending(task, Execution.of(task, train))]
+
+    summary = run(study, root, Lacking(runs_per_task=2))
+    assert (summary.exit_code, summary.done, summary.missing) == (2, 1, 1)
+    place = f"(on {socket.gethostname()})"
+    assert summary.message == f"expected the data set 0123 of novels, got none {place}"
+
+
 def lose(ending: Ending) -> Ending:
     return Ending(task=ending.task, error="node 7 is gone")
 
@@ -203,17 +225,17 @@ def test_a_stopped_run_is_resumed_on_its_node(
     study = toy_study([0])
     first, second = study.cells()
 
-    def stop(cell: object, *others: object) -> object:
+    def train(cell: Cell, *others: Any) -> Any:
         if cell == second:
             os.kill(os.getpid(), signal.SIGINT)
-        return toy_worker.train_cell(cell, *others)  # type: ignore[arg-type]
+        return toy_worker.train_cell(cell, *others)
 
     class Stopping(Returning):
         def collect(self, _seconds: float) -> Sequence[Ending]:
             task = self.tasks.pop(0)
-            returned = replace(Execution.of(task, toy_worker.train_cell), train_run=stop)  # type: ignore[arg-type]
+            ending = execution.read_ending(task, Execution.of(task, train))
             os.kill(os.getpid(), signal.SIGTERM)
-            return [execution.read_ending(task, returned)]
+            return [ending]
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -66,7 +66,7 @@ def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor 
         folder: The folder of runs.
 
     Raises:
-        UsageError: for a missing library, or a scheduler that does not answer.
+        UsageError: for a scheduler that does not answer.
     """
     if name == "local":
         return None

@@ -1,4 +1,4 @@
-"""What an executor does: submit tasks to a scheduler, collect their endings, cancel them.
+"""The contract of executors, which submit tasks to a scheduler, collect their ends and cancel them.
 
 An executor decides nothing about runs. Each of its tasks claims its runs from the store as a local
 worker does, so a task that is executed twice, or late, does no harm. Torch-free.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Ending,
@@ -64,9 +63,8 @@ class RayExecutor:
             train_run: Trains one run.
 
         Raises:
-            UsageError: if Ray is not installed, or no cluster answers.
+            UsageError: if no cluster answers.
         """
-        require("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray: Any = importlib.import_module("ray")
         self._train_run, self._gpu_share = train_run, options.gpu_share

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
-from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Ending,
@@ -34,7 +33,7 @@ from qkvary.studies.study import Cell
 FOLDER = "slurm"
 """The folder below the store with one folder for each runner: submitit's files and logs."""
 POLL_SECONDS = 2.0
-"""Seconds between two looks at the jobs of a queue."""
+"""Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
 """Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
 _STEP_SECONDS = 0.1
@@ -42,7 +41,7 @@ _OWN_ONLY = 0o700
 
 
 class _Job:
-    """What a job does, and does again after it was preempted or ran out of time."""
+    """The function of a job, which submitit calls again after a preemption or a time limit."""
 
     def __call__(self, execution: Execution) -> Returned:
         return execution()
@@ -73,9 +72,8 @@ class SlurmExecutor:
             cluster: ``local`` for processes of this machine, for tests.
 
         Raises:
-            UsageError: if submitit is not installed, or this machine has no Slurm.
+            UsageError: if this machine has no Slurm.
         """
-        require("submitit")
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
                 "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
@@ -135,7 +133,7 @@ class SlurmExecutor:
         """Return the tasks whose jobs have ended."""
         ended = [name for name, (job, _) in self._jobs.items() if job.done()]
         if not ended:
-            # Every look at a job reads the common folder.
+            # Every check of a job reads the common folder.
             time.sleep(seconds if self._cluster == "local" else POLL_SECONDS)
         return [self._end(*self._jobs.pop(name)) for name in ended]
 
