@@ -71,7 +71,9 @@ def check_equal(study: Study, root: Path, other: Path, nodes: Sequence[Path] = (
         nodes: The folders of nodes that do not see the store.
     """
     other.mkdir()
-    run_toy(study, other)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOY_STEP_SECONDS", "0")
+        run_toy(study, other)
     assert table(study, root) == table(study, other)
     assert total(ends, nodes or [root]) == len(study.cells())
     assert leftovers(root) == []
