@@ -3,7 +3,6 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from qkvary.cli.main import main
 from qkvary.studies.running.executors import slurm
 from qkvary.studies.running.executors.slurm import SlurmExecutor
 from tests.contracts.test_commands import STUDY_FILE
-from tests.studies.running.executors.loopback import connect, disconnect
+from tests.studies.running.executors.loopback import Loopback
 from tests.studies.toy_study import ROOT
 
 pytestmark = [
@@ -42,12 +41,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ray(cluster: Any, home: Path) -> None:
+def test_ray(cluster: Loopback, home: Path) -> None:
     lines = commands("needs a Ray cluster")
     assert len(lines) == 3
     for number, line in enumerate(lines):
-        # One of them by its address, the others with workers that are warm.
-        disconnect() if "--address" in line else connect(cluster)
         words = shlex.split(line.replace("FIRST:6379", cluster.address))
         assert main(redirect(words, f"runs-{number}")) == 0
         assert list((home / f"runs-{number}").rglob("record.json"))

@@ -16,8 +16,8 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import STEP_SECONDS
-from tests.studies.running.executors.test_ray import after, check_equal, total
-from tests.studies.toy_study import ROOT, ends, run_toy, starts, table, toy_study
+from tests.studies.running.executors.test_ray import after, check_equal
+from tests.studies.toy_study import ROOT, ends, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 
@@ -48,13 +48,14 @@ def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     options: RunnerOptions, tmp_path: Path
 ) -> None:
     study = toy_study(range(5))
-    killer = after([tmp_path], 4, lambda: kill_owner(tmp_path))
+    killer = after(tmp_path, 4, lambda: kill_owner(tmp_path))
     summary = run_study(study, Store(tmp_path / "runs"), options)
     killer.join()
     assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
     assert max(starts(tmp_path).values()) == 2
     (note,) = summary.notes
     assert "it is submitted again" in note
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
     # The log of the job that failed is kept.
     assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
@@ -77,7 +78,7 @@ def test_jobs_with_a_folder_of_their_own_return_their_runs(
         return load(self, job, task)
 
     monkeypatch.setattr(SlurmExecutor, "_end", cut_first)
-    killer = after([node], 4, lambda: kill_owner(node))
+    killer = after(node, 4, lambda: kill_owner(node))
     options = make_options(tmp_path, shared_folder=False)
     summary = run_study(study, Store(tmp_path / "runs"), options)
     killer.join()
@@ -87,9 +88,7 @@ def test_jobs_with_a_folder_of_their_own_return_their_runs(
     assert set(ends(node).values()) == {1, 2}
     assert max(starts(node).values()) == 2
     assert not list((node / f"qkvary-{os.getuid()}").iterdir())
-    (tmp_path / "local").mkdir()
-    run_toy(study, tmp_path / "local")
-    assert table(study, tmp_path) == table(study, tmp_path / "local")
+    check_equal(study, tmp_path, tmp_path / "local")
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:
@@ -112,7 +111,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     options: RunnerOptions, tmp_path: Path
 ) -> None:
     study = toy_study(range(5), steps=60)
-    killer = after([tmp_path], 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    killer = after(tmp_path, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
     store = Store(tmp_path / "runs")
     summary = run_study(study, store, options)
     killer.join()
@@ -122,6 +121,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
     assert not (tmp_path / "runs" / FOLDER).exists()
     run_toy(study, tmp_path)
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
 
 
@@ -135,7 +135,7 @@ def test_a_second_signal_leaves_no_files_of_jobs(options: RunnerOptions, tmp_pat
             time.sleep(0.2)
             os.kill(os.getpid(), signal.SIGINT)
 
-        after([tmp_path], 2, interrupt_twice)
+        after(tmp_path, 2, interrupt_twice)
         run_study(study, store, options)
         os._exit(0)
     _, status = os.waitpid(child, 0)
@@ -155,11 +155,12 @@ def test_a_preempted_job_is_queued_again_by_submitit(
     def preempt() -> None:
         os.kill(int(toy_worker.executions(tmp_path)[-1][2]), signal.SIGUSR2)
 
-    killer = after([tmp_path], 2, preempt)
+    killer = after(tmp_path, 2, preempt)
     summary = run_study(study, Store(tmp_path / "runs"), options)
     killer.join()
     assert (summary.done, summary.notes) == (4, ())
     assert max(starts(tmp_path).values()) == 2
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
 
 
