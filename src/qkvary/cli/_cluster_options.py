@@ -1,11 +1,12 @@
 """The options that choose and configure an executor."""
 
-import dataclasses
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from qkvary.cli._options import options
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.catalog import (
     ExecutorName,
@@ -18,10 +19,9 @@ if TYPE_CHECKING:
     from qkvary.studies.running.executors.contract import Executor
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Placement:
-    """Where runs are executed."""
+    """The executor of the runs."""
 
     executor: Annotated[
         ExecutorName,
@@ -74,7 +74,7 @@ class Placement:
             raise UsageError(
                 f"expected --slurm NAME=VALUE, such as account=name, got {', '.join(self.slurm)}"
             )
-        given = {one.name: getattr(self, one.name) for one in dataclasses.fields(ClusterOptions)}
+        given = {one.name: getattr(self, one.name) for one in fields(ClusterOptions)}
         given["slurm"] = {name: value for name, _, value in further}
         options = ClusterOptions(**given)
         check_executor(self.executor, options, workers, write=_write)

@@ -1,8 +1,8 @@
 """One decoding step: the bytes that move, the arithmetic, and the least time that both allow.
 
 The roofline: a step takes at least the time of its bytes at the device's bandwidth, and at least
-the time of its products at the device's matrix rate. Real kernels take longer; ratios between
-variants are what it is good for.
+the time of its products at the device's matrix rate. Real kernels take longer; the ratios between
+variants are meaningful.
 """
 
 from dataclasses import dataclass
@@ -61,11 +61,6 @@ class DecodeStep:
             return None
         return max(memory, arithmetic) / devices
 
-    def tokens_per_second(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the tokens of all sequences a second, at the roofline."""
-        seconds = self.seconds(device, devices=devices)
-        return None if seconds is None else self.batch / seconds
-
     def bound(self, device: Device) -> Bound | None:
         """Return what takes most of the time."""
         memory, arithmetic = self._times(device)
@@ -98,8 +93,8 @@ def decode_step(
         model: Any model that decodes.
         batch: Sequences.
         context: Tokens that each attends to, the new one included.
-        weights: How weights are stored.
-        cache: How the cache is stored; each stored tensor is read once.
+        weights: The format of the weights.
+        cache: The format of the cache; each stored tensor is read once.
         devices: Devices that share one copy of the model; what several hold is read by each.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 
@@ -137,8 +132,8 @@ def read_weights(model: Model, *, batch: int) -> float:
     """Return the parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
-    encoder and the keys and values of its output are done with. Of experts, those are counted that
-    a batch is expected to hit if tokens choose evenly and independently.
+    encoder, and keys and values of its output, are computed already. Experts are counted that a
+    batch is expected to hit if tokens choose evenly and independently.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
@@ -170,8 +165,8 @@ def _read_layer(layer: Layer, batch: int) -> float:
 def _read_crossing(cross: ProjectedAttention) -> int:
     """Return the parameters of cross attention that decoder tokens pass through.
 
-    Where the encoder's output or a latent is stored in their place, what is left to do of them is
-    done in every step.
+    Where the encoder's output or a latent is stored instead, the remaining projections are applied
+    in every step.
     """
     config = cross.config
     read = layer_attention_parameters(cross).total

@@ -57,7 +57,7 @@ class LayerCache:
         reach = config.variant.reach
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """What a core keeps of all tokens together, where it needs none of them."""
+        """The state of a core that sums up all tokens; None for cores that read each token."""
         # Layouts and storage are about the entries of tokens.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
@@ -141,7 +141,7 @@ class LayerCache:
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
-        return {name: store.claim(tokens, rows) for name, store in self._claimable().items()}
+        return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
         """Count tokens that were claimed and written as seen."""

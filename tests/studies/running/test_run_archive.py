@@ -246,7 +246,7 @@ def test_a_result_that_no_line_can_hold_is_refused(
 def test_networks_that_fit_no_result_are_refused_before_they_are_trained() -> None:
     (cell, *_) = load_study("likeness-over-training").cells()
     check_networks([cell])
-    many = dataclasses.replace(cell, keep_steps=tuple(range(1000)))
+    many = dataclasses.replace(cell, kept_networks=tuple(range(1000)))
     with pytest.raises(
         UsageError, match=r"expected a run of at most .* with its networks, as text"
     ):
