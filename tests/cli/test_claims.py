@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.cli.claims import complete_claim, complete_document
+from qkvary.cli.claims import Document, Name
 from qkvary.cli.main import main
 from qkvary.literature.claim import document_names, load_document
 from qkvary.studies.results.claim_verdicts import CLAIM_VERDICTS
@@ -127,8 +127,9 @@ def test_the_report_is_written_and_checked(
 
 
 def test_names_are_completed() -> None:
-    assert list(complete_document(None)) == list(document_names())
-    assert list(complete_claim(None)) == EVERY
+    (document,), (name,) = Document.__metadata__, Name.__metadata__
+    assert list(document.completer(None)) == list(document_names())
+    assert list(name.completer(None)) == EVERY
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qkvary.literature.claim import ClaimedDocument
+from qkvary.reports.published import count_table
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, Column, Table, Tone, dataset, named, pick, plain
+from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word
 from qkvary.studies.results.claim_verdicts import (
     CLAIM_VERDICTS,
     ClaimVerdict,
@@ -136,41 +137,25 @@ def _tally(judged: Sequence[JudgedClaim]) -> str:
 
 
 def _counts(documents: Sequence[ClaimedDocument], judged: Sequence[JudgedClaim]) -> Table:
-    lines = [
-        (document.title, Counter(o.verdict for o in judged if o.claim.document == document.name))
+    found = {
+        document.title: Counter(
+            one.verdict for one in judged if one.claim.document == document.name
+        )
         for document in documents
-    ]
-    lines = [(title, found) for title, found in lines if found]
-    return Table(
-        key="verdicts",
-        title="Claims of each document by verdict",
-        columns=(
-            Column(key="document", title="document", numeric=False),
-            Column(key="claims", title="claims"),
-            *(Column(key=one.replace(" ", "_"), title=one) for one in CLAIM_VERDICTS),
-        ),
-        rows=tuple(
-            (
-                named(title),
-                plain(found.total()),
-                *(plain(found[verdict] or None) for verdict in CLAIM_VERDICTS),
-            )
-            for title, found in [*lines, ("all", Counter(one.verdict for one in judged))]
-        ),
-        main=True,
-    )
+    }
+    counts = {title: counter for title, counter in found.items() if counter}
+    title = "Claims of each document by verdict"
+    return count_table(title, "document", "claims", counts, CLAIM_VERDICTS)
 
 
 def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief: bool) -> Section:
-    table = Table(
-        key=document.name,
-        title="In the order of the document",
-        columns=(
-            Column(key="claim", title="claim", numeric=False),
-            Column(key="verdict", title="verdict", numeric=False),
-        ),
-        rows=tuple((_claim_cell(one), _verdict_cell(one)) for one in judged),
-        notes=(document.source,),
+    table = tabulate(
+        document.name,
+        "In the order of the document",
+        judged,
+        word("claim=", write=_claim_cell),
+        word("verdict=", write=_verdict_cell),
+        notes=[document.source],
     )
     return Section(
         key=document.name, title=document.title, link=document.name, blocks=(table,), brief=brief
@@ -233,19 +218,18 @@ def _figure(finding: Finding) -> str:
 
 
 def _flat(one: JudgedClaim) -> dict[str, str]:
+    def join(name: str) -> str:
+        return " | ".join(getattr(finding, name) for finding in one.findings)
+
     return {
-        "name": one.claim.name,
-        "place": one.claim.place,
-        "kind": one.claim.kind,
+        **pick(one.claim, "name place kind"),
         "main": "yes" if one.claim.main else "no",
-        "same_as": one.claim.same_as,
-        "claim": one.claim.text,
-        "verdict": one.verdict,
-        "condition": one.condition,
-        "scale": one.scale,
-        "figures": " | ".join(finding.figure for finding in one.findings),
-        "records": " | ".join(finding.record for finding in one.findings),
-        "checks": " | ".join(finding.check for finding in one.findings),
-        "note": one.claim.note,
-        "needs": one.claim.needs,
+        **pick(
+            one,
+            "same_as=claim.same_as claim=claim.text verdict condition scale",
+        ),
+        "figures": join("figure"),
+        "records": join("record"),
+        "checks": join("check"),
+        **pick(one.claim, "note needs"),
     }
