@@ -29,6 +29,19 @@ def test_a_cluster_that_does_not_answer_is_named() -> None:
         RayExecutor(ClusterOptions(address="nowhere"))
 
 
+def test_the_address_that_a_killed_cluster_left_is_one_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    words = ["study", "quickstart", "--out", str(tmp_path / "runs"), "--executor", "ray"]
+    assert main(words) == 2
+    printed = capfd.readouterr().err
+    assert printed.count("\n") == 1
+    assert "no Ray cluster answers at '" in printed
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "localhost:99999"])
 def test_an_address_where_nothing_listens_is_one_sentence(
     address: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]

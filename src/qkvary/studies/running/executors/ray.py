@@ -77,6 +77,10 @@ class RayExecutor:
 
     def _connect(self, address: str) -> None:
         try:
+            if address == "auto":
+                # A cluster that was killed leaves its address behind.
+                services: Any = importlib.import_module("ray._private.services")
+                address = services.canonicalize_bootstrap_address_or_die(address)
             _check_port(address)
             self._ray.init(
                 address=address,
