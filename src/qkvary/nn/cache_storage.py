@@ -131,7 +131,7 @@ TokenStore = GrowingStore | QuantizedStore
 
 
 class StateStore:
-    """The state of a core: sums over all tokens seen, in place of an entry of each."""
+    """The state of a core that stores sums over all tokens seen, and no entry of a token."""
 
     def __init__(self) -> None:
         self._state: State | None = None
@@ -168,7 +168,7 @@ def make_store(
     """Return the store that the options name.
 
     Args:
-        options: How entries are stored.
+        options: The storage of entries.
         max_tokens: The maximum number of tokens seen, if it is known.
         max_kept: The maximum number of tokens that a window keeps, if the layer has one.
 

@@ -1,4 +1,4 @@
-"""The report of the documents' claims: each with its verdict, and where the figure comes from."""
+"""The report of the documents' claims: each with its verdict and the figures that judge it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,20 @@ from qkvary.text.names import count
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
     "document, a test of this project, or a difference in a kept study, whose networks are small. "
-    "Not distinguished: the interval takes in what is claimed and what is not."
+    "Not distinguished: a part of the interval lies in the claimed range, and a part outside."
 )
 CAVEATS = (
     (
-        "The claims are in words of this project; the documents say them in theirs, at the place "
-        "that stands below each."
+        "The claims are in words of this project. The line below each names its place in the "
+        "document."
     ),
     (
         "A study judges a claim for the networks that it trained. Their size stands in the "
-        "verdict: what holds at 1.6 million parameters may not hold at a billion, and the reverse."
+        "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
     ),
     (
         "A figure that follows from other figures of its document shows that the arithmetic is "
-        "right, and not that a repetition would give it."
+        "right. It does not show that a repetition would give the same figure."
     ),
     (
         "Ranges in round brackets follow from the rounding of printed figures, and from a spread "
@@ -41,9 +41,9 @@ CAVEATS = (
     ),
 )
 FOLDED = 4
-"""From more findings than this of one claim, those of a record are folded to one and a count."""
+"""The most findings of a claim that are all shown; of more, one of each record and a count."""
 MANY = 5
-"""From more findings than this, the first that does not hold is all that is shown in full."""
+"""The most findings of which one of each record is shown; of more, one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -120,7 +120,7 @@ def _answer(judged: Sequence[JudgedClaim]) -> Iterator[str]:
     distinct = [one for one in judged if one.claim.same_as not in named]
     if len(distinct) < len(judged):
         yield (
-            f"{count(len(judged) - len(distinct), 'claim')} of them say what another one says. "
+            f"{count(len(judged) - len(distinct), 'claim')} of them repeat another one. "
             f"Without these, {count(len(distinct), 'statement')}: {_tally(distinct)}."
         )
     main = [one for one in distinct if one.claim.main]
@@ -171,17 +171,16 @@ def _claim_cell(one: JudgedClaim) -> Cell:
 
 def _verdict_cell(one: JudgedClaim) -> Cell:
     scale = f", {one.scale}" if one.scale else ""
-    condition = f": {one.condition}" if one.condition else ""
     return Cell(
         raw=one.verdict,
-        text=f"{one.verdict}{scale}{condition}.",
+        text=f"{one.verdict}{scale}. {one.condition}".rstrip(),
         below=tuple(_evidence(one)),
         tone=_TONES.get(one.verdict, ""),
     )
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield figures with their record and command, the note, and what a test would take."""
+    """Yield figures with their record and command, the note, and what a test requires."""
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
     against = min(refuting, key=lambda o: o.printed, default=None)
@@ -196,7 +195,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
     if one.claim.note:
         yield one.claim.note
     if one.claim.needs:
-        yield f"It would take {one.claim.needs}."
+        yield one.claim.needs
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
@@ -209,8 +208,8 @@ def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)
-    more = "more: " if shown else ""
-    yield from (f"{number} {more}{verdict}" for verdict, number in rest.items())
+    for verdict, number in rest.items():
+        yield f"{number} more: {verdict}" if shown else f"{count(number, 'figure')}: {verdict}"
 
 
 def _figure(finding: Finding) -> str:

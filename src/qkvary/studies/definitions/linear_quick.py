@@ -1,0 +1,23 @@
+"""Linear attention beside the softmax in tasks of ``make study``."""
+
+from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.recall import PROJECTIONS
+from qkvary.studies.study import Study
+
+STUDY = Study(
+    name="linear-quick",
+    question="What does linear attention cost, and does sharing cost more or less with it?",
+    description=(
+        "Linear attention with the features 1 + elu beside the softmax, with every sharing of "
+        "projections, in tasks and networks of quickstart: swap of 16 digits, where every token "
+        "sees all others, and characters, where a token sees the earlier ones. Equal "
+        "hyper-parameters for all, which were chosen for the softmax."
+    ),
+    settings=(quick_sequences("swap", steps=400, learning_rate=2e-3), quick_characters()),
+    variants=(*PROJECTIONS, *(f"{label}@linear" for label in PROJECTIONS)),
+    seeds=(0, 1, 2, 3, 4),
+    contrasts=(
+        *((f"{label}@linear", "QKV@linear") for label in PROJECTIONS[1:]),
+        *((f"{label}@linear", label) for label in PROJECTIONS[1:]),
+    ),
+)
