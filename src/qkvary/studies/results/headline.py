@@ -161,18 +161,25 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
         parts.append(f"these have no measurable cost: {listed(names)}")
     vague = [name for name, most in bounds if most >= whole]
     if vague:
-        parts.append(f"these runs are too few to say anything about {listed(vague, 'or')}")
+        parts.append(f"these runs are too few to say anything about {listed(_some(vague), 'or')}")
     same = [
         name
         for name, rows in _select(groups, "no interval")
         if all(gap.mean == 0 and gap.units > 1 for _, gap in rows)
     ]
     if same:
-        parts.append(f"{listed(same)}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_some(same))}: the same as {baseline} in every pair")
     parts += _list_costs(table, baseline)
     if parts:
         parts[0] = f"{where}{parts[0]}"
     return [f"{text[:1].upper()}{text[1:]}." for text in parts]
+
+
+def _some(names: list[str]) -> list[str]:
+    """Return the names that a sentence has room for, and the number of the others."""
+    if len(names) <= MOST_NAMED:
+        return names
+    return [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} others"]
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
