@@ -13,6 +13,7 @@ from rich.text import Text
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import console, print_json
 from qkvary.reports.terminal import print_rows
+from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.packages import describe_missing
@@ -25,6 +26,7 @@ TESTED_TORCH = "2.13"
 
 def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
+    refuse_files(out)
     report: dict[str, Any] = {
         "environment": {**machine(), **_host()},
         "packages": _versions(),
