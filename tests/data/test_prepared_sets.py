@@ -310,13 +310,15 @@ def test_gpt2_comes_from_disk_cache_or_net(
     with pytest.raises(UsageError, match="HF_HUB_OFFLINE is set: put its"):
         load_gpt2()
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: b"another file"[:limit])
+    monkeypatch.setattr(
+        tokenizer_files, "download", lambda _url, _put, *, limit: b"another file"[:limit]
+    )
     with pytest.raises(DownloadError, match="its sha256 differs"):
         load_gpt2()
     assert not (cache / "gpt2_bpe").exists()
-    monkeypatch.setattr(tokenizer_files, "fetch", lambda _url, *, limit: data[:limit])
+    monkeypatch.setattr(tokenizer_files, "download", lambda _url, _put, *, limit: data[:limit])
     loaded = load_gpt2()
-    monkeypatch.setattr(tokenizer_files, "fetch", None)
+    monkeypatch.setattr(tokenizer_files, "download", None)
     assert load_gpt2().describe() == loaded.describe()
     (tmp_path / "data" / "gpt2_bpe").mkdir(parents=True)
     (tmp_path / "data" / "gpt2_bpe" / "merges.txt").write_bytes(b"x")

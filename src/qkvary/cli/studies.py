@@ -42,7 +42,7 @@ def command(*, json_output: Json = False) -> None:
             f"tasks: {', '.join(study.tasks)}"
         )
         screen.print(Text(f"  {parts}", style="dim"))
-    screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")
+    screen.print("\n`qkvary study NAME` runs one; `qkvary study FILE.py` runs one of your own")
 
 
 def _describe(study: Study) -> StudyEntry:

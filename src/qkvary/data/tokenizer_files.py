@@ -14,7 +14,8 @@ from typing import Any, cast
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import DownloadError, is_offline, keep_in_cache
+from qkvary.data.files import download
 from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
@@ -31,6 +32,10 @@ MERGES_URL = "https://openaipublic.blob.core.windows.net/gpt-2/encodings/main/vo
 LARGEST_MERGES = 1_000_000
 _MERGES = ("merges.txt", "vocab.bpe")
 _NUMBERS = ("vocab.json", "encoder.json")
+_WITHOUT_NETWORK = (
+    "put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA; "
+    "`--tokenizer bytes` needs no file"
+)
 
 
 def load_tokenizer(
@@ -144,10 +149,10 @@ def load_gpt2() -> BytePairTokenizer:
             return BytePairTokenizer(data.decode())
     if is_offline():
         raise UsageError(
-            "GPT-2's list of merges is not on this machine, and HF_HUB_OFFLINE is set: put its "
-            "vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA"
+            "GPT-2's list of merges is not on this machine, and HF_HUB_OFFLINE is set: "
+            + _WITHOUT_NETWORK
         )
-    data = fetch(MERGES_URL, limit=LARGEST_MERGES)
+    data = download(MERGES_URL, _WITHOUT_NETWORK, limit=LARGEST_MERGES)
     if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
         raise DownloadError(f"{MERGES_URL} has changed: its sha256 differs")
     if cache is not None:

@@ -97,7 +97,7 @@ def _differences(made: Rewriting) -> Table:
                 plain(one.dtype),
                 plain(one.largest, numbers.real(one.largest)),
                 plain(one.relative, numbers.real(one.relative)),
-                plain(one.changed, numbers.share(one.changed)),
+                plain(one.changed, numbers.percent(one.changed)),
             )
             for one in shown
         ),
