@@ -117,7 +117,7 @@ def test_rotary_has_every_meaning_and_its_baselines_once() -> None:
 
 def test_what_usual_sizes_would_take() -> None:
     said = describe_scale(networks=2, seeds=3, presets=("lm-124m", "lm-300m"))
-    assert said.startswith("At usual sizes the same 2 networks with 3 seeds would take longer. On one")
+    assert said.startswith("At usual sizes the same 2 networks with 3 seeds would take longer.")
     hours = [float(part.split()[1]) for part in said.split("reach: ")[1].split("; ")]
     # 6 N D plus attention, at 40 % of 989.5 TFLOPS.
     assert hours[0] == pytest.approx(6 * 123.6e6 * 2.475e9 / 0.4 / 989.5e12 / 3600, rel=0.2)
