@@ -58,7 +58,7 @@ def test_all_settings_share_training_and_data(study: Study) -> None:
         assert (training.optimizer.decay, training.optimizer.betas) == ("all", (0.9, 0.95))
     assert len({cell.run.training.steps for cell in cells}) == 1
     assert len(study.limits) == {SMALL.name: 5, DILUTION.name: 5, ROTARY.name: 3}[study.name]
-    assert "on one NVIDIA H100" in study.limits[-1]
+    assert "On one NVIDIA H100" in study.limits[-1]
 
 
 def test_small_has_every_sharing_of_table_4_and_its_equals() -> None:
