@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+
+from basis_runs import BasisSummary
 
 from qkvary.reports.tables import Cell, Column, Raw, Table, dataset, plain
 from qkvary.studies.results.statistics import Estimate, detectable_difference, welch_t
 from qkvary.text import numbers
-
-if TYPE_CHECKING:
-    from basis_page import BasisSummary
 
 POWER = 0.8
 """Probability with which a detectable difference is seen."""

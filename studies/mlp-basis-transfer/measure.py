@@ -15,13 +15,13 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from basis_page import (
+from basis_page import basis_files
+from basis_runs import (
     TARGETS,
     WIDENING,
     BasisRecord,
     BasisRun,
     Target,
-    basis_files,
     from_json,
     plan_runs,
     to_json,

@@ -81,7 +81,7 @@ KEPT_STUDIES = (
 )
 PROTOCOLS = {"numbers-paper-clean": ("numbers-paper", "clean")}
 """Studies that are kept in another protocol."""
-BasisRun = load_script("mlp-basis-transfer", "basis_page").BasisRun
+BasisRun = load_script("mlp-basis-transfer", "basis_runs").BasisRun
 STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
     "QKV": (

@@ -8,7 +8,6 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import (
     VALIDATION_TOKENS,
     DataReference,
-    ExecutionOverrides,
     TrainingOverrides,
     training_study,
 )
@@ -50,7 +49,7 @@ def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     (cell,) = training_study(preset, DATA).cells()
     assert cell.run.training == preset.training
     assert cell.variant == preset.variant
-    assert cell.keep_network
+    assert cell.kept_networks == (None,)
     network, task = cell.run.network, cell.run.task
     assert dataclasses.replace(network, vocabulary=preset.network.vocabulary) == preset.network
     assert isinstance(task, LanguageTaskConfig)
@@ -118,9 +117,12 @@ def test_overrides_reach_the_run() -> None:
         test_tokens=77,
         protocol="packed",
         document_mask=True,
-        execution=ExecutionOverrides(
-            micro_batch_size=3, precision="full", compile=True, recompute_blocks=True
-        ),
+        execution={
+            "micro_batch_size": 3,
+            "precision": "full",
+            "compile": True,
+            "recompute_blocks": True,
+        },
     )
     (cell,) = training_study(
         find_preset("lm-300m"), DATA, overrides=overrides, device="cuda:1"
@@ -143,7 +145,7 @@ def test_a_compiled_preset_may_be_left_uncompiled() -> None:
     preset = find_preset("gpt2-124m")
     assert preset.training.execution.compile
     (cell,) = training_study(
-        preset, DATA, overrides=TrainingOverrides(execution=ExecutionOverrides(compile=False))
+        preset, DATA, overrides=TrainingOverrides(execution={"compile": False})
     ).cells()
     assert not cell.run.training.execution.compile
 
@@ -153,7 +155,7 @@ def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
         find_preset("lm-300m"), DATA, overrides=TrainingOverrides(batch_size=4)
     ).cells()
     assert cell.run.training.execution.micro_batch_size == 4
-    overrides = TrainingOverrides(batch_size=4, execution=ExecutionOverrides(micro_batch_size=5))
+    overrides = TrainingOverrides(batch_size=4, execution={"micro_batch_size": 5})
     with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
         training_study(find_preset("lm-300m"), DATA, overrides=overrides)
 

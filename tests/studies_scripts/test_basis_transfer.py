@@ -14,9 +14,9 @@ from qkvary.studies.results.statistics import detectable_difference
 from tests.studies_scripts.loading import STUDIES, load_script
 
 FOLDER = "mlp-basis-transfer"
-page, script = load_script(FOLDER, "basis_page"), load_script(FOLDER, "measure")
+runs, page, script = (load_script(FOLDER, name) for name in ("basis_runs", "basis_page", "measure"))
 
-TINY = page.BasisRun(
+TINY = runs.BasisRun(
     target="skip", d=5, biases=False, seed=3, steps=8, batch=16, linear_samples=90, test_samples=70
 )
 
@@ -33,24 +33,24 @@ TINY = page.BasisRun(
     ],
 )
 def test_the_error_of_the_best_linear_map(target: str, biases: bool, percent: float) -> None:
-    assert round(100 * page.linear_error(page.TARGETS[target], biases=biases), 1) == percent
+    assert round(100 * runs.linear_error(runs.TARGETS[target], biases=biases), 1) == percent
 
 
-@pytest.mark.parametrize("target", page.TARGETS)
+@pytest.mark.parametrize("target", runs.TARGETS)
 @pytest.mark.parametrize("biases", [False, True])
 def test_what_is_fitted_comes_near_to_what_follows(target: str, biases: bool) -> None:
     run = dataclasses.replace(
         TINY, target=target, d=61, biases=biases, linear_samples=9_000, test_samples=4_000
     )
-    function = script.draw_target(page.TARGETS[target], run.d, torch.Generator().manual_seed(1))
+    function = script.draw_target(runs.TARGETS[target], run.d, torch.Generator().manual_seed(1))
     error, cosine = script.score(script.fit_linear(function, run), function, run)
-    assert error == pytest.approx(page.linear_error(page.TARGETS[target], biases=biases), rel=0.12)
+    assert error == pytest.approx(runs.linear_error(runs.TARGETS[target], biases=biases), rel=0.12)
     assert cosine == pytest.approx(math.sqrt(1 - error**2), abs=0.01)
 
 
 def test_the_linear_map_is_that_of_least_squares() -> None:
     run = dataclasses.replace(TINY, ridge=0.0, biases=True)
-    function = script.draw_target(page.TARGETS["plain"], 5, torch.Generator().manual_seed(2))
+    function = script.draw_target(runs.TARGETS["plain"], 5, torch.Generator().manual_seed(2))
     found = script.fit_linear(function, run)
     x = torch.randn(90, 5, generator=script._generator(3, -3))
     ones = torch.cat([x, torch.ones(90, 1)], dim=1)
@@ -87,8 +87,8 @@ def test_students_learn() -> None:
 
 
 def test_records_are_read_as_they_were_written() -> None:
-    record = page.BasisRecord(run=TINY, figures={"student_error": 0.25, "seconds": 1.5})
-    assert page.from_json(json.loads(json.dumps(page.to_json(record)))) == record
+    record = runs.BasisRecord(run=TINY, figures={"student_error": 0.25, "seconds": 1.5})
+    assert runs.from_json(json.loads(json.dumps(runs.to_json(record)))) == record
 
 
 @pytest.mark.parametrize(
@@ -96,17 +96,17 @@ def test_records_are_read_as_they_were_written() -> None:
 )
 def test_what_is_no_record_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match="expected"):
-        page.from_json(data)  # type: ignore[arg-type]
+        runs.from_json(data)  # type: ignore[arg-type]
 
 
 def made_up(target: str, d: int, seed: int, error: float) -> Any:
-    run = page.BasisRun(target=target, d=d, biases=False, seed=seed)
-    return page.BasisRecord(
+    run = runs.BasisRun(target=target, d=d, biases=False, seed=seed)
+    return runs.BasisRecord(
         run=run,
         figures={
             "student_error": error + seed / 1e3,
             "half_way_error": 1.5 * error,
-            "linear_error": page.linear_error(page.TARGETS[target], biases=False),
+            "linear_error": runs.linear_error(runs.TARGETS[target], biases=False),
             "student_cosine": 0.99,
             "linear_cosine": 0.9,
             "seconds": 1.0,
@@ -130,7 +130,7 @@ def test_the_page_says_what_agrees_and_that_it_is_circular() -> None:
     assert "at most 0.00 points" in text
     assert "grows with the width in 3 of 3 readings" in text
     assert len(json.loads(files["records.json"])["records"]) == len(records)
-    assert [one.agrees for one in page.summarise(records)] == [True] * 4 + [False] * 2
+    assert [one.agrees for one in runs.summarise(records)] == [True] * 4 + [False] * 2
     assert files == page.basis_files({"torch": "2"}, records)
 
 
@@ -153,7 +153,7 @@ def test_the_page_names_the_smallest_difference_that_it_could_have_seen() -> Non
 def test_the_page_that_is_kept_is_that_of_its_records() -> None:
     folder = STUDIES / FOLDER
     kept = json.loads((folder / "records.json").read_text("utf-8"))
-    records = [page.from_json(record) for record in kept["records"]]
+    records = [runs.from_json(record) for record in kept["records"]]
     files = page.basis_files(kept["environment"], records)
     assert (folder / "README.md").read_bytes() == files["README.md"]
     for name in ("tables/results.csv", "tables/figures.csv"):
@@ -169,8 +169,8 @@ def test_the_page_of_one_seed_has_no_intervals() -> None:
 
 def test_a_run_keeps_its_name() -> None:
     # Kept runs are found by it.
-    run = page.BasisRun(target="skip", d=16, biases=False, seed=0)
-    assert stored_kind(page.BasisRun) == "BasisRun"
+    run = runs.BasisRun(target="skip", d=16, biases=False, seed=0)
+    assert stored_kind(runs.BasisRun) == "BasisRun"
     assert run.key == "9a460849f869cb890ca5eb28536fa791b4dac94cba4c631ee8ca44b4f543de9f"
 
 

@@ -8,10 +8,10 @@ from qkvary.analysis.measurement import analyze_network
 from qkvary.analysis.results import NetworkAnalysis
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
-from qkvary.api.models import read_count
+from qkvary.api.models import read_count, read_texts
 from qkvary.api.results import Result
 from qkvary.reports.analysis import analysis_report
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.paths import StrPath
 
 
 def analyze(
@@ -40,9 +40,8 @@ def analyze(
         ResourceError: if this machine has no memory for a window.
     """
     loaded, name = open_checkpoint(model)
-    paths = text if isinstance(text, list | tuple) else [text]
     settings = AnalysisSettings(
-        text=tuple(read_path(path, "a file or folder of texts") for path in paths),
+        text=read_texts(text),
         tokens=read_count(tokens),
         context=None if context is None else read_count(context),
         seed=seed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from qkvary.arch.labels import as_label
@@ -12,7 +13,8 @@ from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.data.model_configs import resolve_model
-from qkvary.storage.paths import StrPath
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.units import LARGEST_COUNT, parse_count, parse_share
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def find_model(given: StrPath | Model | Network | Configured) -> Model:
     network = getattr(given, "network", given)
     config = getattr(network, "config", network)
     if not isinstance(config, Network):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        raise UsageError(
             f"expected a model as its name, its path, a configuration or a network, got {given!r}"
         )
     return as_model(config)
@@ -95,7 +97,7 @@ def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
     return tuple(map(as_label, several))
 
 
-def read_count(given: int | str) -> int:
+def read_count(given: object) -> int:
     """Return a number of tokens or users, also from text such as ``32k``.
 
     Raises:
@@ -103,11 +105,21 @@ def read_count(given: int | str) -> int:
     """
     if isinstance(given, str):
         return parse_count(given)
-    if isinstance(given, bool) or not isinstance(given, int):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"expected a whole number such as '32k', got {given!r}")  # noqa: TRY004 - as above
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise UsageError(f"expected a whole number such as '32k', got {given!r}")
     if given > LARGEST_COUNT:
         raise ValueError(f"expected a whole number of at most {LARGEST_COUNT:,}, got {given:,}")
     return given
+
+
+def read_texts(given: StrPath | Sequence[StrPath]) -> tuple[Path, ...]:
+    """Return the paths of texts, of which one or several are given.
+
+    Raises:
+        ValueError: for anything but paths.
+    """
+    several = given if isinstance(given, list | tuple) else [given]
+    return tuple(read_path(path, "a file or folder of texts") for path in several)
 
 
 def read_share(given: float | str) -> float:

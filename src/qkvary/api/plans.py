@@ -17,7 +17,8 @@ from qkvary.reports.plan import plan_report
 from qkvary.storage.paths import StrPath
 
 
-def plan(  # noqa: PLR0913  the options of the command, by the same names
+# The parameters are the options of the command, by the same names.
+def plan(  # noqa: PLR0913
     model: StrPath | Model | Network | Configured,
     variants: Labels = (),
     *,

@@ -61,7 +61,8 @@ class Result(Generic[Value]):
         found = next(iter(tables.values())) if table is None else tables[table]
         columns = [column.key for column in found.columns]
         rows = [[cell.raw for cell in row] for row in found.rows]
-        import pandas as pd  # noqa: PLC0415  optional
+        # pandas is optional.
+        import pandas as pd  # noqa: PLC0415
 
         return pd.DataFrame(rows, columns=columns)
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from inspect import signature
-from typing import Any, cast, overload
+from dataclasses import fields
+from typing import Any, TypeVar, cast, overload
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
-from qkvary.api.models import read_count
+from qkvary.api.models import read_count, read_texts
 from qkvary.api.results import Result
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.split_names import DataSplit
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
-from qkvary.inference.evaluation.reading import Split, TaskReading, TextReading
+from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.inference.evaluation.task_measurement import (
     TaskMeasurement,
     measure_tasks,
@@ -28,11 +29,15 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.names import suggest
 
+Prompt = TypeVar("Prompt", str, list[str])
+"""A text, or several."""
+_COUNTS = {"tokens", "context", "stride", "fewshot", "limit"}
+"""Options of ``evaluate`` that are numbers, also as text such as ``32k``."""
 
-@overload
+
 def generate(
     model: Checkpoint,
-    prompt: str,
+    prompt: Prompt,
     *,
     tokens: int | str | None = None,
     temperature: float | None = None,
@@ -42,38 +47,7 @@ def generate(
     repetition_penalty: float = 1.0,
     stop: str | Sequence[str] = (),
     seed: int = 0,
-) -> str: ...
-
-
-@overload
-def generate(
-    model: Checkpoint,
-    prompt: list[str] | tuple[str, ...],
-    *,
-    tokens: int | str | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-) -> list[str]: ...
-
-
-def generate(
-    model: Checkpoint,
-    prompt: str | Sequence[str],
-    *,
-    tokens: int | str | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-) -> str | list[str]:
+) -> Prompt:
     """Continue a text, or several together.
 
     The same call gives the same text on the same machine, and a prompt the same text with any other
@@ -103,12 +77,10 @@ def generate(
     loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    several = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
-    if not isinstance(stop, str | Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise UsageError(f"expected texts for stop, got {stop!r}")
+    is_several = isinstance(prompt, list | tuple)
     requests = make_requests(
         loaded.tokenizer,
-        several,
+        list(prompt) if is_several else [prompt],
         max_tokens=loaded.network.config.max_tokens,
         tokens=None if tokens is None else read_count(tokens),
         sampling=choose_sampling(
@@ -118,12 +90,18 @@ def generate(
             min_p=min_p,
             repetition_penalty=repetition_penalty,
         ),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
+        stop=_read_stop(stop),
         seed=seed,
     )
     answers = complete(loaded.network, requests, tokenizer=loaded.tokenizer)
     texts = [answer.text for answer in answers]
-    return texts[0] if isinstance(prompt, str) else texts
+    return cast("Prompt", texts if is_several else texts[0])
+
+
+def _read_stop(given: object) -> tuple[str, ...]:
+    if not isinstance(given, str | Sequence):
+        raise UsageError(f"expected texts for stop, got {given!r}")
+    return (given,) if isinstance(given, str) else tuple(cast("Sequence[str]", given))
 
 
 @overload
@@ -131,7 +109,7 @@ def evaluate(
     model: Checkpoint,
     data: StrPath | Sequence[StrPath],
     *,
-    split: Split = "validation",
+    split: DataSplit = "validation",
     tokens: int | str | None = None,
     context: int | str | None = None,
     stride: int | str | None = None,
@@ -198,17 +176,22 @@ def evaluate(
     if read_count(batch_size) < 1:
         raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
     if data is not None and tasks is None:
-        _check_options(options, _TEXT_OPTIONS, "a text")
-        reading = _read_text(data, **options)
+        settings = _read_options(options, TextReading, "a text")
+        lengths = tuple(dict.fromkeys(map(read_count, settings.pop("lengths", ()))))
+        reading = TextReading(data=read_texts(data), lengths=lengths, **settings)
         loaded, name = open_checkpoint(model)
         measured = measure_text(loaded, reading, batch_size=batch_size)
         return Result(measured, _report(loaded, name, batch_size, text_data(measured)))
     if tasks is None or data is not None:
         given = "neither" if tasks is None else "both"
         raise UsageError(f"expected a text or tasks, got {given}")
-    _check_options(options, _TASK_OPTIONS, "tasks")
-    questions = _read_tasks(tasks, **options)
-    asked = prepare_tasks(questions)
+    settings = _read_options(options, TaskReading, "tasks")
+    if settings.get("task_data") is not None:
+        settings["task_data"] = read_path(settings["task_data"], "a folder of task files")
+    if settings.get("against") is not None:
+        settings["against"] = os.fspath(settings["against"])
+    names = map(str.strip, tasks.split(",")) if isinstance(tasks, str) else tasks
+    asked = prepare_tasks(TaskReading(tasks=tuple(names), **settings))
     loaded, name = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
@@ -216,63 +199,22 @@ def evaluate(
     return Result(answered, _report(loaded, name, batch_size, describe_tasks(answered)))
 
 
-def _check_options(options: Mapping[str, Any], known: Sequence[str], what: str) -> None:
-    """Refuse what evaluate does not take, by its public name."""
+def _read_options(
+    options: Mapping[str, Any], kind: type[TextReading | TaskReading], what: str
+) -> dict[str, Any]:
+    """Return the options of a text or of tasks; refuse others."""
+    # The first field is the text, or the tasks.
+    known = [one.name for one in fields(kind)[1:]]
     for name in options:
         if name not in known:
             raise UsageError(
                 f"expected an option of qk.evaluate for {what}, got {name!r}; "
                 + suggest(name, known)
             )
-
-
-def _read_text(
-    data: StrPath | Sequence[StrPath],
-    *,
-    split: Split = "validation",
-    tokens: int | str | None = None,
-    context: int | str | None = None,
-    stride: int | str | None = None,
-    joined: bool = False,
-    lengths: Sequence[int | str] = (),
-    paper: bool = True,
-) -> TextReading:
-    paths = data if isinstance(data, list | tuple) else [data]
-    return TextReading(
-        data=tuple(read_path(path, "a file or folder of texts") for path in paths),
-        split=split,
-        tokens=None if tokens is None else read_count(tokens),
-        context=None if context is None else read_count(context),
-        stride=None if stride is None else read_count(stride),
-        joined=joined,
-        lengths=tuple(dict.fromkeys(map(read_count, lengths))),
-        paper=paper,
-    )
-
-
-def _read_tasks(
-    tasks: str | Sequence[str],
-    *,
-    task_data: StrPath | None = None,
-    fewshot: int | None = None,
-    limit: int | None = None,
-    against: StrPath | None = None,
-) -> TaskReading:
-    return TaskReading(
-        tasks=tuple(name.strip() for name in tasks.split(","))
-        if isinstance(tasks, str)
-        else tuple(tasks),
-        task_data=None if task_data is None else read_path(task_data, "a folder of task files"),
-        fewshot=None if fewshot is None else read_count(fewshot),
-        limit=None if limit is None else read_count(limit),
-        against=None if against is None else os.fspath(against),
-    )
-
-
-_TEXT_OPTIONS, _TASK_OPTIONS = (
-    tuple(name for name, one in signature(read).parameters.items() if one.kind is one.KEYWORD_ONLY)
-    for read in (_read_text, _read_tasks)
-)
+    return {
+        name: read_count(value) if name in _COUNTS and value is not None else value
+        for name, value in options.items()
+    }
 
 
 def _report(

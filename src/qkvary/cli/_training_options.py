@@ -10,7 +10,6 @@ from cyclopts import Parameter
 from qkvary.cli._options import Log, convert_positive, convert_threads
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import UsageError
-from qkvary.studies.pretraining import ExecutionOverrides
 from qkvary.tasks.config import Protocol
 from qkvary.training.config import OnNonfinite, Precision
 
@@ -98,12 +97,11 @@ class Computing:
         ),
     ] = None
 
-    def overrides(self, device: str) -> ExecutionOverrides:
+    def overrides(self, device: str) -> dict[str, Any]:
         """Return the execution settings to override on a device."""
         is_single = device == "cpu" and "WORLD_SIZE" not in os.environ
         default = (os.cpu_count() or 1) if is_single else 1
-        overrides = ExecutionOverrides(**dataclasses.asdict(self))
-        return dataclasses.replace(overrides, threads=self.threads or default)
+        return {**dataclasses.asdict(self), "threads": self.threads or default}
 
 
 @Parameter(name="*")

@@ -180,13 +180,17 @@ def _locked(path: Path, flags: int) -> int:
     return descriptor
 
 
+def _write_all(descriptor: int, data: bytes | memoryview) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
 def _fill(descriptor: int, blocks: Iterable[bytes | memoryview]) -> None:
     size = 0
     for block in blocks:
-        view = memoryview(block)
-        size += len(view)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        size += len(block)
+        _write_all(descriptor, block)
     written = os.fstat(descriptor).st_size
     if written != size:
         raise OSError(errno.EIO, f"{written} bytes arrived of {size}")
@@ -254,9 +258,7 @@ def write_output(path: Path, data: bytes) -> None:
     """
     if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
         with explain_os_errors(path, len(data)), path.open("wb", buffering=0) as file:
-            view = memoryview(data)
-            while view:
-                view = view[file.write(view) :]
+            _write_all(file.fileno(), data)
     else:
         atomic_write_file(path, data)
 
@@ -406,9 +408,7 @@ class AppendFile:
             ResourceError: if the disk is full, broken or not writable.
         """
         with explain_os_errors(self.path, len(data)):
-            view = memoryview(data)
-            while view:
-                view = view[os.write(self._descriptor, view) :]
+            _write_all(self._descriptor, data)
 
     def sync(self) -> None:
         """Flush to the disk.

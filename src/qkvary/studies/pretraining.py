@@ -1,18 +1,15 @@
 """Builds the study of ``qkvary train`` from a preset, a prepared set and overrides. Torch-free."""
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.training.config import (
     ExecutionConfig,
-    GuardConfig,
     OnNonfinite,
-    Precision,
     TrainingConfig,
 )
 from qkvary.training.presets import Preset
@@ -21,43 +18,6 @@ VALIDATIONS = 20
 """Number of validations of a shortened run."""
 VALIDATION_TOKENS = 65_536
 """Tokens per validation of a shortened run, or if the preset does not specify them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionOverrides:
-    """Overrides of a preset's execution; None keeps its value."""
-
-    micro_batch_size: int | None = None
-    """Rows per forward pass."""
-    precision: Precision | None = None
-    """Precision of matrix products."""
-    compile: bool | None = None
-    """Whether to compile the network."""
-    recompute_blocks: bool | None = None
-    """Whether to recompute blocks in the backward pass."""
-    threads: int | None = None
-    """CPU threads per process."""
-
-    def apply(self, execution: ExecutionConfig, batch_size: int) -> ExecutionConfig:
-        """Return the configuration with the overrides.
-
-        Args:
-            execution: The preset's configuration.
-            batch_size: Rows per step.
-
-        Raises:
-            UsageError: if the micro-batch is larger than the batch.
-        """
-        if self.micro_batch_size is not None and self.micro_batch_size > batch_size:
-            raise UsageError(
-                f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "
-                f"{self.micro_batch_size:,}"
-            )
-        names = (field.name for field in dataclasses.fields(self))
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        changed = replace(execution, **given)
-        micro = changed.micro_batch_size
-        return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +46,8 @@ class TrainingOverrides:
     """Arrangement of documents in rows."""
     document_mask: bool = False
     """Whether tokens attend to their own document only."""
-    execution: ExecutionOverrides = ExecutionOverrides()
-    """Overrides of the execution."""
+    execution: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Overrides of the execution: values by the names of ``ExecutionConfig``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +93,10 @@ def training_study(
     """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
-    first = _fit(chosen[0], data, overrides)
+    first = chosen[0].with_vocabulary(data.vocabulary)
+    if overrides.context is not None:
+        network = replace(first.network, max_tokens=overrides.context)
+        first = replace(first, network=network)
     setting = Setting(
         name=f"{preset.name} on {data.name}",
         task=_task(first, data, overrides),
@@ -152,14 +115,6 @@ def training_study(
         device=device,
         dtype=dtype,
     )
-
-
-def _fit(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> Preset:
-    fitted = preset.with_vocabulary(data.vocabulary)
-    network = fitted.network
-    if overrides.context is not None:
-        network = replace(network, max_tokens=overrides.context)
-    return replace(fitted, network=network)
 
 
 def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> LanguageTaskConfig:
@@ -183,7 +138,7 @@ def _training(training: TrainingConfig, overrides: TrainingOverrides) -> Trainin
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
-    rate = overrides.learning_rate
+    rate, guards = overrides.learning_rate, training.guards
     if rate is None:
         rate = training.optimizer.learning_rate
     batch = overrides.batch_size or training.batch_size
@@ -195,16 +150,27 @@ def _training(training: TrainingConfig, overrides: TrainingOverrides) -> Trainin
         optimizer=replace(training.optimizer, learning_rate=rate),
         evaluate_every=overrides.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
-        guards=_guards(training.guards, overrides),
-        execution=overrides.execution.apply(training.execution, batch),
+        guards=replace(
+            guards,
+            on_nonfinite=overrides.on_nonfinite or guards.on_nonfinite,
+            spikes=guards.spikes if overrides.spike_guard is None else overrides.spike_guard,
+        ),
+        execution=_execution(training.execution, overrides.execution, batch),
     )
 
 
-def _guards(guards: GuardConfig, overrides: TrainingOverrides) -> GuardConfig:
-    spikes = guards.spikes if overrides.spike_guard is None else overrides.spike_guard
-    return replace(
-        guards, on_nonfinite=overrides.on_nonfinite or guards.on_nonfinite, spikes=spikes
-    )
+def _execution(
+    execution: ExecutionConfig, overrides: Mapping[str, Any], batch_size: int
+) -> ExecutionConfig:
+    given = {name: value for name, value in overrides.items() if value is not None}
+    if given.get("micro_batch_size", 0) > batch_size:
+        raise UsageError(
+            f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "
+            f"{given['micro_batch_size']:,}"
+        )
+    changed = replace(execution, **given)
+    micro = changed.micro_batch_size
+    return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
 def _describe(presets: Sequence[Preset], training: TrainingConfig, data: DataReference) -> str:

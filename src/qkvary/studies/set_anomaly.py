@@ -1,12 +1,11 @@
 """Networks and training of the set anomaly experiments. Torch-free."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from qkvary.arch.networks import EncoderConfig
 from qkvary.studies.protocols import synthetic_network
 from qkvary.studies.study import Setting
-from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TestAt, TrainingConfig
 
 PLUS_FEATURES = 50
@@ -51,8 +50,9 @@ def set_training(
     )
 
 
-def published_grid(task: AnomalyTaskConfig) -> Sequence[Setting]:
+def published_grid(order: AnomalyOrder) -> tuple[Setting, ...]:
     """Return the published settings: widths 256, 512, layers 2, 4, heads 2, 4; 20 epochs."""
+    task = AnomalyTaskConfig(features="cifar100-resnet34", order=order)
     per_epoch = 45_000 // SETS_PER_STEP
     return tuple(
         Setting(

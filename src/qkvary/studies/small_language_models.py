@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig, ValueRope
 from qkvary.arch.models import as_model
@@ -104,19 +105,24 @@ def novels(*, context: int) -> LanguageTaskConfig:
     )
 
 
-def rotary_setting(
-    name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
-) -> Setting:
-    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **more: Any) -> Setting:
+    """Return a setting on rows of novels; ``more`` are further fields of it."""
     context = network.max_tokens
     return Setting(
         name=name,
         task=novels(context=context),
         network=network,
-        training=small_training(steps=ROTARY_STEPS, context=context, learning_rate=2e-3),
-        table=name,
-        variants=variants,
-        limits=limits,
+        training=small_training(steps=steps, context=context, learning_rate=2e-3),
+        **more,
+    )
+
+
+def rotary_setting(
+    name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
+) -> Setting:
+    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    return novels_setting(
+        name, network, steps=ROTARY_STEPS, table=name, variants=variants, limits=limits
     )
 
 

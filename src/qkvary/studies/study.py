@@ -81,12 +81,8 @@ class Setting:
             )
         special = [
             name
-            for name, given in (
-                ("variants", self.variants is not None),
-                ("equal_parameters", self.equal_parameters),
-                ("metric", self.metric is not None),
-            )
-            if given
+            for name in ("variants", "equal_parameters", "metric")
+            if getattr(self, name) not in (None, False)
         ]
         if special and self.table is None:
             raise ValueError(
@@ -107,7 +103,7 @@ class Setting:
 
 
 @stored("Crossing")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CrossSettingContrast:
     """A contrast between networks of two settings, paired by seed."""
 
@@ -120,6 +116,11 @@ class CrossSettingContrast:
     reference_setting: str
     """Setting of the reference."""
 
+    @property
+    def sides(self) -> tuple[tuple[str, str], tuple[str, str]]:
+        """Label and setting of the variant, and of the reference."""
+        return (self.variant, self.setting), (self.reference, self.reference_setting)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -129,26 +130,25 @@ class Cell:
     """Name of the setting."""
     variant: str
     """Canonical label of the variant."""
-    seed: int
-    """Seed of the run."""
-    learning_rate: float
-    """Peak learning rate of the run."""
     run: RunConfig
     """Configuration of the run."""
-    keep_network: bool = False
-    """Whether the store keeps the trained network as a checkpoint."""
-    keep_steps: tuple[int, ...] = ()
-    """Further steps after which it keeps the network."""
+    kept_networks: tuple[int | None, ...] = ()
+    """The steps after which the store keeps the network, None for the trained one."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run."""
+        return self.run.seed
+
+    @property
+    def learning_rate(self) -> float:
+        """Peak learning rate of the run."""
+        return self.run.training.optimizer.learning_rate
 
     @property
     def run_key(self) -> str:
         """The sha256 that identifies the run in a store."""
         return self.run.run_key()
-
-    @property
-    def kept_networks(self) -> tuple[int | None, ...]:
-        """The steps after which the network is kept, None for the trained one."""
-        return (*self.keep_steps, None) if self.keep_network else ()
 
     @property
     def title(self) -> str:
@@ -171,10 +171,12 @@ def _remains(
     settings: Collection[str],
 ) -> bool:
     """Return whether a contrast has both its sides among variants and settings."""
-    crossed = isinstance(contrast, CrossSettingContrast)
-    pair = (contrast.variant, contrast.reference) if crossed else contrast
-    places = (contrast.setting, contrast.reference_setting) if crossed else ()
-    return set(map(canonical_label, pair)) <= set(labels) and set(places) <= set(settings)
+    if not isinstance(contrast, CrossSettingContrast):
+        return all(canonical_label(label) in labels for label in contrast)
+    return all(
+        canonical_label(label) in labels and setting in settings
+        for label, setting in contrast.sides
+    )
 
 
 def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
@@ -246,11 +248,7 @@ class Study:
         _unique(self.name, "variants", labels)
         if self.learning_rates is not None:
             _unique(self.name, "learning_rates", self.learning_rates)
-        if canonical_label(self.baseline) not in labels:
-            raise ValueError(
-                f"study {self.name!r}: expected a baseline among its variants, got "
-                f"{self.baseline!r}; choices: {', '.join(labels)}"
-            )
+        self._check_label("a baseline among its variants", self.baseline, labels)
         self._check_settings()
         self._check_contrasts()
         self._check_cross_setting_contrasts()
@@ -269,6 +267,15 @@ class Study:
             if not isinstance(one, kinds):
                 raise UsageError(f"{where}, got one with {one!r}"[:200])
         return tuple(format_label(one) if isinstance(one, AnyVariant) else one for one in given)
+
+    def _check_label(
+        self, expected: str, label: str, choices: Collection[str], setting: str = ""
+    ) -> None:
+        if canonical_label(label) not in choices:
+            raise ValueError(
+                f"study {self.name!r}{setting}: expected {expected}, got {label!r}; choices: "
+                + ", ".join(choices)
+            )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -356,46 +363,34 @@ class Study:
     def _check_settings(self) -> None:
         tables: dict[str, Setting] = {}
         for setting in self.settings:
-            where = f"study {self.name!r}, setting {setting.name!r}"
-            given = () if setting.variants is None else setting.variants
-            for label in given:
-                if canonical_label(label) not in self.labels:
-                    raise ValueError(
-                        f"{where}: expected variants of the study, got {label!r}; choices: "
-                        + ", ".join(self.labels)
-                    )
-            if setting.variants is not None and not given:
-                raise ValueError(f"{where}: expected at least one of variants, got none")
-            if setting.table is None:
-                continue
-            first = tables.setdefault(setting.table, setting)
+            where = f", setting {setting.name!r}"
+            for label in setting.variants or ():
+                self._check_label("variants of the study", label, self.labels, where)
+            if setting.variants == ():
+                raise ValueError(
+                    f"study {self.name!r}{where}: expected at least one of variants, got none"
+                )
+            # A setting without a table of its own has all variants.
+            first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(
-                    f"{where}: expected the variants of {first.name!r}, which shares the table "
-                    f"{setting.table!r}, got others"
+                    f"study {self.name!r}{where}: expected the variants of {first.name!r}, which "
+                    f"shares the table {setting.table!r}, got others"
                 )
 
     def _check_cross_setting_contrasts(self) -> None:
         settings = {setting.name: setting for setting in self.settings}
         for one in self.cross_setting_contrasts:
-            for label, name in (
-                (one.variant, one.setting),
-                (one.reference, one.reference_setting),
-            ):
+            for label, name in one.sides:
                 if name not in settings:
                     raise ValueError(
                         f"study {self.name!r}: expected a setting of the study in a contrast, got "
                         f"{name!r}; choices: {', '.join(settings)}"
                     )
-                variants = self.variants_of(settings[name])
-                if label not in variants:
-                    raise ValueError(
-                        f"study {self.name!r}: expected a variant of the setting {name!r} in a "
-                        f"contrast, got {label!r}; choices: {', '.join(variants)}"
-                    )
+                expected = f"a variant of the setting {name!r} in a contrast"
+                self._check_label(expected, label, self.variants_of(settings[name]))
             ours, theirs = (
-                setting.metric or setting.task.metric
-                for setting in (settings[one.setting], settings[one.reference_setting])
+                settings[name].metric or settings[name].task.metric for _, name in one.sides
             )
             if ours != theirs:
                 raise ValueError(
@@ -404,10 +399,9 @@ class Study:
                 )
 
     def _check_contrasts(self) -> None:
-        labels, pairs = self.labels, list[tuple[str, ...]](self.pairs)
-        if not pairs:
-            return
-        _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
+        pairs = list[tuple[str, ...]](self.pairs)
+        if pairs:
+            _unique(self.name, "contrasts", tuple(" against ".join(pair) for pair in pairs))
         for pair in pairs:
             if len(pair) != 2:
                 raise ValueError(
@@ -415,11 +409,8 @@ class Study:
                     f"got {len(pair)}: {', '.join(pair)}"
                 )
             for label in pair:
-                if label not in labels:
-                    raise ValueError(
-                        f"study {self.name!r}: expected variants of the study in the contrast "
-                        f"{' against '.join(pair)}, got {label!r}; choices: {', '.join(labels)}"
-                    )
+                expected = f"variants of the study in the contrast {' against '.join(pair)}"
+                self._check_label(expected, label, self.labels)
             if pair[0] == pair[1]:
                 raise ValueError(
                     f"study {self.name!r}: expected two different variants in a contrast, "
@@ -436,9 +427,7 @@ class Study:
         first = self.seeds[0]
         cells = [cell for setting in self.settings for cell in self._row(setting, first)]
         return tuple(
-            replace(cell, seed=seed, run=replace(cell.run, seed=seed))
-            for seed in self.seeds
-            for cell in cells
+            replace(cell, run=replace(cell.run, seed=seed)) for seed in self.seeds for cell in cells
         )
 
     def count_runs(self) -> int:
@@ -488,9 +477,6 @@ class Study:
                 yield Cell(
                     setting=setting.name,
                     variant=label,
-                    seed=seed,
-                    learning_rate=training.optimizer.learning_rate,
                     run=run,
-                    keep_network=setting.keep_networks,
-                    keep_steps=setting.keep_steps,
+                    kept_networks=(*setting.keep_steps, None) if setting.keep_networks else (),
                 )

@@ -19,6 +19,8 @@ WORDS: dict[int, dict[Language, int]] = {
 """Tokens of the training split of Multi30k by the occurrences from which a word has one."""
 MAX_TOKENS = 100
 """Longest translation of the published code."""
+SACREBLEU = "sacreBLEU (nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp)"
+"""The score of the clean protocols, with its signature."""
 EPOCH = 580
 """Batches of 50 in the 29,000 training sentences."""
 BATCH = 50

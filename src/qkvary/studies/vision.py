@@ -85,31 +85,6 @@ def vision_task(name: ImageSetName, splits: ImageSplits) -> ImageTaskConfig:
     return ImageTaskConfig(name=name, splits=splits, augment=images.pixels.channels == 3)
 
 
-def vision_training(
-    task: ImageTaskConfig, *, epochs: int, optimizer: OptimizerConfig
-) -> TrainingConfig:
-    """Return the published training: a constant rate, two validations an epoch, the best tested.
-
-    The code's MultiStepLR would lower the rate after 100 epochs, which no run has.
-
-    Args:
-        task: The task.
-        epochs: Times that each training image is seen.
-        optimizer: The optimizer.
-
-    Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
-    """
-    batch_size = 200 if task.images.pixels.channels == 1 else 128
-    per_epoch = _trained_images(task) // batch_size
-    return TrainingConfig(
-        steps=epochs * per_epoch,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        evaluate_every=per_epoch // 2,
-        test_at="best",
-    )
-
-
 def vision_floor(task: ImageTaskConfig) -> str:
     """Return a sentence on what a guess scores."""
     return f"Guessing one of the {task.images.classes} classes scores {1 / task.images.classes:g}."
@@ -134,7 +109,8 @@ def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
     )
 
 
-def _trained_images(task: ImageTaskConfig) -> int:
+def trained_images(task: ImageTaskConfig) -> int:
+    """Return the number of images that training reads."""
     images = task.images
     on_test = task.splits == "as-published" and images.validates_on_test
     return images.train_images - (0 if on_test else task.validation_images)
@@ -150,20 +126,26 @@ def vision_grid(
 ) -> tuple[Setting, ...]:
     """Return the published settings: data x patches x widths x layers x heads x rates.
 
+    The rate is constant (the code's MultiStepLR would lower it after 100 epochs, which no run has),
+    with two validations an epoch, the best of which is tested.
+
     Args:
         splits: What validation is on.
         patches: The patch sizes of each data set.
         optimizer: Adam or AdamW, both with torch's defaults.
         weight_decay: Its weight decay.
         scale: What scores are divided by.
+
+    Source: code of paper 2: batches of 200 for MNIST and FashionMNIST, of 128 for CIFAR.
     """
     settings: list[Setting] = []
     for name, epochs in EPOCHS.items():
         task = vision_task(name, splits)
+        batch_size = 128 if task.augment else 200
+        per_epoch = trained_images(task) // batch_size
         for patch, width, layers, heads, rate in product(
             patches[name], (64, 256, 512), (2, 4), (2, 4), (1e-3, 1e-4)
         ):
-            chosen = OptimizerConfig(name=optimizer, learning_rate=rate, weight_decay=weight_decay)
             settings.append(
                 Setting(
                     name=f"{name}-p{patch}-d{width}-L{layers}-H{heads}-lr{rate:g}",
@@ -176,28 +158,39 @@ def vision_grid(
                         num_heads=heads,
                         scale=scale,
                     ),
-                    training=vision_training(task, epochs=epochs, optimizer=chosen),
+                    training=TrainingConfig(
+                        steps=epochs * per_epoch,
+                        batch_size=batch_size,
+                        optimizer=OptimizerConfig(
+                            name=optimizer, learning_rate=rate, weight_decay=weight_decay
+                        ),
+                        evaluate_every=per_epoch // 2,
+                        test_at="best",
+                    ),
                     note=vision_floor(task),
                 )
             )
     return tuple(settings)
 
 
-def quick_protocols(study: str, name: ImageSetName, **settings: Any) -> Mapping[str, Study]:
+def quick_protocols(study: str, name: ImageSetName, **sizes: Any) -> Mapping[str, Study]:
     """Return a study of one data set with clean splits, and with the published ones.
+
+    It is run in minutes: the published network, small.
 
     Args:
         study: The name of the study.
         name: The data set.
-        settings: As for :func:`quick_study`.
+        sizes: ``patch_size``, ``batch_size`` and ``steps``, the ``learning_rate`` of a cosine with
+            warm-up, and the ``validation_images`` that are held out, 5,000 by default.
     """
     return {
-        "clean": quick_study(study, name, "clean", **settings),
-        "as-published": quick_study(f"{study}-as-published", name, "as-published", **settings),
+        "clean": _quick_study(study, name, "clean", **sizes),
+        "as-published": _quick_study(f"{study}-as-published", name, "as-published", **sizes),
     }
 
 
-def quick_study(
+def _quick_study(
     study: str,
     name: ImageSetName,
     splits: ImageSplits,
@@ -208,23 +201,11 @@ def quick_study(
     learning_rate: float,
     validation_images: int = 5_000,
 ) -> Study:
-    """Return a study of one data set that is run in minutes: the published network, small.
-
-    Args:
-        study: The name of the study.
-        name: The data set.
-        splits: What validation is on.
-        patch_size: Rows and columns of a patch.
-        batch_size: Images per step.
-        steps: Steps.
-        learning_rate: Peak learning rate of a cosine with warm-up.
-        validation_images: Images that are held out.
-    """
     images = IMAGE_SETS[name]
     task = replace(vision_task(name, splits), validation_images=validation_images)
     network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
     is_complete = images.part_of is None
-    epochs = steps * batch_size / _trained_images(task)
+    epochs = steps * batch_size / trained_images(task)
     beside = (
         "Published figures beside ours are averages over larger networks that were trained longer "
         "and tested at their best epoch."

@@ -3,7 +3,7 @@
 Torch-free.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from qkvary.arch.attention import Initialization
@@ -45,7 +45,6 @@ SIZES: Mapping[str, Size] = {
 
 STD = 0.06
 """Initial deviation of weights, that of ``small_network``."""
-SEEDS = (0, 1, 2, 3, 4)
 
 
 def why_setting(
@@ -98,35 +97,59 @@ def why_setting(
     )
 
 
-def with_limits(study: Study, size: Size, *texts: str) -> Study:
-    """Return the study with the limits of its size and those given, in every setting."""
-    bytes_read = size.steps * POSITIONS_PER_STEP
-    limits = (
-        (
-            f"Networks of {size.num_layers} layers of {size.d_model} channels after "
-            f"{bytes_read:,} bytes, with rows of {size.context}: the beginning of a training, "
-            "at one learning rate for all where none is named."
-        ),
-        *texts,
+def why_study(
+    name: str,
+    size: Size,
+    *,
+    question: str,
+    description: str,
+    settings: Sequence[Setting],
+    variants: tuple[str, ...],
+    contrasts: Sequence[tuple[str, str] | CrossSettingContrast] = (),
+    limits: tuple[str, ...] = (),
+    positions: str = "rotary positions on all channels",
+) -> Study:
+    """Return a study of one size with five seeds, whose baseline is the first variant.
+
+    Args:
+        name: Name of the study.
+        size: Network, rows and training, which the description and the limits state.
+        question: The question, in one sentence.
+        description: What is compared.
+        settings: The settings.
+        variants: Labels of the variants.
+        contrasts: Direct comparisons.
+        limits: Further limits of every setting.
+        positions: The positions of the network, for the description.
+    """
+    own = (
+        f"Networks of {size.num_layers} layers of {size.d_model} channels after "
+        f"{size.steps * POSITIONS_PER_STEP:,} bytes, with rows of {size.context}: the beginning of "
+        "a training, at one learning rate for all where none is named."
     )
-    return replace(study, settings=tuple(replace(one, limits=limits) for one in study.settings))
+    return Study(
+        name=name,
+        question=question,
+        description=(
+            f"{description} English novels by the byte, rows of {size.context}; {size.num_layers} "
+            f"layers of {size.d_model} channels and {size.num_heads} heads, {positions}, "
+            f"{size.steps:,} steps of {POSITIONS_PER_STEP:,} bytes at the learning rate "
+            f"{size.learning_rate:g}, AdamW that decays all parameters of all variants alike."
+        ),
+        settings=tuple(replace(one, limits=(own, *limits)) for one in settings),
+        variants=variants,
+        baseline=variants[0],
+        contrasts=tuple(contrasts),
+        seeds=(0, 1, 2, 3, 4),
+    )
+
+
+def in_sizes(build: Callable[[Size], Study]) -> Mapping[str, Study]:
+    """Return the protocols of a study: one for each size."""
+    small, large = map(build, SIZES.values())
+    return {"small": small, "large": replace(large, name=f"{large.name}-large")}
 
 
 def across(variants: tuple[str, ...], setting: str, reference: str) -> list[CrossSettingContrast]:
     """Return the contrasts of equal variants between two settings."""
-    return [
-        CrossSettingContrast(
-            variant=label, setting=setting, reference=label, reference_setting=reference
-        )
-        for label in variants
-    ]
-
-
-def describe_size(size: Size, *, positions: str = "rotary positions on all channels") -> str:
-    """Return network, text and training in one sentence."""
-    return (
-        f"English novels by the byte, rows of {size.context}; {size.num_layers} layers of "
-        f"{size.d_model} channels and {size.num_heads} heads, {positions}, "
-        f"{size.steps:,} steps of {POSITIONS_PER_STEP:,} bytes at the learning rate "
-        f"{size.learning_rate:g}, AdamW that decays all parameters of all variants alike."
-    )
+    return [CrossSettingContrast(label, setting, label, reference) for label in variants]

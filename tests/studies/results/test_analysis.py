@@ -8,7 +8,6 @@ import pytest
 
 from qkvary.studies.definitions.synthetic_published import STUDY
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.comparisons import Level
 from tests.conftest import Runner
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 
@@ -129,19 +128,13 @@ def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> No
     assert (without.tables, without.answers) == (summary.tables, summary.answers)
 
 
-@pytest.mark.parametrize(
-    ("level", "words"),
-    [
-        (Level(confidence=0.9), "Student's, 90 %"),
-        (Level(power=0.5), "with 50 % probability"),
-    ],
-)
-def test_the_method_says_what_was_done(level: Level, words: str) -> None:
+def test_the_method_says_what_was_done() -> None:
     study = make_study()
-    summary = summarise(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW})),
-                        level=level)  # fmt: skip
-    assert words in " ".join(summary.method.sentences)
-    assert summary.method.confidence == level.confidence
+    summary = summarise(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW})))
+    words = " ".join(summary.method.sentences)
+    assert "Student's, 95 %" in words
+    assert "with 80 % probability" in words
+    assert (summary.method.confidence, summary.method.power) == (0.95, 0.8)
 
 
 def test_a_published_study_can_be_summarised_before_it_ran() -> None:

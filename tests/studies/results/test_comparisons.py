@@ -4,7 +4,6 @@ import pytest
 from scipy import stats
 
 from qkvary.studies.results.comparisons import (
-    Level,
     Pairing,
     average_over_tasks,
     compare_family,
@@ -97,7 +96,7 @@ def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> 
     assert (whole.unit, lost.unit) == ("seed", "seed")
     assert (len(whole.differences), len(lost.differences)) == (5, 4)
     for pairing in (whole, lost):
-        assert compare_family({"v": pairing}, Level())["v"].verdict == "not distinguished"
+        assert compare_family({"v": pairing})["v"].verdict == "not distinguished"
 
 
 def test_settings_stay_the_units_where_seeds_are_lost() -> None:
@@ -115,7 +114,7 @@ def test_pairs_without_a_whole_seed_or_task_give_no_difference() -> None:
     ours = {(name, seed): 0.6 for name in settings for seed in SEEDS}
     for number, seed in enumerate(SEEDS):
         del ours[settings[number % 3], seed]
-    result = compare_family({"v": pair(ours, settings)}, Level())["v"]
+    result = compare_family({"v": pair(ours, settings)})["v"]
     assert (result.unit, result.mean, result.verdict) == ("seed", None, "no interval")
     assert result.sentence == (
         "not compared: 10 of 15 pairs finished, too few for a difference over all settings"
@@ -132,7 +131,7 @@ def test_settings_of_a_task_with_many_count_less() -> None:
     ours = {(name, 1): 0.6 if name == "s0" else 0.5 for name in settings}
     pairing = pair(ours, settings, tasks=tasks, seeds=(1,))
     assert pairing.weights == pytest.approx((1 / 2, *[1 / 18] * 9))
-    result = compare_family({"v": pairing}, Level())["v"]
+    result = compare_family({"v": pairing})["v"]
     assert result.mean == pytest.approx(0.05)
     assert result.verdict == "not distinguished"
     assert result.detectable is None or result.detectable > 0.1
@@ -163,8 +162,8 @@ NOISE = [-0.11, 0.12, -0.10, 0.13, -0.02]
 
 
 def test_a_family_is_corrected_for_its_size() -> None:
-    alone = compare_family(family(LOW), Level())["v0"]
-    together = compare_family(family(LOW, NOISE, [0.1]), Level())
+    alone = compare_family(family(LOW))["v0"]
+    together = compare_family(family(LOW, NOISE, [0.1]))
     first = together["v0"]
     interval = stats.ttest_1samp(LOW, 0).confidence_interval(1 - 0.05 / 3)
     assert (first.low, first.high) == pytest.approx((interval.low, interval.high))
@@ -179,17 +178,17 @@ def test_a_family_is_corrected_for_its_size() -> None:
 
 def test_a_correction_can_take_a_verdict_back() -> None:
     weak = [0.11, 0.02, 0.10, 0.03, 0.07]
-    assert compare_family(family(weak), Level())["v0"].verdict == "better"
-    crowd = compare_family(family(weak, *[NOISE] * 19), Level())
+    assert compare_family(family(weak))["v0"].verdict == "better"
+    crowd = compare_family(family(weak, *[NOISE] * 19))
     assert crowd["v0"].verdict == "not distinguished"
 
 
 def test_intervals_stay_within_what_is_possible() -> None:
-    result = compare_family(family([0.2, -0.9]), Level())["v0"]
+    result = compare_family(family([0.2, -0.9]))["v0"]
     assert (result.low, result.high) == (-1.0, 1.0)
     assert result.detectable is None
     assert "no possible difference would have been seen" in result.sentence
 
 
 def test_nothing_to_compare_is_an_empty_family() -> None:
-    assert compare_family({}, Level()) == {}
+    assert compare_family({}) == {}

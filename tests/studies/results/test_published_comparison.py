@@ -10,12 +10,11 @@ from qkvary.literature.figures import load_published
 from qkvary.studies.catalog import load_study
 from qkvary.studies.protocols import NUMBER_FLOORS, character_network
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
-from qkvary.studies.results.table_specs import collect_inputs, specify_tables
+from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -35,7 +34,7 @@ def compare(
     ]
     observations = observe(study, records)
     plans = specify_tables(study, observations)
-    tables = build_tables(collect_inputs(study, observations), plans, Level())
+    tables = build_tables(collect_inputs(study, observations), plans)
     rows = [observation.row for observation in observations]
     return compare_published(load_published(name), study, tables, rows)
 

@@ -8,11 +8,10 @@ import pytest
 from scipy import stats
 
 from qkvary.arch.named_networks import find_network
-from qkvary.studies.results.comparisons import Level
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
 from qkvary.studies.results.summary import ResultTable
-from qkvary.studies.results.table_specs import collect_inputs, specify_tables
+from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from qkvary.tasks.config import LanguageTaskConfig
@@ -22,7 +21,7 @@ from tests.studies.made_up import by_variant, make_record, make_records, make_se
 def tables_of(study: Study, records: list[Record]) -> dict[str, ResultTable]:
     observations = observe(study, records)
     plans = specify_tables(study, observations)
-    tables = build_tables(collect_inputs(study, observations), plans, Level())
+    tables = build_tables(collect_inputs(study, observations), plans)
     return {table.name: table for table in tables}
 
 
@@ -307,8 +306,9 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
         study, by_variant({"QKV": QKV, "Q-K=V": SHARED, "MQA": [x - 0.3 for x in QKV]})
     )
     observations = observe(study, records)
-    (plan,) = specify_tables(study, observations)
-    pairwise = compare_pairwise(collect_inputs(study, observations), plan, Level())
+    inputs = collect_inputs(study, observations)
+    (table,) = build_tables(inputs, specify_tables(study, observations))
+    pairwise = compare_pairwise(inputs, table)
     assert len(pairwise) == 6
     assert {difference.comparisons for difference in pairwise.values()} == {3}
     assert pairwise["QKV", "Q-K=V"].verdict == "better"

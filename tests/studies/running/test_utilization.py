@@ -64,7 +64,7 @@ def test_a_product_is_timed_as_a_run_computes_it(
 
 
 def made(run: RunConfig, folder: Path) -> Record:
-    cell = Cell(setting="one", variant="QKV", seed=0, learning_rate=0.1, run=run)
+    cell = Cell(setting="one", variant="QKV", run=run)
     claim = Store(folder).claim(cell.run_key, run_identity(run))
     assert claim is not None
     context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)

@@ -1,10 +1,9 @@
 """Networks kept while they are trained: are keys and values alike from the start?"""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import SEEDS, SIZES, Size, describe_size, why_setting, with_limits
+from qkvary.studies.why_studies import Size, in_sizes, why_setting, why_study
 
 APART, SHARED = "QKV@alibi", "Q-K=V@alibi"
 LAYERS = 4
@@ -21,25 +20,19 @@ def _study(size: Size) -> Study:
         keep_networks=True,
         keep_steps=tuple(round(part * longer.steps) for part in PARTS),
     )
-    study = Study(
-        name="likeness-over-training",
+    return why_study(
+        "likeness-over-training",
+        longer,
         question="Are keys and values alike because training makes them so, or from the start?",
         description=(
             "The networks of `studies/likeness-over-training/measure.py`, which analyzes them as "
-            "`qkvary analyze` does, and ties their keys and values. "
-            + describe_size(longer, positions="linear biases (ALiBi), which leave keys as they are")
+            "`qkvary analyze` does, and ties their keys and values."
         ),
+        positions="linear biases (ALiBi), which leave keys as they are",
         settings=(setting,),
         variants=(APART, SHARED),
-        baseline=APART,
-        seeds=SEEDS,
     )
-    return with_limits(study, longer)
 
 
-STUDY = _study(SIZES["small"])
-
-PROTOCOLS: Mapping[str, Study] = {
-    "small": STUDY,
-    "large": replace(_study(SIZES["large"]), name="likeness-over-training-large"),
-}
+PROTOCOLS = in_sizes(_study)
+STUDY = PROTOCOLS["small"]

@@ -14,11 +14,10 @@ from qkvary.studies.study import CrossSettingContrast, Setting, Study
 CONTEXT = 128
 HEADS = 8
 FRACTIONS = {"a quarter": 0.25, "half": 0.5, "all": 1.0}
-MEANINGS: tuple[ValueRope, ...] = ("none", "counter", "rotated")
+NONE: ValueRope = "none"
+COUNTER: ValueRope = "counter"
+ROTATED: ValueRope = "rotated"
 BIASES = "linear biases"
-
-
-NONE, COUNTER, ROTATED = MEANINGS
 SHARED, APART = "Q-K=V@rotary", "QKV@rotary"
 SHARED_BIASED, APART_BIASED = "Q-K=V@alibi", "QKV@alibi"
 
@@ -49,15 +48,6 @@ def _rotary(part: str, meaning: ValueRope) -> Setting:
     return rotary_setting(_name(part, meaning), network, variants, _LIMITS)
 
 
-def _against(part: str, meaning: str, other: str, reference: str = SHARED) -> CrossSettingContrast:
-    return CrossSettingContrast(
-        variant=SHARED,
-        setting=_name(part, meaning),
-        reference=reference,
-        reference_setting=_name(part, other),
-    )
-
-
 STUDY = Study(
     name="lm-rotary",
     question="With rotary positions, what should the value be where it reads the key?",
@@ -82,16 +72,13 @@ STUDY = Study(
     baseline=APART,
     contrasts=(
         (SHARED_BIASED, APART_BIASED),
-        *(_against(part, NONE, COUNTER) for part in FRACTIONS),
-        *(_against(part, ROTATED, COUNTER) for part in FRACTIONS),
-        *(_against(part, NONE, COUNTER, APART) for part in FRACTIONS),
-        *(_against(part, ROTATED, COUNTER, APART) for part in FRACTIONS),
-        CrossSettingContrast(
-            variant=APART,
-            setting=_name("all", COUNTER),
-            reference=APART_BIASED,
-            reference_setting=BIASES,
+        *(
+            CrossSettingContrast(SHARED, _name(part, meaning), reference, _name(part, COUNTER))
+            for reference in (SHARED, APART)
+            for meaning in (NONE, ROTATED)
+            for part in FRACTIONS
         ),
+        CrossSettingContrast(APART, _name("all", COUNTER), APART_BIASED, BIASES),
     ),
     seeds=(0, 1, 2, 3, 4),
 )

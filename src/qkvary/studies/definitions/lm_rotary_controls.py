@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+from qkvary.arch.attention import ValueRope
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.studies.definitions.lm_rotary import APART, CONTEXT, HEADS, SHARED
 from qkvary.studies.small_language_models import (
     POSITIONS_PER_STEP,
@@ -28,19 +30,10 @@ _LIMITS = (
 )
 
 
-def _against(variant: str, setting: str, reference: str, other: str) -> CrossSettingContrast:
-    return CrossSettingContrast(
-        variant=variant, setting=setting, reference=reference, reference_setting=other
-    )
+def _network(value: ValueRope, *, rotates_value: bool = False) -> LanguageModelConfig:
+    position = replace(small_rotary(value=value), rotates_value=rotates_value)
+    return small_network(context=CONTEXT, num_heads=HEADS, position=position)
 
-
-_PLAIN = small_network(context=CONTEXT, num_heads=HEADS)
-_POSITIONS = (small_rotary(value="counter"), small_rotary(value="rotated"))
-_SHARED = [small_network(context=CONTEXT, num_heads=HEADS, position=one) for one in _POSITIONS]
-_APART = [
-    small_network(context=CONTEXT, num_heads=HEADS, position=replace(one, rotates_value=True))
-    for one in _POSITIONS
-]
 
 STUDY = Study(
     name="lm-rotary-controls",
@@ -52,23 +45,26 @@ STUDY = Study(
         "positions, where nothing is rotated and a value that reads the key is the key."
     ),
     settings=(
-        rotary_setting(COUNTER, _SHARED[0], (APART, SHARED), _LIMITS),
-        rotary_setting(ROTATED, _SHARED[1], (SHARED,), _LIMITS),
-        rotary_setting(VALUE_COUNTER, _APART[0], (APART,), _LIMITS),
-        rotary_setting(VALUE_ROTATED, _APART[1], (APART,), _LIMITS),
+        rotary_setting(COUNTER, _network("counter"), (APART, SHARED), _LIMITS),
+        rotary_setting(ROTATED, _network("rotated"), (SHARED,), _LIMITS),
+        rotary_setting(VALUE_COUNTER, _network("counter", rotates_value=True), (APART,), _LIMITS),
+        rotary_setting(VALUE_ROTATED, _network("rotated", rotates_value=True), (APART,), _LIMITS),
         rotary_setting(
-            LEARNED, replace(_PLAIN, positions="learned"), (APART_LEARNED, SHARED_LEARNED), _LIMITS
+            LEARNED,
+            replace(_network("counter"), positions="learned"),
+            (APART_LEARNED, SHARED_LEARNED),
+            _LIMITS,
         ),
     ),
     variants=(APART, SHARED, APART_LEARNED, SHARED_LEARNED),
     baseline=APART,
     contrasts=(
         (SHARED_LEARNED, APART_LEARNED),
-        _against(APART, VALUE_COUNTER, APART, COUNTER),
-        _against(APART, VALUE_ROTATED, APART, COUNTER),
-        _against(SHARED, COUNTER, APART, VALUE_COUNTER),
-        _against(SHARED, ROTATED, APART, VALUE_ROTATED),
-        _against(APART_LEARNED, LEARNED, APART, COUNTER),
+        CrossSettingContrast(APART, VALUE_COUNTER, APART, COUNTER),
+        CrossSettingContrast(APART, VALUE_ROTATED, APART, COUNTER),
+        CrossSettingContrast(SHARED, COUNTER, APART, VALUE_COUNTER),
+        CrossSettingContrast(SHARED, ROTATED, APART, VALUE_ROTATED),
+        CrossSettingContrast(APART_LEARNED, LEARNED, APART, COUNTER),
     ),
     seeds=(0, 1, 2, 3, 4),
 )

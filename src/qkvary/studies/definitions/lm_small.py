@@ -4,11 +4,10 @@ from qkvary.costs.parameters import network_parameters
 from qkvary.studies.small_language_models import (
     POSITIONS_PER_STEP,
     describe_scale,
-    novels,
+    novels_setting,
     small_network,
-    small_training,
 )
-from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.studies.study import CrossSettingContrast, Study
 
 CONTEXT = 128
 STEPS = 800
@@ -17,26 +16,11 @@ MAIN, EQUAL, FINE = "novels", "equal parameters", "32 heads"
 
 _NETWORK = small_network(context=CONTEXT, num_heads=HEADS)
 _COUNTS = network_parameters(_NETWORK)
-_TASK = novels(context=CONTEXT)
-_TRAINING = small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3)
 _TOKENS = STEPS * POSITIONS_PER_STEP
 
 
 def _rotary(*labels: str) -> tuple[str, ...]:
     return tuple(f"{label}@rotary" for label in labels)
-
-
-def _pair(variant: str, reference: str) -> tuple[str, str]:
-    return f"{variant}@rotary", f"{reference}@rotary"
-
-
-def _contrast(
-    variant: str, setting: str, reference: str, reference_setting: str
-) -> CrossSettingContrast:
-    ours, theirs = _pair(variant, reference)
-    return CrossSettingContrast(
-        variant=ours, setting=setting, reference=theirs, reference_setting=reference_setting
-    )
 
 
 _LIMITS = (
@@ -78,21 +62,19 @@ STUDY = Study(
         "the value reads the key, the output is rotated back."
     ),
     settings=(
-        Setting(name=MAIN, task=_TASK, network=_NETWORK, training=_TRAINING, limits=_LIMITS),
-        Setting(
-            name=EQUAL,
-            task=_TASK,
-            network=_NETWORK,
-            training=_TRAINING,
+        novels_setting(MAIN, _NETWORK, steps=STEPS, limits=_LIMITS),
+        novels_setting(
+            EQUAL,
+            _NETWORK,
+            steps=STEPS,
             table=EQUAL,
             variants=_rotary("QKV", "Q-K=V", "I-K=V"),
             equal_parameters=True,
         ),
-        Setting(
-            name=FINE,
-            task=_TASK,
-            network=small_network(context=CONTEXT, num_heads=2 * HEADS),
-            training=_TRAINING,
+        novels_setting(
+            FINE,
+            small_network(context=CONTEXT, num_heads=2 * HEADS),
+            steps=STEPS,
             table=FINE,
             variants=_rotary("MQA"),
         ),
@@ -113,13 +95,13 @@ STUDY = Study(
     ),
     baseline="QKV@rotary",
     contrasts=(
-        _pair("Q-K=V", "GQA-8"),
-        _pair("Q-GQA-4", "GQA-2"),
-        _pair("Q-K=V", "MQA"),
-        _pair("I-K=V", "Q=K=V"),
-        _pair("I-K-V", "Q=K-V"),
-        _contrast("Q-MQA", MAIN, "MQA", FINE),
-        _contrast("Q-K=V", EQUAL, "GQA-8", MAIN),
+        ("Q-K=V@rotary", "GQA-8@rotary"),
+        ("Q-GQA-4@rotary", "GQA-2@rotary"),
+        ("Q-K=V@rotary", "MQA@rotary"),
+        ("I-K=V@rotary", "Q=K=V@rotary"),
+        ("I-K-V@rotary", "Q=K-V@rotary"),
+        CrossSettingContrast("Q-MQA@rotary", MAIN, "MQA@rotary", FINE),
+        CrossSettingContrast("Q-K=V@rotary", EQUAL, "GQA-8@rotary", MAIN),
     ),
     seeds=(0, 1, 2, 3, 4),
 )

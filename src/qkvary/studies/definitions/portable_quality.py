@@ -1,12 +1,11 @@
-"""Whether shared keys and values learn as well in the form that other engines compute."""
+"""Shared keys and values in the portable form, which other engines compute."""
 
 from qkvary.studies.small_language_models import (
     describe_scale,
-    novels,
+    novels_setting,
     small_network,
-    small_training,
 )
-from qkvary.studies.study import Setting, Study
+from qkvary.studies.study import Study
 
 CONTEXT = 128
 STEPS = 800
@@ -47,11 +46,10 @@ STUDY = Study(
         "latent attention (MLA: 240 channels and 16 of positions) and GQA-8."
     ),
     settings=(
-        Setting(
-            name="novels",
-            task=novels(context=CONTEXT),
-            network=small_network(context=CONTEXT, num_heads=HEADS),
-            training=small_training(steps=STEPS, context=CONTEXT, learning_rate=2e-3),
+        novels_setting(
+            "novels",
+            small_network(context=CONTEXT, num_heads=HEADS),
+            steps=STEPS,
             limits=_LIMITS,
         ),
     ),

@@ -3,10 +3,10 @@
 from dataclasses import replace
 
 from qkvary.studies.definitions import translation_published
-from qkvary.studies.study import Study
-from qkvary.studies.translation import VARIANTS, translation_grid
+from qkvary.studies.translation import translation_grid
 
-STUDY = Study(
+STUDY = replace(
+    translation_published.STUDY,
     name="translation-paper",
     question="Does a shared query and key in self-attention cost BLEU, and does the encoding?",
     description=(
@@ -16,10 +16,6 @@ STUDY = Study(
         "Words are split by a rule of our own instead of spaCy's."
     ),
     settings=translation_grid("as-published"),
-    variants=VARIANTS,
-    seeds=(0, 1),
-    published=("key-value-notebook-translation",),
-    contrasts=(("(Q=K-V)+", "Q=K-V"),),
 )
 
 PROTOCOLS = {

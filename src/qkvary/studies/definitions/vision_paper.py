@@ -1,6 +1,8 @@
 """Image classification as described in the papers, with the splits of their code and clean ones."""
 
-from qkvary.studies.study import Study
+from dataclasses import replace
+
+from qkvary.studies.study import Setting, Study
 from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
 from qkvary.tasks.config import ImageSplits
 
@@ -14,41 +16,40 @@ _WHAT = (
 )
 
 
-def _study(name: str, splits: ImageSplits, how: str) -> Study:
-    return Study(
-        name=name,
-        question="Which variants classify images as well as QKV over the papers' configurations?",
-        description=_WHAT + how,
-        settings=vision_grid(
-            splits,
-            patches={
-                "mnist": (4, 7),
-                "fashion-mnist": (4, 7),
-                "cifar10": (4, 8),
-                "cifar100": (4, 8),
-            },
-            optimizer="adam",
-            weight_decay=0.0,
-            scale="head",
-        ),
-        variants=VISION_VARIANTS,
-        seeds=(0, 1),
-        published=PUBLISHED_TABLES,
+def _grid(splits: ImageSplits) -> tuple[Setting, ...]:
+    return vision_grid(
+        splits,
+        patches={
+            "mnist": (4, 7),
+            "fashion-mnist": (4, 7),
+            "cifar10": (4, 8),
+            "cifar100": (4, 8),
+        },
+        optimizer="adam",
+        weight_decay=0.0,
+        scale="head",
     )
 
 
-STUDY = _study(
-    "vision-paper",
-    "clean",
-    "The text does not say what validation is on: 5,000 training images are held out, and the "
+STUDY = Study(
+    name="vision-paper",
+    question="Which variants classify images as well as QKV over the papers' configurations?",
+    description=_WHAT
+    + "The text does not say what validation is on: 5,000 training images are held out, and the "
     "best of two validations an epoch is tested.",
+    settings=_grid("clean"),
+    variants=VISION_VARIANTS,
+    seeds=(0, 1),
+    published=PUBLISHED_TABLES,
 )
 PROTOCOLS = {
     "clean": STUDY,
-    "as-published": _study(
-        "vision-paper-as-published",
-        "as-published",
-        "Validation as in the code: on the test images for MNIST and FashionMNIST, and for CIFAR "
+    "as-published": replace(
+        STUDY,
+        name="vision-paper-as-published",
+        description=_WHAT
+        + "Validation as in the code: on the test images for MNIST and FashionMNIST, and for CIFAR "
         "on images of which nine of ten are trained on.",
+        settings=_grid("as-published"),
     ),
 }

@@ -1,6 +1,8 @@
 """Image classification as in the code of paper 2, with its splits and with clean ones."""
 
-from qkvary.studies.study import Study
+from dataclasses import replace
+
+from qkvary.studies.study import Setting, Study
 from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
 from qkvary.tasks.config import ImageSplits
 
@@ -13,37 +15,36 @@ _WHAT = (
 )
 
 
-def _study(name: str, splits: ImageSplits, how: str) -> Study:
-    return Study(
-        name=name,
-        question="Do the published accuracies of image classification come out again?",
-        description=_WHAT + how,
-        settings=vision_grid(
-            splits,
-            patches={"mnist": (7, 4), "fashion-mnist": (7, 4), "cifar10": (8,), "cifar100": (8,)},
-            optimizer="adamw",
-            weight_decay=0.01,
-            scale="width",
-        ),
-        variants=VISION_VARIANTS,
-        seeds=(0, 1),
-        published=PUBLISHED_TABLES,
+def _grid(splits: ImageSplits) -> tuple[Setting, ...]:
+    return vision_grid(
+        splits,
+        patches={"mnist": (7, 4), "fashion-mnist": (7, 4), "cifar10": (8,), "cifar100": (8,)},
+        optimizer="adamw",
+        weight_decay=0.01,
+        scale="width",
     )
 
 
-STUDY = _study(
-    "vision-published",
-    "as-published",
-    "As published, MNIST and FashionMNIST validate on the test images, so that the best epoch on "
+STUDY = Study(
+    name="vision-published",
+    question="Do the published accuracies of image classification come out again?",
+    description=_WHAT
+    + "As published, MNIST and FashionMNIST validate on the test images, so that the best epoch on "
     "the test is what is printed; CIFAR draws 45,000 training and 5,000 validation images apart "
     "from each other, so that nine of ten validation images are trained on. The published draws "
     "have no seed; here all runs have the same.",
+    settings=_grid("as-published"),
+    variants=VISION_VARIANTS,
+    seeds=(0, 1),
+    published=PUBLISHED_TABLES,
 )
 PROTOCOLS = {
     "as-published": STUDY,
-    "clean": _study(
-        "vision-published-clean",
-        "clean",
-        "Clean: 5,000 training images are held out for validation, and nothing else is changed.",
+    "clean": replace(
+        STUDY,
+        name="vision-published-clean",
+        description=_WHAT
+        + "Clean: 5,000 training images are held out for validation, and nothing else is changed.",
+        settings=_grid("clean"),
     ),
 }

@@ -1,19 +1,7 @@
-"""Whether shared projections want other initial weights or another learning rate."""
-
-from collections.abc import Mapping
-from dataclasses import replace
+"""Initial weights and learning rates of shared projections."""
 
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import (
-    SEEDS,
-    SIZES,
-    STD,
-    Size,
-    across,
-    describe_size,
-    why_setting,
-    with_limits,
-)
+from qkvary.studies.why_studies import STD, Size, across, in_sizes, why_setting, why_study
 
 LABELS = ("QKV@rotary", "Q-K=V@rotary", "Q=K=V@rotary")
 SMALLER, LARGER = 0.02, 0.18
@@ -22,46 +10,32 @@ SLOWER, FASTER = 0.25, 4.0
 
 def _study(size: Size) -> Study:
     middle = f"deviation {STD:g}"
-    settings = (
-        why_setting(middle, size),
+    rates = tuple(factor * size.learning_rate for factor in (SLOWER, FASTER))
+    others = (
         *(why_setting(f"deviation {std:g}", size, std=std) for std in (SMALLER, LARGER)),
-        *(
-            why_setting(
-                f"learning rate {factor * size.learning_rate:g}",
-                size,
-                learning_rate=factor * size.learning_rate,
-            )
-            for factor in (SLOWER, FASTER)
-        ),
+        *(why_setting(f"learning rate {rate:g}", size, learning_rate=rate) for rate in rates),
     )
-    study = Study(
-        name="why-initialization",
+    return why_study(
+        "why-initialization",
+        size,
         question="Do shared projections need a special initialization or learning rate?",
         description=(
             "Paper 1 says that its variants need no special initialization. Here all weights are "
             f"drawn with deviations of {SMALLER:g}, {STD:g} and {LARGER:g}, and with {STD:g} the "
             "learning rate is also a quarter and four times as large. If sharing asked for "
-            "something special, its cost would depend on them. " + describe_size(size)
+            "something special, its cost would depend on them."
         ),
-        settings=settings,
+        settings=(why_setting(middle, size), *others),
         variants=LABELS,
-        baseline=LABELS[0],
-        contrasts=tuple(
-            contrast for one in settings[1:] for contrast in across(LABELS, one.name, middle)
+        contrasts=[pair for one in others for pair in across(LABELS, one.name, middle)],
+        limits=(
+            (
+                "The deviation is that of all weights, embeddings included, so that it also sets "
+                "how large the residual stream begins; which of them matters is not asked."
+            ),
         ),
-        seeds=SEEDS,
-    )
-    return with_limits(
-        study,
-        size,
-        "The deviation is that of all weights, embeddings included, so that it also sets how "
-        "large the residual stream begins; which of them matters is not asked.",
     )
 
 
-STUDY = _study(SIZES["small"])
-
-PROTOCOLS: Mapping[str, Study] = {
-    "small": STUDY,
-    "large": replace(_study(SIZES["large"]), name="why-initialization-large"),
-}
+PROTOCOLS = in_sizes(_study)
+STUDY = PROTOCOLS["small"]

@@ -1,10 +1,7 @@
 """What a query needs: a projection, a map of a head, or nothing, and keys without one by depth."""
 
-from collections.abc import Mapping
-from dataclasses import replace
-
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import SEEDS, SIZES, Size, describe_size, why_setting, with_limits
+from qkvary.studies.why_studies import Size, in_sizes, why_setting, why_study
 
 LEARNED, SYMMETRIC = "QKV@rotary", "Q=K-V@rotary"
 MAPPED, VALUED = "Q[map]=K-V@rotary", "Q=V@rotary"
@@ -19,38 +16,33 @@ def _by_depth(layers: int) -> tuple[str, str]:
 
 def _study(size: Size) -> Study:
     early, late = _by_depth(size.num_layers)
-    study = Study(
-        name="why-query-map",
+    return why_study(
+        "why-query-map",
+        size,
         question="How much of a projection of its own does a query need?",
         description=(
             "From a query that is the key (Q=K-V, symmetric scores) over one that a map of "
             "each head makes of the key (Q[map]=K-V) to one with a projection of its own (QKV); "
             "beside them a query that is the value (Q=V), that is the layer input (I-K-V), and "
-            "a key that is the layer input (Q-I-V) in the first layer, in the last and in all. "
-            + describe_size(size)
+            "a key that is the layer input (Q-I-V) in the first layer, in the last and in all."
         ),
         settings=(why_setting("novels", size),),
         variants=(LEARNED, SYMMETRIC, MAPPED, VALUED, INPUT_QUERY, INPUT_KEY, early, late),
-        baseline=LEARNED,
         contrasts=(
             (MAPPED, SYMMETRIC),
             (VALUED, SYMMETRIC),
             (INPUT_KEY, INPUT_QUERY),
             (early, late),
         ),
-        seeds=SEEDS,
+        limits=(
+            (
+                "A map is a full matrix of a head's channels. One of a low rank added to the "
+                "identity, between Q=K-V and Q[map]=K-V, has no label: a head has few channels "
+                "here."
+            ),
+        ),
     )
-    return with_limits(
-        study,
-        size,
-        "A map is a full matrix of a head's channels. One of a low rank added to the identity, "
-        "between Q=K-V and Q[map]=K-V, has no label: a head has few channels here.",
-    )
 
 
-STUDY = _study(SIZES["small"])
-
-PROTOCOLS: Mapping[str, Study] = {
-    "small": STUDY,
-    "large": replace(_study(SIZES["large"]), name="why-query-map-large"),
-}
+PROTOCOLS = in_sizes(_study)
+STUDY = PROTOCOLS["small"]

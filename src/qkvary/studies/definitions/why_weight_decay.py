@@ -1,19 +1,10 @@
-"""Whether a query that is the layer input wants another weight decay."""
+"""Weight decay of a query that is the layer input."""
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 
 from qkvary.studies.study import CrossSettingContrast, Study
-from qkvary.studies.why_studies import (
-    SEEDS,
-    SIZES,
-    Size,
-    across,
-    describe_size,
-    why_setting,
-    with_limits,
-)
+from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 FULL, SMALLER, NONE, LARGER = (
@@ -30,41 +21,36 @@ MEAN_RATE = 0.55
 def _study(size: Size) -> Study:
     labels = (LEARNED, IDENTITY)
     learned = size.steps * MEAN_RATE * size.learning_rate
-    study = Study(
-        name="why-weight-decay",
+    return why_study(
+        "why-weight-decay",
+        size,
         question="Does an identity query need a smaller weight decay than a learned one?",
         description=(
             "Paper 3 trains identity queries with weight decay 2^-5 and its baseline with 0.1. "
-            "Here both have 0.1, 2^-5, none, and 1. " + describe_size(size)
+            "Here both have 0.1, 2^-5, none, and 1."
         ),
         settings=tuple(
             why_setting(name, size, weight_decay=decay) for name, decay in DECAYS.items()
         ),
         variants=labels,
-        baseline=LEARNED,
         contrasts=(
             *(one for name in (SMALLER, NONE, LARGER) for one in across(labels, name, FULL)),
-            CrossSettingContrast(
-                variant=IDENTITY, setting=SMALLER, reference=LEARNED, reference_setting=FULL
+            CrossSettingContrast(IDENTITY, SMALLER, LEARNED, FULL),
+        ),
+        limits=(
+            (
+                f"What decay does grows with the sum of the learning rates over the steps: "
+                f"{learned:.2g} here and about 58 in paper 3, where 0.1 shrinks a weight that no "
+                "gradient holds 300 times. Here 0.1 shrinks it by "
+                f"{1 - math.exp(-0.1 * learned):.0%}, and 1 by {1 - math.exp(-learned):.0%}."
+            ),
+            (
+                "The training reads no byte twice: what weight decay does against overfitting is "
+                "not asked here."
             ),
         ),
-        seeds=SEEDS,
-    )
-    return with_limits(
-        study,
-        size,
-        f"What decay does grows with the sum of the learning rates over the steps: {learned:.2g} "
-        "here and about 58 in paper 3, where 0.1 shrinks a weight that no gradient holds 300 "
-        f"times. Here 0.1 shrinks it by {1 - math.exp(-0.1 * learned):.0%}, and 1 by "
-        f"{1 - math.exp(-learned):.0%}.",
-        "The training reads no byte twice: what weight decay does against overfitting is not "
-        "asked here.",
     )
 
 
-STUDY = _study(SIZES["small"])
-
-PROTOCOLS: Mapping[str, Study] = {
-    "small": STUDY,
-    "large": replace(_study(SIZES["large"]), name="why-weight-decay-large"),
-}
+PROTOCOLS = in_sizes(_study)
+STUDY = PROTOCOLS["small"]

@@ -1,6 +1,6 @@
 """Computes the summary of a study from its records. Never imports torch.
 
-The parts are in ``observations`` (the runs), ``table_specs`` and ``result_tables`` (the tables and
+The parts are in ``observations`` (the runs), ``table_inputs`` and ``result_tables`` (the tables and
 their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learning_curves``,
 ``published_comparison``, ``headline`` and ``answers``.
 """
@@ -11,7 +11,7 @@ from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.chance import describe_chance
-from qkvary.studies.results.comparisons import Level
+from qkvary.studies.results.comparisons import CONFIDENCE, POWER
 from qkvary.studies.results.contrasts import build_contrasts, contrast_family
 from qkvary.studies.results.frontier import build_frontiers
 from qkvary.studies.results.headline import describe_repeats, write_headline
@@ -24,10 +24,8 @@ from qkvary.studies.results.observations import (
 )
 from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
-from qkvary.studies.results.summary import Contrast, Frontier, Method, ResultTable, Summary
-from qkvary.studies.results.table_specs import (
-    TableInputs,
-    TableSpec,
+from qkvary.studies.results.summary import Contrast, Method, ResultTable, Summary
+from qkvary.studies.results.table_inputs import (
     collect_inputs,
     specify_tables,
 )
@@ -58,7 +56,6 @@ def summarise(
     *,
     curves: Mapping[str, Iterable[Event]] | None = None,
     damaged: Mapping[str, str] | None = None,
-    level: Level | None = None,
     typed: str = "",
 ) -> Summary:
     """Return the summary that every report of the study shows.
@@ -68,18 +65,15 @@ def summarise(
         records: Records of its runs; others are ignored.
         curves: The log of each run by run key, for learning curves.
         damaged: The damage of each run that cannot be read, by run key.
-        level: Confidence and power; 95 % and 80 % by default.
         typed: The study and the options that select the part, as they are typed; by default its
             name.
     """
-    level = level or Level()
     observations, learning_rates = choose_learning_rates(
         study, observe(study, records, damaged or {})
     )
     inputs = collect_inputs(study, observations)
-    specs = specify_tables(study, observations)
-    tables = build_tables(inputs, specs, level)
-    contrasts = build_contrasts(inputs, specs, tables, level)
+    tables = build_tables(inputs, specify_tables(study, observations))
+    contrasts = build_contrasts(inputs, tables)
     counts = count(observations)
     beside = {setting.table for setting in study.settings if setting.table is not None}
     headline = write_headline(tables, contrasts, inputs.baseline, beside)
@@ -95,7 +89,7 @@ def summarise(
         question=study.question,
         description=study.description,
         baseline=inputs.baseline,
-        variants=inputs.variants,
+        variants=study.labels,
         seeds=study.seeds,
         counts=counts,
         # Where nothing was learnt, nothing can be compared.
@@ -105,17 +99,26 @@ def summarise(
         ),
         headline_table=headline.table,
         answers=write_answers(tables, inputs.baseline),
-        commands=_write_commands(study, typed or study.name),
+        commands=tuple(
+            f"qkvary {verb} {typed or study.name} --seeds {typed_seeds(study.seeds)}"
+            for verb in ("study", "report")
+        ),
         caveats=(
             *write_caveats(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
             ),
             *_log_caveats(curves or {}),
         ),
-        method=_method(study, level, tables, contrasts),
+        method=_method(study, tables, contrasts),
         tables=tables,
         contrasts=contrasts,
-        frontiers=_frontiers(inputs, specs, tables, level),
+        # Single settings have tables only.
+        frontiers=tuple(
+            chart
+            for table in tables
+            if table.kind != "setting"
+            for chart in build_frontiers(table, compare_pairwise(inputs, table))
+        ),
         curves=build_curves(observations, curves or {}),
         learning_rates=learning_rates,
         published=published,
@@ -125,24 +128,6 @@ def summarise(
         total_seconds=sum(run.total_seconds or 0.0 for run in made),
         started=min((run.record.started for run in observations if run.record), default=None),
         ended=max((run.record.ended for run in observations if run.record), default=None),
-    )
-
-
-def _write_commands(study: Study, typed: str) -> tuple[str, ...]:
-    """Return the commands that run and report a study."""
-    seeds = f"--seeds {typed_seeds(study.seeds)}"
-    return tuple(f"qkvary {verb} {typed} {seeds}" for verb in ("study", "report"))
-
-
-def _frontiers(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
-) -> tuple[Frontier, ...]:
-    """Return the frontiers of averages and tasks; single settings have tables only."""
-    return tuple(
-        chart
-        for spec, table in zip(specs, tables, strict=True)
-        if table.kind != "setting"
-        for chart in build_frontiers(table, compare_pairwise(inputs, spec, level))
     )
 
 
@@ -172,11 +157,9 @@ def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:
     return (sentence,) if cut else ()
 
 
-def _method(
-    study: Study, level: Level, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]
-) -> Method:
+def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Contrast]) -> Method:
     family = headline_family(tables)
-    percent = f"{100 * level.confidence:g} %"
+    percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
         f"family of their own, {percent} with Bonferroni's correction for "
@@ -184,11 +167,11 @@ def _method(
         "settings are corrected among themselves)."
     )
     return Method(
-        confidence=level.confidence,
+        confidence=CONFIDENCE,
         correction="bonferroni",
         family=family,
         interval="paired t",
-        power=level.power,
+        power=POWER,
         sentences=(
             _PAIRING,
             (
@@ -200,7 +183,7 @@ def _method(
             ),
             (
                 "A difference is called supported where its interval leaves out zero. Otherwise "
-                f"the text says which one would have been seen with {100 * level.power:g} % "
+                f"the text says which one would have been seen with {100 * POWER:g} % "
                 "probability."
             ),
             *((planned,) if contrasts else ()),

@@ -1,6 +1,8 @@
 """Writes the answer and the caveats of a study in sentences. Never imports torch."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import get_args
 
 from qkvary.studies.results.summary import (
     ContrastRow,
@@ -12,6 +14,11 @@ from qkvary.studies.results.summary import (
     Verdict,
 )
 from qkvary.text.numbers import decimals_of, fixed, interval
+
+_UNDECIDED: Mapping[Verdict, str] = {
+    "not distinguished": "not distinguished",
+    "no interval": "without an interval",
+}
 
 
 def write_answers(tables: Sequence[ResultTable], baseline: str) -> tuple[str, ...]:
@@ -64,15 +71,9 @@ def write_contrast(
     start = f"{variant} against {reference}{_same_costs(costs)}"
     if not any(row.difference.pairs for row in headline):
         return f"{start}: no pair of runs has finished yet."
-    groups: tuple[tuple[Verdict, str], ...] = (
-        ("better", "better in"),
-        ("worse", "worse in"),
-        ("not distinguished", "not distinguished in"),
-        ("no interval", "without an interval in"),
-    )
     parts = [
-        f"{words} {', '.join(found)}"
-        for verdict, words in groups
+        f"{_UNDECIDED.get(verdict, verdict)} in {', '.join(found)}"
+        for verdict in get_args(Verdict)
         if (found := [_in_table(row) for row in headline if row.difference.verdict == verdict])
     ]
     return f"{start}: {'; '.join(parts)}."
@@ -114,16 +115,8 @@ def write_caveats(
     """State the limits of the answer."""
     caveats = list(limits)
     if not counts.complete:
-        open_ends = [
-            f"{number} {state}"
-            for state, number in (
-                ("failed", counts.failed),
-                ("diverged", counts.diverged),
-                ("damaged", counts.damaged),
-                ("missing", counts.missing),
-            )
-            if number
-        ]
+        states = ("failed", "diverged", "damaged", "missing")
+        open_ends = [f"{number} {one}" for one in states if (number := getattr(counts, one))]
         caveats.append(
             f"{counts.done} of {counts.planned} runs finished ({', '.join(open_ends)}); "
             "means and differences are over those that did."
@@ -168,52 +161,41 @@ def _learning_rate_sentence(rows: Sequence[LearningRateRow]) -> str:
 
 
 def _overview(differences: Sequence[Difference], baseline: str) -> str:
-    total = len(differences)
-    better = _number(differences, "better")
-    worse = _number(differences, "worse")
-    parts = [f"{worse} worse", f"{better} better"]
+    numbers = Counter(difference.verdict for difference in differences)
+    better, worse = numbers["better"], numbers["worse"]
     rest = [
-        f"{number} {words}"
-        for number, words in (
-            (_number(differences, "not distinguished"), "not distinguished"),
-            (_number(differences, "no interval"), "without an interval"),
-        )
-        if number
+        f"{numbers[verdict]} {words}" for verdict, words in _UNDECIDED.items() if numbers[verdict]
     ]
     tail = f"; {' and '.join(rest)}" if rest else ""
     return (
-        f"Of {total} differences to {baseline}, the data support {better + worse} "
-        f"({', '.join(parts)}){tail}."
+        f"Of {len(differences)} differences to {baseline}, the data support {better + worse} "
+        f"({worse} worse, {better} better){tail}."
     )
 
 
 def _describe_table(table: ResultTable, baseline: str) -> str:
-    parts: list[str] = []
-    for verdict, words in (("worse", "worse than"), ("better", "better than")):
-        found = [
-            f"{row.variant} ({_without_prefix(row.difference)})"
+    found = {
+        verdict: [
+            (row.variant, gap)
             for row in table.rows
-            if row.difference and row.difference.verdict == verdict
+            if (gap := row.difference) and gap.verdict == verdict
         ]
-        if found:
-            parts.append(f"{words} {baseline}: {', '.join(found)}")
-    undecided = {
-        row.variant: row.difference
-        for row in table.rows
-        if row.difference and row.difference.verdict == "not distinguished"
+        for verdict in get_args(Verdict)
     }
-    if undecided:
-        names = ", ".join(undecided)
-        seen = _seen([difference.detectable for difference in undecided.values()])
+    parts = [
+        f"{verdict} than {baseline}: "
+        + ", ".join(f"{name} ({_without_prefix(gap)})" for name, gap in found[verdict])
+        for verdict in ("worse", "better")
+        if found[verdict]
+    ]
+    if undecided := found["not distinguished"]:
+        names = ", ".join(name for name, _ in undecided)
+        seen = _seen([gap.detectable for _, gap in undecided])
         parts.append(f"not distinguished from {baseline}: {names}{seen}")
-    same = [row.variant for row in table.rows if _equal(row.difference)]
+    same = [name for name, gap in found["no interval"] if _equal(gap)]
     if same:
         parts.append(f"the same as {baseline} in every pair: {', '.join(same)}")
-    bare = [
-        row.variant
-        for row in table.rows
-        if row.difference and row.difference.verdict == "no interval" and not _equal(row.difference)
-    ]
+    bare = [name for name, gap in found["no interval"] if not _equal(gap)]
     if bare:
         parts.append(f"without an interval: {', '.join(bare)}")
     return f"{table.name} ({table.metric_title or 'no result yet'}): {'; '.join(parts)}."
@@ -241,18 +223,9 @@ def _seen(detectable: Sequence[float | None]) -> str:
     return f" (a difference of {sizes} would have been seen)"
 
 
-def _without_prefix(difference: Difference | None) -> str:
-    return difference.sentence.removeprefix("supported: ") if difference else ""
+def _without_prefix(difference: Difference) -> str:
+    return difference.sentence.removeprefix("supported: ")
 
 
-def _equal(difference: Difference | None) -> bool:
-    return (
-        difference is not None
-        and difference.verdict == "no interval"
-        and difference.mean == 0
-        and difference.units > 1
-    )
-
-
-def _number(differences: Sequence[Difference], verdict: Verdict) -> int:
-    return sum(difference.verdict == verdict for difference in differences)
+def _equal(difference: Difference) -> bool:
+    return difference.mean == 0 and difference.units > 1

@@ -8,16 +8,18 @@ similar settings, and assumes that they are independent. The planned runs decide
 missing run removes a unit but never changes its kind. Never imports torch.
 """
 
+import math
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from qkvary.studies.results.statistics import (
+    Estimate,
     corrected_confidence,
     detectable_difference,
     holm,
     mean,
-    weighted_t,
+    paired_t,
 )
 from qkvary.studies.results.summary import Difference, PairUnit
 from qkvary.studies.results.verdicts import DifferenceWording, judge
@@ -25,19 +27,14 @@ from qkvary.studies.results.verdicts import DifferenceWording, judge
 Values = Mapping[tuple[str, int], float]
 """Finite results by (setting, seed)."""
 
+CONFIDENCE = 0.95
+"""Confidence of intervals, before correction for the number of comparisons."""
+POWER = 0.8
+"""Probability of seeing a detectable difference."""
 ENOUGH_SEEDS = 5
 """Number of planned seeds from which on the seeds are always the units."""
 
 Key = TypeVar("Key", bound=Hashable)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """Confidence and power, before correction for the number of comparisons."""
-
-    confidence: float = 0.95
-    power: float = 0.8
-    """Probability of seeing a detectable difference."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,31 +104,26 @@ def choose_unit(settings: Sequence[str], seeds: Sequence[int]) -> PairUnit:
     return "setting" if few and len(settings) > 1 else "seed"
 
 
-def compare_family(pairings: Mapping[Key, Pairing], level: Level) -> dict[Key, Difference]:
+def compare_family(pairings: Mapping[Key, Pairing]) -> dict[Key, Difference]:
     """Compute the differences of a family, with intervals that hold simultaneously."""
-    if not pairings:
-        return {}
-    family = len(pairings)
-    confidence = corrected_confidence(level.confidence, family)
-    single = {
-        key: weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
-        for key, pairing in pairings.items()
-    }
-    adjusted = dict(
-        zip(single, holm([estimate.p_value for estimate in single.values()]), strict=True)
-    )
+    singles = [
+        paired_t(pairing.differences, pairing.weights, confidence=CONFIDENCE)
+        for pairing in pairings.values()
+    ]
+    adjusted = holm([single.p_value for single in singles])
     return {
-        key: _difference(pairing, level, confidence, family, adjusted[key])
-        for key, pairing in pairings.items()
+        key: _difference(pairing, single, p_adjusted, len(pairings))
+        for (key, pairing), single, p_adjusted in zip(
+            pairings.items(), singles, adjusted, strict=True
+        )
     }
 
 
 def _difference(
-    pairing: Pairing, level: Level, confidence: float, family: int, p_adjusted: float | None
+    pairing: Pairing, single: Estimate, p_adjusted: float | None, family: int
 ) -> Difference:
-    wording = pairing.wording
-    single = weighted_t(pairing.differences, pairing.weights, confidence=level.confidence)
-    corrected = weighted_t(pairing.differences, pairing.weights, confidence=confidence)
+    wording, confidence = pairing.wording, corrected_confidence(CONFIDENCE, family)
+    corrected = paired_t(pairing.differences, pairing.weights, confidence=confidence)
     corrected = replace(
         corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
     )
@@ -142,7 +134,7 @@ def _difference(
             corrected.units,
             degrees=corrected.degrees,
             confidence=confidence,
-            power=level.power,
+            power=POWER,
         )
     verdict, sentence = judge(
         corrected,
@@ -151,6 +143,8 @@ def _difference(
         pairs=pairing.pairs,
         pairs_planned=pairing.pairs_planned,
     )
+    limit = math.inf if wording.limit is None else wording.limit
+    is_impossible = detectable is not None and detectable > limit
     return Difference(
         baseline=pairing.baseline,
         pairs=pairing.pairs,
@@ -165,7 +159,7 @@ def _difference(
         p_value=single.p_value,
         p_adjusted=p_adjusted,
         comparisons=family,
-        detectable=_possible(detectable, wording),
+        detectable=None if is_impossible else detectable,
         verdict=verdict,
         sentence=sentence,
     )
@@ -176,10 +170,6 @@ def _within(bound: float | None, wording: DifferenceWording) -> float | None:
     if bound is None or wording.limit is None:
         return bound
     return max(-wording.limit, min(wording.limit, bound))
-
-
-def _possible(size: float | None, wording: DifferenceWording) -> float | None:
-    return None if size is not None and wording.limit is not None and size > wording.limit else size
 
 
 def _seed_average(

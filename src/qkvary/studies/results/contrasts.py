@@ -6,15 +6,14 @@ Differences and verdicts are computed as in ``comparisons``; the contrasts form 
 from collections.abc import Sequence
 
 from qkvary.studies.results.answers import write_contrast
-from qkvary.studies.results.comparisons import Level, compare_family
+from qkvary.studies.results.comparisons import Pairing, compare_family
 from qkvary.studies.results.summary import Contrast, ContrastRow, CostRow, Difference, ResultTable
-from qkvary.studies.results.table_specs import TableInputs, TableSpec, name_in
-from qkvary.studies.study import CrossSettingContrast
+from qkvary.studies.results.table_inputs import TableInputs, name_in
+
+_Costs = tuple[CostRow | None, CostRow | None]
 
 
-def build_contrasts(
-    inputs: TableInputs, specs: Sequence[TableSpec], tables: Sequence[ResultTable], level: Level
-) -> tuple[Contrast, ...]:
+def build_contrasts(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[Contrast, ...]:
     """Compare every planned pair in every table that has both, and cross-setting pairs once.
 
     Contrasts in averages and tasks form one family of comparisons, those in single settings
@@ -22,71 +21,43 @@ def build_contrasts(
 
     Args:
         inputs: The selected runs and the planned contrasts.
-        specs: The specifications of the tables.
         tables: The tables.
-        level: Confidence and power.
     """
-    differences: dict[tuple[str, str, str], Difference] = {}
-    across = {one: _smallest_specs(one, specs) for one in inputs.cross_setting_contrasts}
-    for details in (False, True):
-        pairings = {
-            (spec.name, variant, reference): inputs.pair_metric(spec, variant, reference)
-            for spec in specs
-            if (spec.kind == "setting") == details
-            for variant, reference in inputs.contrasts
-            if {variant, reference} <= set(spec.variants)
-        }
-        pairings |= {
-            (spec.name, *_names(one)): inputs.pair_across_settings(spec, other, one)
-            for one, (spec, other) in across.items()
-            if (spec.kind == "setting") == details
-        }
-        differences |= compare_family(pairings, level)
     by_name = {table.name: table for table in tables}
-    same = [
-        _contrast(
-            pair,
-            [(table, found) for table in tables if (found := differences.get((table.name, *pair)))],
-            [
-                (table.row(pair[0]).costs, table.row(pair[1]).costs)
-                for spec, table in zip(specs, tables, strict=True)
-                if table.kind == "task" and set(pair) <= set(spec.variants)
-            ],
-        )
-        for pair in inputs.contrasts
-    ]
-    over = [
-        _contrast(
-            _names(one),
-            [(by_name[spec.name], differences[spec.name, *_names(one)])],
-            [
-                (
-                    by_name[spec.name].row(one.variant).costs,
-                    by_name[other.name].row(one.reference).costs,
-                )
-            ],
-        )
-        for one, (spec, other) in across.items()
-    ]
-    return (*same, *over)
-
-
-def _names(contrast: CrossSettingContrast) -> tuple[str, str]:
-    return (
-        name_in(contrast.variant, contrast.setting),
-        name_in(contrast.reference, contrast.reference_setting),
+    planned: list[tuple[tuple[str, str], dict[str, Pairing], list[_Costs]]] = []
+    for pair in inputs.study.pairs:
+        variant, reference = pair
+        both = [table for table in tables if set(pair) <= {row.variant for row in table.rows}]
+        pairings = {table.name: inputs.pair_metric(table, variant, reference) for table in both}
+        costs = [
+            (table.row(variant).costs, table.row(reference).costs)
+            for table in both
+            if table.kind == "task"
+        ]
+        planned.append((pair, pairings, costs))
+    for one in inputs.study.cross_setting_contrasts:
+        ours, theirs = (_smallest(tables, setting) for _, setting in one.sides)
+        names = (name_in(*one.sides[0]), name_in(*one.sides[1]))
+        costs = [(ours.row(one.variant).costs, theirs.row(one.reference).costs)]
+        planned.append((names, {ours.name: inputs.pair_across_settings(ours, one)}, costs))
+    differences: dict[tuple[tuple[str, str], str], Difference] = {}
+    for details in (False, True):
+        family = {
+            (names, table): pairing
+            for names, pairings, _ in planned
+            for table, pairing in pairings.items()
+            if (by_name[table].kind == "setting") == details
+        }
+        differences |= compare_family(family)
+    return tuple(
+        _contrast(names, [(by_name[name], differences[names, name]) for name in pairings], costs)
+        for names, pairings, costs in planned
     )
 
 
-def _smallest_specs(
-    contrast: CrossSettingContrast, specs: Sequence[TableSpec]
-) -> tuple[TableSpec, TableSpec]:
-    """Return the smallest table of each setting."""
-    ours, theirs = (
-        min((spec for spec in specs if name in spec.settings), key=lambda spec: len(spec.settings))
-        for name in (contrast.setting, contrast.reference_setting)
-    )
-    return ours, theirs
+def _smallest(tables: Sequence[ResultTable], setting: str) -> ResultTable:
+    found = (table for table in tables if setting in table.settings)
+    return min(found, key=lambda table: len(table.settings))
 
 
 def contrast_family(contrasts: Sequence[Contrast]) -> int:
@@ -97,7 +68,7 @@ def contrast_family(contrasts: Sequence[Contrast]) -> int:
 def _contrast(
     names: tuple[str, str],
     found: Sequence[tuple[ResultTable, Difference]],
-    costs: Sequence[tuple[CostRow | None, CostRow | None]],
+    costs: Sequence[_Costs],
 ) -> Contrast:
     variant, reference = names
     rows = tuple(

@@ -7,7 +7,7 @@
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
@@ -52,18 +52,7 @@ def _packaged() -> Mapping[str, KeptFigure]:
 def encode_kept(figures: Mapping[str, KeptFigure]) -> str:
     """Return the contents of the file, one line per figure."""
     lines = [
-        f"  {json.dumps(key, ensure_ascii=False)}: "
-        + json.dumps(
-            {
-                "value": one.value,
-                "low": one.low,
-                "high": one.high,
-                "detectable": one.detectable,
-                "runs": one.runs,
-                "paired": one.paired,
-                "parameters": one.parameters,
-            }
-        )
+        f"  {json.dumps(key, ensure_ascii=False)}: {json.dumps(asdict(one))}"
         for key, one in sorted(figures.items())
     ]
     body = ",\n".join(lines)
@@ -82,14 +71,6 @@ def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
             f"got {data.get('schema_version')!r}"
         )
     return {
-        key: KeptFigure(
-            value=one["value"],
-            low=one["low"],
-            high=one["high"],
-            detectable=one["detectable"],
-            runs=one["runs"],
-            paired=one["paired"],
-            parameters=tuple(one["parameters"]) if one["parameters"] else None,
-        )
+        key: KeptFigure(**{**one, "parameters": one["parameters"] and tuple(one["parameters"])})
         for key, one in data["figures"].items()
     }

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import get_args
 
 from qkvary.studies.results.statistics import mean
 from qkvary.studies.results.summary import Counts, LearningRateRow, RunRow, RunState
@@ -67,12 +68,7 @@ def count_rows(runs: Iterable[RunRow]) -> Counts:
     """Count the states of rows of runs."""
     states = [row.state for row in {row.run_key: row for row in runs}.values()]
     return Counts(
-        planned=len(states),
-        done=states.count("done"),
-        failed=states.count("failed"),
-        diverged=states.count("diverged"),
-        damaged=states.count("damaged"),
-        missing=states.count("missing"),
+        planned=len(states), **{state: states.count(state) for state in get_args(RunState)}
     )
 
 
@@ -144,11 +140,17 @@ def _higher_is_better(rates: Mapping[float, Sequence[Observation]]) -> bool:
 def _observe(
     cell: Cell, setting: Setting, record: Record | None, damage: str | None
 ) -> Observation:
-    without: RunState = "missing" if damage is None else "damaged"
-    state: RunState = without if record is None else record.status
-    metric = _metric(setting, record)
-    value = None if record is None or metric is None else _finite(record.metrics.get(metric))
-    message = (damage or "") if record is None else record.message
+    metrics = {} if record is None else _finite(record.metrics)
+    timing = {} if record is None else _finite(record.timing)
+    steps = metrics.get("steps_to_solve")
+    metric = None
+    if record is not None:
+        metric = record.metric if setting.metric is None else f"test_{setting.metric}"
+    value = metrics.get(metric or "")
+    state: RunState = "missing" if damage is None else "damaged"
+    message = damage or ""
+    if record is not None:
+        state, message = record.status, record.message
     if state == "done" and value is None:
         state = "diverged"
         message = message or "the result is not a finite number"
@@ -163,37 +165,19 @@ def _observe(
         message=message,
         metric=metric,
         value=value if state == "done" else None,
-        metrics=_metrics(record),
-        steps_to_solve=_steps(record),
-        training_seconds=_timing(record, "training_seconds"),
-        total_seconds=_timing(record, "total_seconds"),
+        metrics=tuple(metrics.items()),
+        steps_to_solve=None if steps is None else int(steps),
+        training_seconds=timing.get("training_seconds"),
+        total_seconds=timing.get("total_seconds"),
         selected=True,
         is_tested=setting.task.has_test,
     )
     return Observation(row=row, record=record)
 
 
-def _metric(setting: Setting, record: Record | None) -> str | None:
-    """Return the metric of a setting's table: its own, or the record's headline metric."""
-    if record is None:
-        return None
-    return record.metric if setting.metric is None else f"test_{setting.metric}"
-
-
-def _metrics(record: Record | None) -> tuple[tuple[str, float | None], ...]:
-    if record is None:
-        return ()
-    return tuple((name, _finite(value)) for name, value in record.metrics.items())
-
-
-def _steps(record: Record | None) -> int | None:
-    value = None if record is None else _finite(record.metrics.get("steps_to_solve"))
-    return None if value is None else int(value)
-
-
-def _timing(record: Record | None, name: str) -> float | None:
-    return None if record is None else _finite(record.timing.get(name))
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
+def _finite(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return the figures as floats, those that are not finite as None."""
+    return {
+        name: float(value) if value is not None and math.isfinite(value) else None
+        for name, value in figures.items()
+    }

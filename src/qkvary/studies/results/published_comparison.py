@@ -6,7 +6,6 @@ without a counterpart are listed.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from qkvary.literature.figures import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.literature.recomputation import FigureVerdict, recompute_figure
@@ -32,15 +31,6 @@ _RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
 """The words that reports use for each verdict."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Counterpart:
-    """The runs and the metric that a column is compared with."""
-
-    table: ResultTable
-    metric: str | None
-    """A metric of its runs that is not the table's own; None for that."""
-
-
 def compare_published(
     published: PublishedTable, study: Study, tables: Sequence[ResultTable], runs: Sequence[RunRow]
 ) -> PublishedComparison:
@@ -55,7 +45,7 @@ def compare_published(
     beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
-        _cell(published, figure, _measure(figure.variant, found, runs))
+        _cell(published, figure, *found, runs)
         for figure in published.figures
         if (found := beside[figure.column]) is not None and figure.variant in variants
     ]
@@ -69,19 +59,20 @@ def compare_published(
         note=published.note,
         cells=tuple(cells),
         not_compared=(*dict.fromkeys(rows_without), *columns_without),
-        notes=_notes([found.table for found in beside.values() if found is not None]),
+        notes=tuple(
+            dict.fromkeys(note for found in beside.values() if found for note in found[0].notes)
+        ),
         published_runs=published.runs,
     )
 
 
-def _notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(note for table in tables for note in table.notes))
-
-
 def _counterpart(
     column: PublishedColumn, study: Study, tables: Sequence[ResultTable]
-) -> _Counterpart | None:
-    """Return the table over the same settings, preferably with the same metric, on any split."""
+) -> tuple[ResultTable, str] | None:
+    """Return the table over the same settings, and the metric of its runs to compare.
+
+    A table with the same metric is preferred, on any split.
+    """
     if column.metric is None:
         return None
     wanted = {
@@ -96,40 +87,8 @@ def _counterpart(
     ]
     for table in same:
         if table.metric.endswith(column.metric):
-            return _Counterpart(table=table, metric=None)
-    return _Counterpart(table=same[0], metric=f"test_{column.metric}") if same else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Measured:
-    """Our side of a published figure."""
-
-    mean: float | None
-    std_settings: float | None
-    by_seed: tuple[float, ...]
-    """The mean over the settings for each seed that has all of them."""
-
-
-def _measure(variant: str, found: _Counterpart, runs: Sequence[RunRow]) -> _Measured:
-    settings, metric = found.table.settings, found.metric or found.table.metric
-    tasks: dict[str, str] = {}
-    by_seed: dict[int, dict[str, float]] = {}
-    by_setting: dict[str, list[float]] = {}
-    for run in runs:
-        value = dict(run.metrics).get(metric)
-        is_used = run.variant == variant and run.selected and run.state == "done"
-        if is_used and run.setting in settings and value is not None:
-            tasks[run.setting] = run.task
-            by_seed.setdefault(run.seed, {})[run.setting] = value
-            by_setting.setdefault(run.setting, []).append(value)
-    each = (average_over_tasks(values, tasks, settings) for values in by_seed.values())
-    means = {name: sum(values) / len(values) for name, values in by_setting.items()}
-    is_complete = len(means) == len(settings)
-    return _Measured(
-        mean=average_over_tasks(means, tasks, settings),
-        std_settings=population_std(list(means.values())) if is_complete else None,
-        by_seed=tuple(value for value in each if value is not None),
-    )
+            return table, table.metric
+    return (same[0], f"test_{column.metric}") if same else None
 
 
 def _fits(setting: Setting, column: PublishedColumn) -> bool:
@@ -146,25 +105,42 @@ def _fits(setting: Setting, column: PublishedColumn) -> bool:
     return all(sizes[name] == size for name, size in column.where)
 
 
-def _cell(published: PublishedTable, figure: PublishedFigure, ours: _Measured) -> PublishedCell:
+def _cell(
+    published: PublishedTable,
+    figure: PublishedFigure,
+    table: ResultTable,
+    metric: str,
+    runs: Sequence[RunRow],
+) -> PublishedCell:
+    tasks: dict[str, str] = {}
+    by_seed: dict[int, dict[str, float]] = {}
+    by_setting: dict[str, list[float]] = {}
+    for run in runs:
+        value = dict(run.metrics).get(metric)
+        is_used = run.variant == figure.variant and run.selected and run.state == "done"
+        if is_used and run.setting in table.settings and value is not None:
+            tasks[run.setting] = run.task
+            by_seed.setdefault(run.seed, {})[run.setting] = value
+            by_setting.setdefault(run.setting, []).append(value)
+    means = {name: sum(values) / len(values) for name, values in by_setting.items()}
+    ours = average_over_tasks(means, tasks, table.settings)
+    each = (average_over_tasks(values, tasks, table.settings) for values in by_seed.values())
+    whole = [value for value in each if value is not None]
+    repeat = repeat_interval(whole, published.runs) if published.runs else None
+    low, high = repeat or (None, None)
     found = recompute_figure(published, figure)
     number = found.derivation.value if found.derivation else None
-    low, high = _repeat(ours, published.runs)
     return PublishedCell(
         variant=figure.variant or figure.row,
         column=figure.column,
         published=figure.value,
         published_std=figure.std,
-        ours=ours.mean,
-        ours_std=ours.std_settings,
-        deviation=None if ours.mean is None or figure.value is None else ours.mean - figure.value,
+        ours=ours,
+        ours_std=population_std([*means.values()]) if len(means) == len(table.settings) else None,
+        deviation=None if ours is None or figure.value is None else ours - figure.value,
         recomputes=_RECOMPUTES[found.verdict],
         recomputed=number if isinstance(number, float | int) else None,
         note=found.why or figure.note,
         repeat_low=low,
         repeat_high=high,
     )
-
-
-def _repeat(ours: _Measured, runs: int | None) -> tuple[float | None, float | None]:
-    return (runs and repeat_interval(ours.by_seed, runs)) or (None, None)

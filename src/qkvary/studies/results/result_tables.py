@@ -1,10 +1,11 @@
-"""Computes the rows of the tables that ``table_specs`` lists. Never imports torch."""
+"""Computes the rows of the tables that ``table_inputs`` lists. Never imports torch."""
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from qkvary.studies.results.comparisons import Level, Values, average_over_tasks, compare_family
+from qkvary.studies.results.comparisons import Values, average_over_tasks, compare_family
 from qkvary.studies.results.observations import Observation, count
 from qkvary.studies.results.statistics import (
     mean,
@@ -15,7 +16,7 @@ from qkvary.studies.results.statistics import (
     wilson,
 )
 from qkvary.studies.results.summary import CostRow, Difference, ResultTable, Solving, VariantRow
-from qkvary.studies.results.table_specs import TableInputs, TableSpec
+from qkvary.studies.results.table_inputs import TableInputs
 
 Comparison = tuple[str, str]
 """Table name and variant."""
@@ -24,58 +25,55 @@ PairwiseDifferences = Mapping[tuple[str, str], Difference]
 """Corrected paired differences, first variant minus second, for ordered pairs of variants."""
 
 
-def build_tables(
-    inputs: TableInputs, specs: Sequence[TableSpec], level: Level
-) -> tuple[ResultTable, ...]:
-    """Compute all tables of a study from its selected runs.
+def build_tables(inputs: TableInputs, tables: Sequence[ResultTable]) -> tuple[ResultTable, ...]:
+    """Compute the rows of all tables of a study from its selected runs.
 
     The differences in averages and tasks form one family of comparisons, those in single settings
     another; steps to solve form two further families of this kind.
     """
+    settings = {setting.name: setting for setting in inputs.study.settings}
+    labels = {table.name: inputs.study.variants_of(settings[table.settings[0]]) for table in tables}
     differences: dict[Comparison, Difference] = {}
     steps: dict[Comparison, Difference] = {}
     for details in (False, True):
-        group = [spec for spec in specs if (spec.kind == "setting") == details]
+        compared = [
+            (table, variant)
+            for table in tables
+            if (table.kind == "setting") == details and inputs.baseline in labels[table.name]
+            for variant in labels[table.name]
+            if variant != inputs.baseline
+        ]
         metric_pairs = {
-            (spec.name, variant): inputs.pair_metric(spec, variant, inputs.baseline)
-            for spec in group
-            for variant in _compared(spec, inputs.baseline)
+            (table.name, variant): inputs.pair_metric(table, variant, inputs.baseline)
+            for table, variant in compared
         }
         step_pairs = {
-            (spec.name, variant): inputs.pair_steps(spec, variant, inputs.baseline)
-            for spec in group
-            if spec.threshold is not None
-            for variant in _compared(spec, inputs.baseline)
+            (table.name, variant): inputs.pair_steps(table, variant, inputs.baseline, solving[1])
+            for table, variant in compared
+            if (solving := inputs.solving(table)) is not None
         }
-        differences |= compare_family(metric_pairs, level)
-        steps |= compare_family(step_pairs, level)
+        differences |= compare_family(metric_pairs)
+        steps |= compare_family(step_pairs)
     return tuple(
-        ResultTable(
-            name=spec.name,
-            kind=spec.kind,
-            tasks=spec.tasks,
-            settings=spec.settings,
-            metric=spec.metric,
-            higher_is_better=spec.higher_is_better,
+        replace(
+            table,
             rows=tuple(
-                _row(inputs, spec, variant, differences, steps, level) for variant in spec.variants
+                _row(inputs, table, variant, differences, steps) for variant in labels[table.name]
             ),
-            notes=spec.notes,
-            is_tested=spec.is_tested,
         )
-        for spec in specs
+        for table in tables
     )
 
 
-def compare_pairwise(inputs: TableInputs, spec: TableSpec, level: Level) -> PairwiseDifferences:
+def compare_pairwise(inputs: TableInputs, table: ResultTable) -> PairwiseDifferences:
     """Compare all pairs of variants of a table, corrected for the number of pairs."""
     pairs = {
-        (one, other): inputs.pair_metric(spec, one, other)
-        for one, other in itertools.combinations(spec.variants, 2)
+        (one.variant, other.variant): inputs.pair_metric(table, one.variant, other.variant)
+        for one, other in itertools.combinations(table.rows, 2)
     }
-    forward = compare_family(pairs, level)
-    swapped = {(other, one): inputs.pair_metric(spec, other, one) for one, other in pairs}
-    return {**forward, **compare_family(swapped, level)}
+    forward = compare_family(pairs)
+    swapped = {(other, one): inputs.pair_metric(table, other, one) for one, other in pairs}
+    return {**forward, **compare_family(swapped)}
 
 
 def headline_family(tables: Sequence[ResultTable]) -> int:
@@ -88,65 +86,57 @@ def headline_family(tables: Sequence[ResultTable]) -> int:
     )
 
 
-def _compared(spec: TableSpec, baseline: str) -> list[str]:
-    """Return the variants to compare with the baseline; none if the table lacks the baseline."""
-    if baseline not in spec.variants:
-        return []
-    return [variant for variant in spec.variants if variant != baseline]
-
-
 def _row(
     inputs: TableInputs,
-    spec: TableSpec,
+    table: ResultTable,
     variant: str,
     differences: Mapping[Comparison, Difference],
     steps: Mapping[Comparison, Difference],
-    level: Level,
 ) -> VariantRow:
-    runs = inputs.runs(variant, spec)
-    groups = _by_setting(inputs.values(variant, spec), spec.settings)
+    runs = inputs.runs(variant, table)
+    groups = _by_setting(inputs.values(variant, table), table.settings)
     means = _means(groups)
-    done = [run for run in runs if run.row.state == "done"]
-    key = (spec.name, variant)
+    timings = [run.record.timing for run in runs if run.row.state == "done" and run.record]
+    key = (table.name, variant)
     return VariantRow(
         variant=variant,
         counts=count(runs),
-        mean=average_over_tasks(means, inputs.tasks, spec.settings),
+        mean=average_over_tasks(means, inputs.tasks, table.settings),
         std_seeds=pooled_std(list(groups.values())),
-        std_settings=population_std(list(means.values()))
-        if len(means) == len(spec.settings)
-        else None,
+        std_settings=population_std([*means.values()]) if len(means) == len(groups) else None,
         difference=differences.get(key),
-        solving=_solving(inputs, spec, variant, steps.get(key), level),
-        training_seconds=mean([_timing(run, "training_seconds") for run in done]),
-        steps_per_second=mean([_timing(run, "steps_per_second") for run in done]),
-        costs=_costs(runs, spec.settings),
-        learning_rates=_learning_rates(runs, spec.settings),
-        utilization=mean(_utilizations(done)),
+        solving=_solving(inputs, table, variant, steps.get(key)),
+        training_seconds=mean([one.get("training_seconds", 0.0) for one in timings]),
+        steps_per_second=mean([one.get("steps_per_second", 0.0) for one in timings]),
+        costs=_costs(runs, table.settings),
+        learning_rates=tuple({run.row.setting: run.row.learning_rate for run in runs}.values()),
+        utilization=mean([one["utilization"] for one in timings if "utilization" in one]),
     )
 
 
 def _solving(
-    inputs: TableInputs, spec: TableSpec, variant: str, difference: Difference | None, level: Level
+    inputs: TableInputs, table: ResultTable, variant: str, difference: Difference | None
 ) -> Solving | None:
-    if spec.threshold is None:
+    solving = inputs.solving(table)
+    if solving is None:
         return None
-    steps = inputs.steps(variant, spec)
+    threshold, horizon = solving
+    steps = inputs.steps(variant, table)
     solved = sum(value is not None for value in steps.values())
-    share = wilson(solved, len(steps), confidence=level.confidence)
-    ours = inputs.restricted(variant, spec)
-    theirs = inputs.restricted(inputs.baseline, spec)
+    share = wilson(solved, len(steps))
+    ours = inputs.restricted(variant, table, horizon)
+    theirs = inputs.restricted(inputs.baseline, table, horizon)
     pairs = [ours[key] - theirs[key] for key in ours if key in theirs]
     return Solving(
-        threshold=spec.threshold,
-        horizon=spec.horizon,
+        threshold=threshold,
+        horizon=horizon,
         runs=len(steps),
         solved=solved,
         proportion_low=share[0] if share else None,
         proportion_high=share[1] if share else None,
         median_steps=median_steps(list(steps.values())),
         restricted_mean_steps=average_over_tasks(
-            _means(_by_setting(ours, spec.settings)), inputs.tasks, spec.settings
+            _means(_by_setting(ours, table.settings)), inputs.tasks, table.settings
         ),
         difference=difference,
         p_sign=sign_test(pairs) if difference is not None else None,
@@ -163,24 +153,6 @@ def _by_setting(values: Values, settings: Sequence[str]) -> dict[str, list[float
 def _means(groups: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Return the mean of each setting that has a value."""
     return {name: value for name, group in groups.items() if (value := mean(group)) is not None}
-
-
-def _timing(run: Observation, name: str) -> float:
-    return float(run.record.timing.get(name, 0.0)) if run.record else 0.0
-
-
-def _utilizations(runs: Sequence[Observation]) -> list[float]:
-    records = (run.record for run in runs)
-    return [
-        float(record.timing["utilization"])
-        for record in records
-        if record is not None and "utilization" in record.timing
-    ]
-
-
-def _learning_rates(runs: Sequence[Observation], settings: Sequence[str]) -> tuple[float, ...]:
-    rates = {run.row.setting: run.row.learning_rate for run in runs}
-    return tuple(rates[setting] for setting in settings if setting in rates)
 
 
 def _costs(runs: Sequence[Observation], settings: Sequence[str]) -> CostRow | None:

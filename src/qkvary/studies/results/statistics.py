@@ -17,7 +17,8 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from statistics import median
+from typing import Any, cast
 
 import numpy as np
 import scipy as _untyped_scipy
@@ -37,18 +38,18 @@ class Estimate:
     """A mean of independent values with an interval and a test against zero."""
 
     units: int
-    mean: float | None
-    std: float | None
+    confidence: float
+    mean: float | None = None
+    std: float | None = None
     """Sample standard deviation, or standard error times the root of the units; None for fewer than
     two values."""
-    low: float | None
-    high: float | None
-    confidence: float
-    p_value: float | None
-    undefined: str | None
+    low: float | None = None
+    high: float | None = None
+    p_value: float | None = None
+    undefined: str | None = None
     """Why there is no interval; None if there is one."""
     degrees: float | None = None
-    """Degrees of freedom of the spread; None for units - 1."""
+    """Degrees of freedom of the spread; None without an interval."""
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -92,79 +93,66 @@ def corrected_confidence(confidence: float, comparisons: int) -> float:
     return 1 - (1 - confidence) / comparisons
 
 
-def paired_t(differences: Sequence[float], *, confidence: float = 0.95) -> Estimate:
+def paired_t(
+    differences: Sequence[float],
+    weights: Sequence[float] | None = None,
+    *,
+    confidence: float = 0.95,
+) -> Estimate:
     """Return the mean of the differences with Student's interval and two-sided p-value.
 
-    Args:
-        differences: One value per pair.
-        confidence: Two-sided confidence, already corrected for the number of comparisons.
-    """
-    moments = _moments(differences, confidence)
-    if isinstance(moments, Estimate):
-        return moments
-    degrees = moments.units - 1
-    half = _critical(confidence, degrees) * moments.error
-    return Estimate(
-        units=moments.units,
-        mean=moments.mean,
-        std=moments.std,
-        low=moments.mean - half,
-        high=moments.mean + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(moments.mean) / moments.error, degrees),
-        undefined=None,
-    )
-
-
-def weighted_t(
-    differences: Sequence[float], weights: Sequence[float], *, confidence: float = 0.95
-) -> Estimate:
-    """Return the weighted mean of the differences with an interval; ``paired_t`` for equal weights.
-
-    Squared deviations are corrected for the leverage of each value, so that the standard error is
-    unbiased; the degrees of freedom are Satterthwaite's. A few heavy values leave few degrees of
-    freedom.
+    With unequal weights, squared deviations are corrected for the leverage of each value, so that
+    the standard error is unbiased; the degrees of freedom are Satterthwaite's. A few heavy values
+    leave few degrees of freedom.
 
     Source: Bell and McCaffrey 2002.
 
     Args:
-        differences: One value per unit.
-        weights: Positive weights; only their ratios matter.
+        differences: One value per pair, or per unit.
+        weights: Positive weights, of which only the ratios matter; equal ones by default.
         confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
-    moments = _moments(differences, confidence)
-    if isinstance(moments, Estimate) or max(weights) - min(weights) <= _EQUAL * max(weights):
-        return paired_t(differences, confidence=confidence)
+    _check_confidence(confidence)
+    if not all(math.isfinite(value) for value in differences):
+        raise ValueError("differences must be finite; count diverged runs separately")
+    units, centre, spread = len(differences), mean(differences), sample_std(differences)
+    if centre is None:
+        return Estimate(units=units, confidence=confidence, undefined="no pair of runs")
+    if spread is None:
+        reason = "a single pair of runs has no spread"
+        return Estimate(units=units, mean=centre, confidence=confidence, undefined=reason)
+    if spread <= _EQUAL * max(abs(value) for value in differences):
+        reason = f"all {units} differences are equal, which leaves no spread to go by"
+        return Estimate(units=units, mean=centre, std=0.0, confidence=confidence, undefined=reason)
+    if weights is not None and max(weights) - min(weights) > _EQUAL * max(weights):
+        centre, error, degrees = _weighted_mean(differences, weights)
+        return _estimate(units, centre, error * math.sqrt(units), error, degrees, confidence)
+    degrees = units - 1
+    return _estimate(units, centre, spread, spread / math.sqrt(units), degrees, confidence)
+
+
+def _weighted_mean(
+    differences: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float, float]:
+    """Return the weighted mean, its standard error, and the degrees of freedom of that."""
     values = np.asarray(differences, dtype=np.float64)
     shares = np.asarray(weights, dtype=np.float64) / math.fsum(weights)
     centre = math.fsum(shares * values)
     scales = shares**2 / (1 - 2 * shares + float(shares @ shares))
     error = math.sqrt(math.fsum(scales * (values - centre) ** 2))
-    deviations = np.eye(moments.units) - shares
+    deviations = np.eye(len(values)) - shares
     form = deviations.T @ (scales[:, None] * deviations)
     degrees = float(np.trace(form)) ** 2 / float(np.sum(form * form))
-    half = _critical(confidence, degrees) * error
-    return Estimate(
-        units=moments.units,
-        mean=centre,
-        std=error * math.sqrt(moments.units),
-        low=centre - half,
-        high=centre + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
-        undefined=None,
-        degrees=degrees,
-    )
+    return centre, error, degrees
 
 
-def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Estimate | None:
-    """Return the difference of two independent means with Welch's interval.
+def welch_t(ours: Estimate, others: Estimate) -> Estimate | None:
+    """Return the difference of two independent means with Welch's interval of 95 %.
 
     Returns None if one of the two has no mean or no spread.
 
     Source: Welch 1947.
     """
-    _check_confidence(confidence)
     if ours.mean is None or others.mean is None or not ours.std or not others.std:
         return None
     units, centre = ours.units + others.units, ours.mean - others.mean
@@ -174,18 +162,7 @@ def welch_t(ours: Estimate, others: Estimate, *, confidence: float = 0.95) -> Es
         square**2 / (one.units - 1) for square, one in zip(squares, (ours, others), strict=True)
     )
     degrees = error**4 / math.fsum(rest)
-    half = _critical(confidence, degrees) * error
-    return Estimate(
-        units=units,
-        mean=centre,
-        std=error * math.sqrt(units),
-        low=centre - half,
-        high=centre + half,
-        confidence=confidence,
-        p_value=_two_sided(abs(centre) / error, degrees),
-        undefined=None,
-        degrees=degrees,
-    )
+    return _estimate(units, centre, error * math.sqrt(units), error, degrees, 0.95)
 
 
 def repeat_interval(
@@ -312,10 +289,8 @@ def median_steps(steps: Sequence[int | None]) -> float | None:
     """
     if not steps:
         return None
-    ordered = sorted(math.inf if value is None else float(value) for value in steps)
-    middle = len(ordered) // 2
-    value = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return value if math.isfinite(value) else None
+    middle = median(math.inf if value is None else float(value) for value in steps)
+    return middle if math.isfinite(middle) else None
 
 
 def restricted_steps(steps: Sequence[int | None], horizon: int) -> list[float]:
@@ -340,6 +315,23 @@ def _two_sided(statistic: float, degrees: float) -> float:
     return float(2 * scipy.special.stdtr(degrees, -statistic))
 
 
+def _estimate(
+    units: int, centre: float, std: float, error: float, degrees: float, confidence: float
+) -> Estimate:
+    """Return Student's interval of a mean and its test against zero."""
+    half = _critical(confidence, degrees) * error
+    return Estimate(
+        units=units,
+        mean=centre,
+        std=std,
+        low=centre - half,
+        high=centre + half,
+        confidence=confidence,
+        p_value=_two_sided(abs(centre) / error, degrees),
+        degrees=degrees,
+    )
+
+
 def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise ValueError(f"confidence must be between 0 and 1, got {confidence}")
@@ -362,38 +354,3 @@ def _detectable_ratio(units: int, degrees: float, confidence: float, power: floa
     while missing_power(upper) < 0:
         upper *= 2
     return float(scipy.optimize.brentq(missing_power, 0.0, upper, xtol=1e-9)) / math.sqrt(units)
-
-
-class _Moments(NamedTuple):
-    """Mean, spread and standard error of differences that have all three."""
-
-    units: int
-    mean: float
-    std: float
-    error: float
-
-
-def _moments(differences: Sequence[float], confidence: float) -> _Moments | Estimate:
-    """Return the moments, or an estimate without an interval that states why there is none."""
-    _check_confidence(confidence)
-    if not all(math.isfinite(value) for value in differences):
-        raise ValueError("differences must be finite; count diverged runs separately")
-    units, centre, spread, reason = len(differences), mean(differences), sample_std(differences), ""
-    if centre is None:
-        reason = "no pair of runs"
-    elif spread is None:
-        reason = "a single pair of runs has no spread"
-    elif spread <= _EQUAL * max(abs(value) for value in differences):
-        spread, reason = 0.0, f"all {units} differences are equal, which leaves no spread to go by"
-    else:
-        return _Moments(units, centre, spread, spread / math.sqrt(units))
-    return Estimate(
-        units=units,
-        mean=centre,
-        std=spread,
-        low=None,
-        high=None,
-        confidence=confidence,
-        p_value=None,
-        undefined=reason,
-    )

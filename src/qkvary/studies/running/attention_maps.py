@@ -1,13 +1,14 @@
 """The attention maps of a finished run, written and read as safetensors without torch."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
 
@@ -58,22 +59,19 @@ def from_bytes(data: bytes) -> AttentionMaps:
         DamagedError: if the bytes are not attention maps.
     """
     try:
-        found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))
-        first, *kinds = [""]
-        if "kinds" in found:
-            first, *kinds = cast("list[str]", json.loads(bytes(found["kinds"]["data"])))
+        found = cast("dict[str, NDArray[Any]]", load(data))
+        first, *kinds = json.loads(found["kinds"].tobytes()) if "kinds" in found else [""]
         others = [_read(found, f"{number}.", kind) for number, kind in enumerate(kinds)]
         return replace(_read(found, "", first), others=tuple(others))
     except (SafetensorError, KeyError, ValueError) as error:
         raise DamagedError(f"attention.safetensors holds no attention maps: {error}") from None
 
 
-def _read(found: dict[str, dict[str, Any]], prefix: str, kind: str) -> AttentionMaps:
-    maps, targets, tokens = (found[f"{prefix}{name}"] for name in ("maps", "targets", "tokens"))
-    numbers = np.frombuffer(targets["data"], dtype=np.int64).tolist()
+def _read(found: Mapping[str, NDArray[Any]], prefix: str, kind: str) -> AttentionMaps:
+    targets = found[f"{prefix}targets"].tolist()
     return AttentionMaps(
-        maps=np.frombuffer(maps["data"], dtype=np.float32).reshape(maps["shape"]),
-        tokens=tuple(cast("list[str]", json.loads(bytes(tokens["data"])))),
-        targets=tuple(None if number == _NO_TARGET else number for number in numbers),
+        maps=found[f"{prefix}maps"],
+        tokens=tuple(json.loads(found[f"{prefix}tokens"].tobytes())),
+        targets=tuple(None if number == _NO_TARGET else number for number in targets),
         kind=kind,
     )

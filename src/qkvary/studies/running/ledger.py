@@ -6,6 +6,7 @@ It does not know who executes the runs: worker processes of this machine, or tas
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from qkvary.storage.environment import now
@@ -125,18 +126,15 @@ class Ledger:
             if is_retried or self._lacks_network(cell, record):
                 self.again[key] = version
                 return None
-        if problem is None and self.store.is_clean(key):
-            return record.status if record else None
-        try:
-            claim = self.store.claim(key, run_identity(cell.run))
-        except BusyError:
-            return record.status if record else None
-        if claim is None:
-            return record.status if record else None
-        for warning in claim.warnings:
-            self.note(f"{cell.title}: {warning}")
-        claim.release()
-        return None
+        if problem is not None or not self.store.is_clean(key):
+            with suppress(BusyError):
+                claim = self.store.claim(key, run_identity(cell.run))
+                if claim is not None:
+                    for warning in claim.warnings:
+                        self.note(f"{cell.title}: {warning}")
+                    claim.release()
+                    return None
+        return record.status if record else None
 
     def _lacks_network(self, cell: Cell, record: Record) -> bool:
         """Return whether an earlier study did not keep a network that the run reached."""

@@ -162,12 +162,9 @@ class LocalWorkers:
 
     def _wait_for(self, worker: WorkerProcess, message: WorkerMessage) -> None:
         """Show that other processes hold all remaining runs; report those of other runners."""
-        if self._is_ours(message.text):
+        if any(f"process {one.pid} on" in message.text for one in self._workers):
             self._ledger.view.workers[worker.number] = WorkerLine(title="waiting for the last runs")
             return
         title = f"waiting for {message.text}: {self._ledger.cells[message.cell].title}"
         self._ledger.view.workers[worker.number] = WorkerLine(title=title)
         self._ledger.note(f"worker {worker.number} is {title}")
-
-    def _is_ours(self, owner: str) -> bool:
-        return any(f"process {worker.pid} on" in owner for worker in self._workers)

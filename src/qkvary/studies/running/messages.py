@@ -105,7 +105,7 @@ class WorkerMessage:
 
 def _cell(fields: dict[str, Any]) -> Cell:
     run = from_dict(RunConfig, fields.pop("run"))
-    return Cell(run=run, keep_steps=tuple(fields.pop("keep_steps")), **fields)
+    return Cell(run=run, kept_networks=tuple(fields.pop("kept_networks")), **fields)
 
 
 def _fields(value: Any) -> dict[str, Any]:

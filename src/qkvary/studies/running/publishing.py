@@ -35,7 +35,8 @@ class Publisher:
         self._new = False
         try:
             self._function()
-        except Exception as error:  # noqa: BLE001 - no page is worth a study
+        # No page is worth a study.
+        except Exception as error:  # noqa: BLE001
             self._function = None
             return f"the page is not written before the end: {error}"
         took = time.monotonic() - began

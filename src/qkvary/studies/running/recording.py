@@ -10,13 +10,10 @@ from qkvary.studies.running.records import Record, Status
 from qkvary.studies.study import Cell
 from qkvary.training.config import NUMERICS_VERSION, RunConfig
 
-NO_TIMING = {
-    "training_seconds": 0.0,
-    "evaluation_seconds": 0.0,
-    "total_seconds": 0.0,
-    "cpu_seconds": 0.0,
-    "steps_per_second": 0.0,
-}
+NO_TIMING = dict.fromkeys(
+    ("training_seconds", "evaluation_seconds", "total_seconds", "cpu_seconds", "steps_per_second"),
+    0.0,
+)
 
 
 def run_identity(run: RunConfig) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """The record of a finished run, and its JSON format. Reports read records only. Torch-free."""
 
-import dataclasses
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -62,8 +61,7 @@ class Record:
 
 def to_json(record: Record) -> bytes:
     """Return the bytes of ``record.json``, deterministically."""
-    fields = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
-    return FORMAT.write(fields)
+    return FORMAT.write({name: getattr(record, name) for name in _kinds()})
 
 
 @functools.cache

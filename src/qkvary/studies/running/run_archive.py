@@ -144,57 +144,36 @@ def _read_header(fields: Mapping[str, Any], path: Path) -> int:
     return number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One line of a file."""
-
-    config: dict[str, Any]
-    record: Record
-    journal: bytes | None
-    attention: bytes | None
-    samples: bytes | None
-
-
 def _add(fields: Mapping[str, Any], store: Store, path: Path) -> bool:
     """Add one run; return whether it was missing."""
-    run = _read_run(fields, path)
-    claim = store.claim(run.record.run_key, run.config)
+    try:
+        key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
+        record = from_json(fields[RECORD_NAME].encode(), where=f"{path}, run {key}")
+        _check_run(key, config, record)
+        text = fields[JOURNAL_NAME]
+        journal = None if text is None else text.encode()
+        # Runs that were packed by earlier versions have no samples.
+        attention, samples = (
+            None if text is None else b64decode(text, validate=True)
+            for text in (fields["attention"], fields.get("samples"))
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} holds a run that cannot be read: {error}") from None
+    claim = store.claim(key, config)
     if claim is None:
         return False
     try:
-        if run.journal is not None:
-            atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
-        claim.finish(run.record, attention=run.attention, samples=run.samples)
+        if journal is not None:
+            atomic_write_file(claim.directory / JOURNAL_NAME, journal)
+        claim.finish(record, attention=attention, samples=samples)
     except BaseException:
         claim.release()
         raise
     return True
 
 
-def _read_run(fields: Mapping[str, Any], path: Path) -> _Run:
-    try:
-        key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
-        record = from_json(fields[RECORD_NAME].encode(), where=f"{path}, run {key}")
-        _check_run(key, config, record)
-        journal = fields[JOURNAL_NAME]
-        return _Run(
-            config=config,
-            record=record,
-            journal=None if journal is None else journal.encode(),
-            attention=_from_text(fields["attention"]),
-            # Runs that were packed by earlier versions have none.
-            samples=_from_text(fields.get("samples")),
-        )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path} holds a run that cannot be read: {error}") from None
-
-
 def _to_text(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
-
-
-def _from_text(text: str | None) -> bytes | None:
-    return None if text is None else b64decode(text, validate=True)
 
 
 def _check_run(key: str, config: dict[str, Any], record: Record) -> None:

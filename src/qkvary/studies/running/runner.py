@@ -16,7 +16,7 @@ from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.running.executors.contract import Executor
 from qkvary.studies.running.executors.supervision import ClusterTasks
 from qkvary.studies.running.ledger import Ledger, RunSummary
-from qkvary.studies.running.live import Display, LiveDisplay, PlainDisplay, ProgressView
+from qkvary.studies.running.live import LiveDisplay, PlainDisplay
 from qkvary.studies.running.local_workers import LocalWorkers
 from qkvary.studies.running.messages import Job
 from qkvary.studies.running.publishing import Publisher
@@ -92,7 +92,10 @@ def run_cells(
     chosen = options or RunnerOptions()
     ledger = Ledger(cells, store)
     ledger.view.name = name
-    ledger.display = _display(console or Console(stderr=True), ledger.view, chosen.quiet)
+    if not chosen.quiet:
+        console = console or Console(stderr=True)
+        kind = LiveDisplay if console.is_terminal else PlainDisplay
+        ledger.display = kind(console, ledger.view)
     ledger.publisher = Publisher(publish)
     job = Job(
         store=store.path.absolute(),
@@ -132,10 +135,3 @@ def _execute(ledger: Ledger, workers: LocalWorkers | ClusterTasks, *, retry_fail
         return
     prepare_sets(ledger.remaining.values(), ledger.note)
     workers.supervise()
-
-
-def _display(console: Console, view: ProgressView, quiet: bool) -> Display:
-    if quiet:
-        return Display()
-    kind = LiveDisplay if console.is_terminal else PlainDisplay
-    return kind(console, view)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
 
@@ -50,14 +50,9 @@ def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
         DamagedError: if the bytes are not samples.
     """
     try:
-        found = cast("dict[str, dict[str, Any]]", dict(deserialize(data)))
-        texts = cast("list[list[str]]", json.loads(bytes(found["texts"]["data"])))
-        part = found.get("pictures")
-        pictures: list[NDArray[np.uint8] | None] = [None] * len(texts)
-        if part is not None:
-            stacked = np.frombuffer(part["data"], dtype=np.uint8)
-            _, count, channels, rows, columns = cast("list[int]", part["shape"])
-            pictures = [*stacked.reshape(len(texts), count, channels, rows, columns)]
+        found = cast("dict[str, NDArray[Any]]", load(data))
+        texts = json.loads(found["texts"].tobytes())
+        pictures = found.get("pictures", [None] * len(texts))
         return tuple(
             Sample(text=text, truth=truth, answer=answer, pictures=picture)
             for (text, truth, answer), picture in zip(texts, pictures, strict=True)

@@ -5,9 +5,8 @@ still be resumed with fewer threads, on another device or with smaller micro-bat
 records the change.
 """
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict
@@ -69,12 +68,10 @@ def find_similar_run(
 def with_execution(study: Study, execution: ExecutionSettings) -> Study:
     """Return the study with other execution settings."""
     settings = tuple(
-        dataclasses.replace(
-            setting, training=dataclasses.replace(setting.training, execution=execution.config)
-        )
+        replace(setting, training=replace(setting.training, execution=execution.config))
         for setting in study.settings
     )
-    return dataclasses.replace(study, settings=settings, device=execution.device)
+    return replace(study, settings=settings, device=execution.device)
 
 
 def _is_begun(store: Store, key: str) -> bool:
@@ -90,21 +87,17 @@ def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
     try:
         data = (store.directory(key) / CONFIG_NAME).read_bytes()
         identity = cast("dict[str, Any]", decode(data))
-        return _identity_without_execution(identity), from_dict(
-            RunConfig, identity["run"]
-        ).execution
+        execution = from_dict(RunConfig, identity["run"]).execution
+        return _identity_without_execution(identity), execution
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
 
 
 def _identity_without_execution(identity: dict[str, Any]) -> str:
-    run = identity["run"]
-    training = {name: value for name, value in run["training"].items() if name != "execution"}
-    task = {name: value for name, value in run["task"].items() if name != "data"}
-    rest = {
-        name: value for name, value in run.items() if name not in ("device", "training", "task")
-    }
-    named = (rest, training, task, identity["data_fingerprint"], identity["numerics_version"])
+    run = {**identity["run"], "device": None}
+    run["training"] = {**run["training"], "execution": None}
+    run["task"] = {**run["task"], "data": None}
+    named = (run, identity["data_fingerprint"], identity["numerics_version"])
     return json.dumps(named, sort_keys=True)
 
 

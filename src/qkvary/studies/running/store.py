@@ -209,7 +209,8 @@ class Store:
             problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and (again is None or again != self.version(key)):
-                self._clean_up(key)
+                if not self._diverged(key):
+                    clean_up(directory)
                 lock.release()
                 return None
             return Claim(self, key, config, lock, _restore(directory, config, problem, done))
@@ -220,10 +221,6 @@ class Store:
     def is_clean(self, key: str) -> bool:
         """Return whether the checkpoints of a finished run have been removed."""
         return self._diverged(key) or not (self.directory(key) / CHECKPOINTS_NAME).exists()
-
-    def _clean_up(self, key: str) -> None:
-        if not self._diverged(key):
-            clean_up(self.directory(key))
 
     def _diverged(self, key: str) -> bool:
         """Return whether a run diverged; then its last checkpoint is kept for inspection."""

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -119,8 +120,7 @@ class Worker:
                 self._wait(left[0])
 
     def _wait(self, number: int) -> None:
-        owner = self._store.owner(self._keys[number])
-        holder = str(owner or "another process")
+        holder = str(self._store.owner(self._keys[number]) or "another process")
         if holder != self._waiting_for:
             self._waiting_for = holder
             self._send(WorkerMessage(kind="waiting", cell=number, text=holder))
@@ -141,7 +141,7 @@ class Worker:
                 if claim is not None and self._records_failures and claim.deaths > MAX_CRASHES:
                     return self._give_up(number, claim)
                 if claim is not None:
-                    return self._made(number, claim)
+                    return self._execute(number, claim)
             if self._store.state(key) != "done" or self._is_made_again(key):
                 return False
         self._send(WorkerMessage(kind="elsewhere", cell=number))
@@ -160,50 +160,45 @@ class Worker:
         self._send(WorkerMessage(kind="given_up", cell=number, text=text))
         return True
 
-    def _made(self, number: int, claim: Claim) -> bool:
+    def _execute(self, number: int, claim: Claim) -> bool:
+        """Execute and record a run; return whether it is done."""
         started = time.perf_counter()
         self._waiting_for = ""
         self._send(WorkerMessage(kind="started", cell=number))
         for warning in claim.warnings:
-            self._send(WorkerMessage(kind="note", cell=number, text=warning))
+            self._note(number, warning)
         copy = self._copy_log(number)
         try:
-            return self._record(number, claim, copy, started)
+            made = None
+            try:
+                made = self._attempt(number, claim, copy)
+            finally:
+                if made is None:
+                    claim.release()
+            if made is None:
+                return False
+            claim.finish(made.record, attention=made.attention, samples=made.samples)
+            record = made.record
+            self._send(
+                WorkerMessage(
+                    kind="ended",
+                    cell=number,
+                    status=record.status,
+                    text=record.message,
+                    loss=record.headline,
+                    seconds=time.perf_counter() - started,
+                )
+            )
+            return True
         finally:
             # After the record: a tracker that hangs loses no run.
             copy.finish()
-
-    def _record(self, number: int, claim: Claim, copy: LogCopy, started: float) -> bool:
-        """Execute and record a run; return whether it is done."""
-        try:
-            made = self._attempt(number, claim, copy)
-        except BaseException:
-            claim.release()
-            raise
-        if made is None:
-            claim.release()
-            return False
-        claim.finish(made.record, attention=made.attention, samples=made.samples)
-        record = made.record
-        self._send(
-            WorkerMessage(
-                kind="ended",
-                cell=number,
-                status=record.status,
-                text=record.message,
-                loss=record.headline,
-                seconds=time.perf_counter() - started,
-            )
-        )
-        return True
 
     def _attempt(self, number: int, claim: Claim, copy: LogCopy) -> RunResult | None:
         cell, started = self._job.cells[number], now()
         context = RunContext(
             stop=self._stopping.is_set,
-            callbacks=Callbacks(
-                on_event=lambda event: self._pass_on(number, event), on_log=copy.log
-            ),
+            callbacks=Callbacks(on_event=partial(self._pass_on, number), on_log=copy.log),
             checkpoint_seconds=self._job.checkpoint_seconds,
             keep=self._job.keep,
         )
@@ -215,12 +210,13 @@ class Worker:
                     advice = f"move {claim.directory} away to start again"
                     raise NoValidCheckpointError(f"{error}; {advice}") from error
                 folder = claim.restart()
-                text = f"{error}; the run starts again, and the damaged files are in {folder}"
-                self._send(WorkerMessage(kind="note", cell=number, text=text))
+                restart = f"the run starts again, and the damaged files are in {folder}"
+                self._note(number, f"{error}; {restart}")
                 return self._train(cell, claim, context)
         except QkvaryError:
             raise
-        except Exception as error:  # other runs must not be affected
+        # An error of one run must not affect the others.
+        except Exception as error:
             if not self._records_failures:
                 raise
             traceback.print_exc()
@@ -238,12 +234,15 @@ class Worker:
                 config=identity_dict(cell.run),
                 folder=self._job.store / COPIES_NAME,
             ),
-            lambda text: self._send(WorkerMessage(kind="note", cell=number, text=text)),
+            partial(self._note, number),
         )
+
+    def _note(self, number: int, text: str) -> None:
+        self._send(WorkerMessage(kind="note", cell=number, text=text))
 
     def _pass_on(self, number: int, event: Event) -> None:
         if event.warning:
-            self._send(WorkerMessage(kind="note", cell=number, text=event.warning))
+            self._note(number, event.warning)
         else:
             self._send(
                 WorkerMessage(

@@ -105,7 +105,9 @@ def train_cell(
         claim.directory,
         stop=context.stop,
         callbacks=replace(
-            context.callbacks, network_steps=frozenset(cell.keep_steps), on_network=keep
+            context.callbacks,
+            network_steps=frozenset(step for step in cell.kept_networks if step is not None),
+            on_network=keep,
         ),
         distribution=distribution,
         checkpoint_seconds=context.checkpoint_seconds,
@@ -117,7 +119,7 @@ def train_cell(
     changed = cell.run.execution.differences(computed.execution)
     if outcome.status == "stopped":
         return None
-    if cell.keep_network and outcome.status == "done":
+    if None in cell.kept_networks and outcome.status == "done":
         network = cast("LanguageModel", outcome.network)
         save_model(claim.directory / network_name(), network, task.tokenizer)
     processes = 1 if distribution is None else distribution.size
