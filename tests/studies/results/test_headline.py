@@ -384,6 +384,15 @@ def test_published_figures_are_counted_that_a_repeat_would_give() -> None:
     assert describe_repeats([]) == ()
 
 
+def test_with_one_pair_of_each_variant_nothing_can_be_compared() -> None:
+    study = make_study(variants=("QKV", "Q-K=V"))
+    records = [make_record(cell, 0.5) for cell in study.cells() if cell.seed == 1]
+    assert summarise(study, records).headline == (
+        "No variant can be compared with QKV yet: that takes two pairs of runs with different "
+        "seeds.",
+    )
+
+
 def test_without_pairs_there_is_no_short_answer() -> None:
     summary = summarise(make_study(), [])
     assert (summary.headline, summary.headline_table) == ((), "")

@@ -102,6 +102,9 @@ def write_headline(
     if len(others) > MOST_OTHER_TABLES:
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
         sentences.append(f"Differences in {more}: see all comparisons.")
+    if not sentences:
+        pairs = "two pairs of runs with different seeds"
+        sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
     return Headline(table=first.name, sentences=tuple(sentences))
 
 
