@@ -388,9 +388,7 @@ def test_with_one_pair_of_each_variant_nothing_can_be_compared() -> None:
     study = make_study(variants=("QKV", "Q-K=V"))
     records = [make_record(cell, 0.5) for cell in study.cells() if cell.seed == 1]
     (said,) = summarise(study, records).headline
-    assert said == (
-        "No variant can be compared with QKV yet: that takes two pairs of runs with different seeds."
-    )
+    assert said.startswith("No variant can be compared with QKV yet: that takes two pairs of runs")
 
 
 def test_without_pairs_there_is_no_short_answer() -> None:
