@@ -7,7 +7,7 @@
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib import resources
 from typing import Any
 
@@ -71,6 +71,6 @@ def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
             f"got {data.get('schema_version')!r}"
         )
     return {
-        key: KeptFigure(**{**one, "parameters": one["parameters"] and tuple(one["parameters"])})
+        key: replace(KeptFigure(**one), parameters=one["parameters"] and tuple(one["parameters"]))
         for key, one in data["figures"].items()
     }

@@ -94,7 +94,7 @@ def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
 
 
 def _identity_without_execution(identity: dict[str, Any]) -> str:
-    run = {**identity["run"], "device": None}
+    run: dict[str, Any] = {**identity["run"], "device": None}
     run["training"] = {**run["training"], "execution": None}
     run["task"] = {**run["task"], "data": None}
     named = (run, identity["data_fingerprint"], identity["numerics_version"])
