@@ -60,6 +60,8 @@ def main() -> None:
                 case = Case(
                     Path(folder), python, (size, variant, options.weights), max(contexts) + 300
                 )
+                if options.no_transformers:
+                    case.files.pop("transformers", None)
                 failures += not case.check()
                 for context in contexts:
                     case.measure(context, options.rounds, options.threads)
@@ -78,6 +80,11 @@ def read_options() -> Namespace:
     parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--no-transformers",
+        action="store_true",
+        help="leave transformers out, which takes most of the time behind long contexts",
+    )
     parser.add_argument(
         "--weights",
         default="f32",

@@ -84,7 +84,7 @@ def _head(study: Likeness) -> list[str]:
             f"text and scored on {study.scored_tokens:,} tokens of other books. A layer is tied "
             "without any training: its key and its value become linear maps of one tensor of "
             "head_dim channels a head, the best one by the forecast, and the layer one of Q-K=V "
-            "([how](../../src/qkvary/conversions/tying.py)). Beside it the value becomes "
+            "([how](tying.py)). Beside it the value becomes "
             "the best linear map of the key as it is. Means over layers, then over seeds, "
             "with Student's intervals at 95 %. "
             "[What the figures are](../../docs/guide/analyze.md). "

@@ -18,13 +18,13 @@ import torch.nn.functional as F
 from likeness_figures import figures_table
 from likeness_page import Likeness, likeness_files
 from torch import Tensor
+from tying import tie_layer
 
 from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import read_window
 from qkvary.analysis.results import LayerAnalysis
 from qkvary.analysis.tying import Tie
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.conversions.tying import tie_layer
 from qkvary.data.rows import PackedRows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import make_role_maps

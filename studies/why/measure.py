@@ -20,12 +20,12 @@ from typing import NamedTuple
 import torch
 from figures import fill
 from networks import STUDY
+from norm_bases import NormKind, find_norm_basis, measure_transfer
 from torch import Tensor
 
 from qkvary.arch.labels import format_label
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.conversions.draft import RewriteOptions
-from qkvary.conversions.norm_bases import NormKind, find_norm_basis, measure_transfer
 from qkvary.conversions.relu_skips import absorb_skip, decide_skip
 from qkvary.conversions.rewriting import Rewriting, run_rewrite
 from qkvary.nn.language_model import LanguageModel

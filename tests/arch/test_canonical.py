@@ -181,7 +181,7 @@ def test_missing_fields_have_their_defaults() -> None:
         ({"num_layers": "2"}, "expected LanguageModelConfig.num_layers to be int, got '2'"),
         ({"num_layers": True}, "expected LanguageModelConfig.num_layers to be int, got True"),
         ({"tied_head": 1}, "expected LanguageModelConfig.tied_head to be bool, got 1"),
-        ({"positions": "lerned"}, "got 'lerned' (did you mean learned?)"),
+        ({"positions": "lerned"}, "got 'lerned'; did you mean learned?"),
         ({"kind": "EncoderConfig"}, "of kind LanguageModelConfig, got 'EncoderConfig'"),
         ({"attention": [to_dict(LAYER)]}, "expected one attention layer for all or 2, got 1"),
         ({"attention": {"kind": "Nope"}}, "got 'Nope'"),

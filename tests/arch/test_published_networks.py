@@ -4,7 +4,8 @@ import pytest
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(

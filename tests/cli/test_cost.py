@@ -9,7 +9,7 @@ import pytest
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
-from qkvary.costs.cache import entry_bytes, model_cache_bytes
+from qkvary.costs.cache import growth_bytes, model_cache_bytes
 from qkvary.costs.macs import decode_macs
 from qkvary.costs.parameters import model_parameters
 from tests.conftest import Runner
@@ -100,7 +100,7 @@ def test_every_row_is_what_the_cost_functions_say(capsys: pytest.CaptureFixture[
         model = load_size("llama-3.1-8b").with_variant(parse_variant(row["variant"]))
         assert row["parameters"]["total"] == model_parameters(model).total
         assert row["macs_per_token"] == decode_macs(model, context=32_768).total
-        assert row["cache_bytes_per_token"] == entry_bytes(model, "int8")
+        assert row["cache_bytes_per_token"] == growth_bytes(model, stored_as="int8")
         held = model_cache_bytes(model, context=32_768, stored_as="int8")
         assert row["cache_bytes"] == 5 * held
         assert row["change"]["cache_bytes"] == row["cache_bytes"] - base["cache_bytes"]

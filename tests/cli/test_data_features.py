@@ -41,7 +41,7 @@ def test_images_are_described_once(
     # The second image of class 1 is the fourth training image.
     images = descriptions.load_images("cifar100").train.pixels
     expected = describe(ResNetModel.from_pretrained(weights).eval(), images[3:4])
-    np.testing.assert_allclose(found.train.features[1, 1], expected[0], rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(found.train[1, 1], expected[0], rtol=1e-3, atol=1e-3)
     image_features.load_features.cache_clear()
 
 

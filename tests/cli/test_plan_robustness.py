@@ -26,7 +26,7 @@ from qkvary.costs.formats import FORMATS, parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.planning.advice import advise_serving, nearest_size, serve_variants
-from qkvary.planning.training_advice import advise_training, train_variants
+from qkvary.planning.training_advice import Regime, advise_training, train_variants
 
 CONFIGS = Path(__file__).resolve().parents[1] / "arch" / "families" / "configs"
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -118,28 +118,23 @@ def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
     assert collect_notes(model, chosen, context) is not None
     size = nearest_size(model_parameters(model).total)
     device = DEVICES[generator.choice(list(DEVICES))]
+    demand = Demand(
+        device=device,
+        context=context,
+        users=generator.choice((1, 100, 2**40)),
+        weights=weights,
+        price=2000,
+        encoder_tokens=seen,
+    )
     if model.is_causal:
         find_savings(model, context=context, stored_as=cache, encoder_tokens=seen)
-        demand = Demand(
-            device=device,
-            context=context,
-            users=generator.choice((1, 100, 2**40)),
-            weights=weights,
-            price=2000,
-            encoder_tokens=seen,
-        )
         served = serve_variants(chosen.rows, demand, (cache,), size=size)
         assert all(isinstance(sentence, str) for sentence in advise_serving(served))
     trained = train_variants(
         [row for row in chosen.rows if row.saving is None],
-        device=device,
-        tokens=context,
-        precision="mixed",
-        checkpointing=generator.random() < 0.5,
-        reserve=0.1,
-        utilization=0.4,
+        demand,
+        Regime(checkpointing=generator.random() < 0.5),
         size=size,
-        encoder_tokens=seen,
     )
     assert all(isinstance(sentence, str) for sentence in advise_training(trained))
 

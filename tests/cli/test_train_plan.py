@@ -8,6 +8,7 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.storage import memory
+from qkvary.studies.running import timing
 from tests.cli.tiny_training import document, tiny_places, train
 
 places = pytest.fixture(autouse=True)(tiny_places)
@@ -71,9 +72,13 @@ def test_a_plan_needs_no_network(
     vocabulary: int,
 ) -> None:
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**50)
+    # A timed step of 300 million parameters takes most of a minute.
+    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run: 86400.0)
     call = ["train", "lm-300m", "--dry-run", "--json", "--out", str(places / "runs"), *words]
     assert main(call) == 0
-    assert document(capsys)["data"]["vocabulary"] == vocabulary
+    planned = document(capsys)
+    assert planned["data"]["vocabulary"] == vocabulary
+    assert planned["runs"][0]["estimated_seconds"] == 86400
     assert not (places / "runs").exists()
     assert not (places / "cache").exists()
 

@@ -7,9 +7,10 @@ import math
 import pytest
 from rich.console import Console
 
+from qkvary.arch.models import as_model
 from qkvary.cli._training_effort import describe_effort, estimate_seconds
 from qkvary.cli._training_progress import TrainingDisplay
-from qkvary.costs.macs import network_macs
+from qkvary.costs.macs import forward_macs
 from qkvary.studies.running import timing
 from qkvary.studies.running.messages import WorkerMessage
 from qkvary.training.config import RunConfig
@@ -60,8 +61,10 @@ def test_time_grows_with_the_macs_of_all_steps(monkeypatch: pytest.MonkeyPatch) 
     run = preset_run(steps=5, rows=3)
     found = estimate_seconds(run)
     # One second for the 64 tokens that are timed.
-    timed = network_macs(run.network, length=64).total
-    assert found == pytest.approx(5 * 3 * network_macs(run.network, length=1_024).total / timed)
+    timed = forward_macs(as_model(run.network), tokens=64, pairs="square").total
+    assert found == pytest.approx(
+        5 * 3 * forward_macs(as_model(run.network), tokens=1_024, pairs="square").total / timed
+    )
     assert estimate_seconds(preset_run(device="cuda")) is None
 
 

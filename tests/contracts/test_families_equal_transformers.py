@@ -11,7 +11,7 @@ import torch
 import transformers
 
 from qkvary.arch.blocks import AttentionLayer, CompressedAttention
-from qkvary.arch.families.published_configs import PUBLISHED_CONFIGS
+from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.table import FAMILIES, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
@@ -232,7 +232,7 @@ def test_t5_is_built_with_a_tied_head_whatever_is_said() -> None:
 
 DEFAULTS = {
     name: published
-    for name, published in PUBLISHED_CONFIGS.items()
+    for name, published in published_configs().items()
     if published.source.startswith("defaults of ")
 }
 
@@ -242,9 +242,9 @@ def test_a_named_size_has_the_defaults_that_it_claims(name: str) -> None:
     published = DEFAULTS[name]
     kind = published.source.removeprefix("defaults of ").removesuffix(" in transformers 5.23.0")
     assert transformers.__version__ == "5.23.0"
-    assert make_config(str(published.fields["model_type"]), {}).__class__.__name__ == kind
+    assert make_config(str(published.config["model_type"]), {}).__class__.__name__ == kind
     defaults = getattr(transformers, kind)().to_dict()
-    assert {field: defaults[field] for field in published.fields} == dict(published.fields)
+    assert {field: defaults[field] for field in published.config} == dict(published.config)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from qkvary.arch.families.table import FAMILIES, read_model
+from qkvary.arch.families.table import MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from tests.contracts.flops import FlopCounter
 from tests.contracts.transformers_cases import Config
@@ -43,7 +43,7 @@ def build(family: str, config: Config) -> nn.Module:
 @functools.cache
 def _build(family: str, config: str) -> nn.Module:
     made = make_config(family, json.loads(config))
-    if FAMILIES[family].text_section:
+    if family in MULTIMODAL:
         made = made.get_text_config()
     kinds = (
         (transformers.AutoModelForSeq2SeqLM, transformers.AutoModelForSpeechSeq2Seq)

@@ -1,23 +1,26 @@
 """Norms and changes of basis: Lemma 8.1, Theorem 8.2, Remarks 5 to 7."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.conversions.norm_bases import NormBasis, NormKind, find_norm_basis, measure_transfer
 from qkvary.storage.errors import UsageError
 from tests.conversions.networks import orthogonal
+from tests.studies_scripts.loading import load_script
 
-KINDS: tuple[NormKind, ...] = ("layernorm", "rmsnorm", "tanh")
+KINDS = ("layernorm", "rmsnorm", "tanh")
+script = load_script("why", "norm_bases")
 
 
 def draw(*shape: int, seed: int = 3) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
 
 
-def normalise(kind: NormKind, x: Tensor) -> Tensor:
+def normalise(kind: str, x: Tensor) -> Tensor:
     """The norms, written out."""
     if kind == "tanh":
         return (x.exp() - (-x).exp()) / (x.exp() + (-x).exp())
@@ -25,7 +28,7 @@ def normalise(kind: NormKind, x: Tensor) -> Tensor:
     return centred / ((centred**2).mean(dim=-1, keepdim=True) + 1e-5).sqrt()
 
 
-def curvature(basis: NormBasis, width: int) -> float:
+def curvature(basis: Any, width: int) -> float:
     """Relative error of the best linear map for g, fitted and measured on the same inputs."""
     x = draw(8 * width, width, seed=7)
     found = basis.transfer(x)
@@ -34,9 +37,9 @@ def curvature(basis: NormBasis, width: int) -> float:
 
 
 @given(kind=st.sampled_from(KINDS), width=st.integers(2, 20), seed=st.integers(0, 999))
-def test_what_a_norm_reads_is_in_the_basis(kind: NormKind, width: int, seed: int) -> None:
+def test_what_a_norm_reads_is_in_the_basis(kind: str, width: int, seed: int) -> None:
     matrix = draw(width, width, seed=seed)
-    basis = find_norm_basis(kind, matrix)
+    basis = script.find_norm_basis(kind, matrix)
     x = 3 * draw(11, width, seed=seed + 1)
     wanted = normalise(kind, x) @ matrix
     found = normalise(kind, basis.transfer(x))
@@ -51,7 +54,7 @@ def test_what_a_norm_reads_is_in_the_basis(kind: NormKind, width: int, seed: int
 
 def test_layer_norm_keeps_the_mean_and_the_ball() -> None:
     matrix = draw(7, 7)
-    basis = find_norm_basis("layernorm", matrix)
+    basis = script.find_norm_basis("layernorm", matrix)
     y = normalise("layernorm", draw(50, 7)) @ basis.matrix
     assert float(y.sum(dim=-1).abs().max()) < 1e-12
     assert float(y.square().sum(dim=-1).max()) < 7
@@ -65,31 +68,31 @@ def test_a_scale_with_a_zero_is_refused() -> None:
     matrix[:, 0], matrix[:, 2] = torch.tensor([1.0, -1.0, 0.0]), torch.tensor([0.0, 1.0, 0.5])
     assert torch.equal(matrix @ own, torch.ones(3).double())
     with pytest.raises(UsageError, match=r"T\^-1 1 without zeros for LayerNorm"):
-        find_norm_basis("layernorm", matrix)
+        script.find_norm_basis("layernorm", matrix)
 
 
 def test_rms_norm_commutes_with_orthogonal_maps_only() -> None:
     x, turn = draw(20, 8), orthogonal(8, 3)
     phi = normalise("rmsnorm", x)
     assert float((normalise("rmsnorm", x @ turn) - phi @ turn).abs().max()) < 1e-13
-    basis = find_norm_basis("rmsnorm", turn)
+    basis = script.find_norm_basis("rmsnorm", turn)
     assert float((basis.transfer(x) - x @ turn).abs().max()) < 1e-9
     stretch = turn @ torch.diag(torch.linspace(1, 2, 8).double())
     assert float((normalise("rmsnorm", x @ stretch) - phi @ stretch).abs().max()) > 0.1
-    assert curvature(find_norm_basis("rmsnorm", stretch), 8) > 0.01
+    assert curvature(script.find_norm_basis("rmsnorm", stretch), 8) > 0.01
 
 
 @pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
-def test_the_function_is_nearer_to_linear_in_more_dimensions(kind: NormKind) -> None:
+def test_the_function_is_nearer_to_linear_in_more_dimensions(kind: str) -> None:
     errors = [
-        curvature(find_norm_basis(kind, draw(width, width) / width**0.5), width)
+        curvature(script.find_norm_basis(kind, draw(width, width) / width**0.5), width)
         for width in (8, 32, 128)
     ]
     assert errors[0] > 1.5 * errors[1] > 2 * errors[2] > 0
 
 
 def test_no_network_leads_into_the_basis_exactly() -> None:
-    basis = find_norm_basis("rmsnorm", draw(8, 8))
-    found = measure_transfer(basis, d_ff=32, steps=150, batch=128)
+    basis = script.find_norm_basis("rmsnorm", draw(8, 8))
+    found = script.measure_transfer(basis, d_ff=32, steps=150, batch=128)
     # Better than any linear map, and far from rounding.
     assert 0.1 < found.network < 0.9 * found.linear

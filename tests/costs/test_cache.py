@@ -9,11 +9,11 @@ from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import (
     cache_bytes_per_sequence,
     cache_bytes_per_token,
-    entry_bytes,
+    growth_bytes,
     layer_cache_bytes,
     layer_state_bytes,
     model_cache_bytes,
@@ -22,6 +22,7 @@ from qkvary.costs.cache import (
     token_bytes,
 )
 from qkvary.costs.formats import dtype_bytes
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,11 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
     full = dataclasses.replace(layer, variant=parse_variant("Q-MQA"))
     config = dataclasses.replace(gpt_300m("QKV"), attention=(layer, full) * 10)
     model, state = as_model(config), 10 * 4 * (64 * 64 + 64)
-    assert cache_bytes_per_token(config, "float16") == entry_bytes(model, "fp16") == 10 * 64 * 2
+    assert (
+        cache_bytes_per_token(config, "float16")
+        == growth_bytes(model, stored_as="fp16")
+        == 10 * 64 * 2
+    )
     for stored_as, wide in (("fp64", 8), ("fp32", 4), ("bf16", 4), ("int4", 4), ("int8-b32", 4)):
         assert model_state_bytes(model, stored_as) == wide * state
     for context in (1, 7, 32_768):
@@ -148,7 +153,7 @@ def test_the_most_on_the_way_is_before_a_block_is_quantised() -> None:
 def test_a_token_of_a_block_adds_its_part_in_the_long_run() -> None:
     model = as_model(gpt_300m("QKV"))
     sizes = [model_cache_bytes(model, context=n, stored_as="int4-b32") for n in (320, 640)]
-    assert entry_bytes(model, "int4-b32") * 320 == sizes[1] - sizes[0]
+    assert growth_bytes(model, stored_as="int4-b32") * 320 == sizes[1] - sizes[0]
     assert read_bytes(model, context=640, stored_as="int4-b32") == sizes[1]
 
 
@@ -157,7 +162,7 @@ def test_compressed_attention_has_no_blocks_of_tokens() -> None:
     for count in (
         lambda: model_cache_bytes(model, context=99, stored_as="int8-b32"),
         lambda: read_bytes(model, context=99, stored_as="int8-r3"),
-        lambda: entry_bytes(model, "int8-b32"),
+        lambda: growth_bytes(model, stored_as="int8-b32"),
     ):
         with pytest.raises(ValueError, match="expected a format without blocks or a residual"):
             count()

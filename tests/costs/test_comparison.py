@@ -3,13 +3,14 @@
 import pytest
 
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import model_parameters
+from tests.arch.synthetic_networks import synthetic_encoder
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,

@@ -68,7 +68,6 @@ def test_llama_8b_by_hand() -> None:
     device = find_device("a100-80gb")
     moved = 2 * read + batch * 4 * 2**30 + batch * layers * 2 * kv * 2
     assert step.seconds(device) == moved / 2_039e9
-    assert step.tokens_per_second(device) == batch / (moved / 2_039e9)
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V", "GQA-2", "Q-MQA", "I-K-V", "(Q=K-V)+"])
@@ -174,7 +173,7 @@ def test_what_binds_changes_with_batch_and_context() -> None:
 
 def test_without_rates_there_is_no_speed() -> None:
     step, device = step_of(language_model()), Device(name="x", title="x", memory_bytes=10**9)
-    assert (step.seconds(device), step.tokens_per_second(device), step.bound(device)) == (None,) * 3
+    assert (step.seconds(device), step.bound(device)) == (None, None)
 
 
 def test_what_every_device_holds_is_read_by_each() -> None:

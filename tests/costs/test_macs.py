@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Layer, ProjectedAttention, Storage
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.models import Model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.models import Model, as_model
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     attention_projection_macs_per_token,
     decode_macs,
-    network_macs,
+    forward_macs,
     score_macs,
     visible_keys,
     visible_pairs,
 )
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ from qkvary.costs.macs import (
     [("QKV", 792.69, 343.60), ("Q-K=V", 749.74, 300.65), ("Q=K=V", 706.79, 257.70)],
 )
 def test_300m_networks_cost_what_the_paper_says(label: str, total: float, attention: float) -> None:
-    found = network_macs(gpt_300m(label), length=2048)
+    found = forward_macs(as_model(gpt_300m(label)), tokens=2048, pairs="square")
     assert found.total / 1e9 == pytest.approx(total, abs=0.005)
     assert found.attention / 1e9 == pytest.approx(attention, abs=0.005)
     assert found.feed_forward / 1e9 == pytest.approx(343.60, abs=0.005)
@@ -35,7 +36,7 @@ def test_300m_networks_cost_what_the_paper_says(label: str, total: float, attent
 
 
 def test_causal_pairs_cost_about_half() -> None:
-    found = network_macs(gpt_300m("QKV"), length=2048, pairs="visible")
+    found = forward_macs(as_model(gpt_300m("QKV")), tokens=2048)
     assert found.total / 1e9 == pytest.approx(706.83, abs=0.005)
     assert found.attention / 1e9 == pytest.approx(257.74, abs=0.005)
 
@@ -47,9 +48,9 @@ def test_causal_pairs_cost_about_half() -> None:
 def test_savings_shrink_with_the_length_as_in_the_papers_table(
     length: int, two: float, one: float
 ) -> None:
-    full = network_macs(gpt_300m("QKV"), length=length).total
+    full = forward_macs(as_model(gpt_300m("QKV")), tokens=length, pairs="square").total
     for label, saving in (("Q=K-V", two), ("Q=K=V", one)):
-        shared = network_macs(gpt_300m(label), length=length).total
+        shared = forward_macs(as_model(gpt_300m(label)), tokens=length, pairs="square").total
         assert 100 * (1 - shared / full) == pytest.approx(saving, abs=0.005)
 
 
@@ -130,7 +131,7 @@ def test_plus_costs_a_channel_and_a_small_product_per_key() -> None:
 
 
 def test_encoder_parts_add_up() -> None:
-    found = network_macs(synthetic_encoder("QKV"), length=16)
+    found = forward_macs(as_model(synthetic_encoder("QKV")), tokens=16, pairs="square")
     assert found.to_dict() == {
         "projections": 2 * 16 * 4 * 64 * 64,
         "scores": 2 * 2 * 16 * 16 * 64,
@@ -144,7 +145,7 @@ def test_encoder_parts_add_up() -> None:
 
 def test_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
-        network_macs(synthetic_encoder("QKV"), length=0)
+        forward_macs(as_model(synthetic_encoder("QKV")), tokens=0, pairs="square")
 
 
 def test_stored_inputs_are_absorbed_only_where_a_role_is_learned() -> None:

@@ -7,8 +7,9 @@ import pytest
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.parameters import attention_parameters, network_parameters
+from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from qkvary.arch.blocks import CompressedAttention, Experts, LatentAttention, ProjectedAttention
 from qkvary.arch.models import Model
 from qkvary.costs.cache import (
-    entry_bytes,
     growth_bytes,
     layerwise_cache_bytes,
     model_cache_bytes,
@@ -150,7 +149,7 @@ def test_caches_grow_with_the_context(
     added = growth_bytes(model, context=context, stored_as=stored_as)
     assert sum(then) - sum(now) == added
     first, none = (model_cache_bytes(model, context=tokens, **call) for tokens in (1, 0))  # type: ignore[arg-type]
-    assert added <= entry_bytes(model, stored_as) == first - none
+    assert added <= growth_bytes(model, stored_as=stored_as) == first - none
     assert layerwise_cache_bytes(model, context=context, peak=True, **call) == now  # type: ignore[arg-type]
 
 

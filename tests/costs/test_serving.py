@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
 from qkvary.costs.serving import REPLICA_SIZES, Demand, ServingPlan, plan_serving
+from tests.arch.synthetic_networks import synthetic_encoder
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,

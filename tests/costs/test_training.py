@@ -10,7 +10,7 @@ from qkvary.arch.blocks import FeedForward
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.parts import Norm
-from qkvary.arch.published_networks import gpt_300m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.parameters import model_parameters
@@ -22,6 +22,7 @@ from qkvary.costs.training import (
     plan_training,
     training_macs_per_token,
 )
+from tests.arch.synthetic_networks import synthetic_encoder
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,

@@ -252,7 +252,7 @@ BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [
         "another column",
         lambda place: write_table(place / "a.parquet", body=["x"]),
         UsageError,
-        "expected the column 'text', got body; name the text with `qkvary data prepare ... --field",
+        "expected the field 'text', got body; name the text with `qkvary data prepare ... --field",
     ),
     (
         "a null",

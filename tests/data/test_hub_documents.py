@@ -260,7 +260,7 @@ class Rows:
         (
             [{"content": "x"}],
             UsageError,
-            "row 1: expected the column 'text', got content; name the",
+            "row 1: expected the field 'text', got content; name the",
         ),
         ([{"content": "x"}], UsageError, "with `qkvary data prepare ... --field NAME`"),
         ([ConnectionError("no route\nmore")], DownloadError, "cannot read hf:someone/texts: no r"),

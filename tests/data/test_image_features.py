@@ -4,7 +4,6 @@ import pytest
 from qkvary.data import image_features
 from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.image_features import (
-    DescribedImages,
     ImageFeatures,
     encode_features,
     group_by_class,
@@ -16,7 +15,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 def test_images_are_sorted_by_class() -> None:
     features = np.array([[1.0], [2.0], [3.0], [4.0]], np.float32)
     grouped = group_by_class(features, np.array([1, 0, 1, 0]))
-    assert grouped.features.tolist() == [[[2.0], [4.0]], [[1.0], [3.0]]]
+    assert grouped.tolist() == [[[2.0], [4.0]], [[1.0], [3.0]]]
     with pytest.raises(ValueError, match="expected classes of one size, got 1 to 3 images"):
         group_by_class(features, np.array([0, 0, 1, 0]))
 
@@ -24,11 +23,11 @@ def test_images_are_sorted_by_class() -> None:
 def test_packaged_features_describe_images() -> None:
     found = load_features("cifar100-50")
     about = FEATURE_SETS["cifar100-50"]
-    assert found.train.features.shape == (about.classes, about.train_images, about.width)
-    assert found.test.features.shape == (about.classes, about.test_images, about.width)
+    assert found.train.shape == (about.classes, about.train_images, about.width)
+    assert found.test.shape == (about.classes, about.test_images, about.width)
     # The nearest class mean of training images names a test image far more often than chance, 0.02.
-    means = found.train.features.mean(axis=1)
-    distances = np.square(found.test.features[:, :, None] - means).sum(axis=-1)
+    means = found.train.mean(axis=1)
+    distances = np.square(found.test[:, :, None] - means).sum(axis=-1)
     right = distances.argmin(axis=-1) == np.arange(about.classes)[:, None]
     assert right.mean() > 0.1
 
@@ -66,8 +65,7 @@ def test_damaged_files_are_refused(
             ),
         )
         made[0, 0, 0] = np.nan
-    parts = DescribedImages(made)
-    data = encode_features(ImageFeatures(parts, parts))
+    data = encode_features(ImageFeatures(made, made))
     path = root / "features" / f"{about.name}.safetensors"
     path.parent.mkdir()
     path.write_bytes(data[:-5] if damage == "cut" else data)

@@ -7,7 +7,8 @@ from importlib.resources import files
 import pytest
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.shakespeare import FILE, DamagedTextError, load_shakespeare, read_text
+from qkvary.data.shakespeare import FILE, load_shakespeare, read_text
+from qkvary.storage.errors import DamagedError
 
 
 def packed() -> bytes:
@@ -41,11 +42,11 @@ def test_text_is_read_once_and_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"text" + data[4:]])
 def test_a_file_that_cannot_be_unpacked_is_refused(damage: object) -> None:
-    with pytest.raises(DamagedTextError, match=r"cannot be unpacked \(.*\); reinstall qkvary"):
+    with pytest.raises(DamagedError, match=r"cannot be unpacked \(.*\); reinstall qkvary"):
         read_text(damage(packed()))
 
 
 def test_another_text_is_refused() -> None:
     other = lzma.compress(read_text(packed()).replace("thou", "thee", 1).encode(), preset=0)
-    with pytest.raises(DamagedTextError, match=f"with sha256 {TINY_SHAKESPEARE_SHA256}, got"):
+    with pytest.raises(DamagedError, match=f"with sha256 {TINY_SHAKESPEARE_SHA256}, got"):
         read_text(other)

@@ -93,7 +93,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, seconds: Callable[[str], float]) -> N
         self._functions = {name: wrap(name) for name in self._functions}
 
     monkeypatch.setattr(Stepper, "__init__", start)
-    monkeypatch.setattr(stepping.time, "perf_counter", lambda: now)
+    monkeypatch.setattr(stepping, "read_clock", lambda _device: now)
 
 
 @torch.inference_mode()

@@ -158,9 +158,9 @@ def test_start_is_that_of_the_published_code() -> None:
     [
         ({"image_size": 32, "patch_size": 7}, "divides image_size 32, got 7; choices: 2, 4, 8, 16"),
         ({"image_size": 13, "patch_size": 5}, "divides image_size 13, got 5; choices: 13"),
-        ({"patch_size": 0}, "expected positive patch_size of a vision transformer"),
-        ({"channels": 0, "classes": -1}, "expected positive channels, classes of"),
-        ({"d_head": 0}, "expected positive d_head of"),
+        ({"patch_size": 0}, "expected a positive patch_size of a vision transformer"),
+        ({"channels": 0}, "expected a positive channels of a vision transformer, got 0"),
+        ({"d_head": 0}, "expected a positive d_head of"),
         ({"input_dropout": 1.0}, r"expected input_dropout in \[0, 1\), got 1.0"),
         (
             {"attention": AttentionConfig(d_model=12, num_heads=3, causal=True)},

@@ -4,14 +4,22 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m, synthetic_encoder
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
+from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
+from qkvary.costs.serving import Demand
 from qkvary.costs.training import plan_training
 from qkvary.literature.figures import load_published
 from qkvary.literature.quality import Size
-from qkvary.planning.training_advice import TrainedVariant, advise_training, train_variants
+from qkvary.planning.training_advice import (
+    Regime,
+    TrainedVariant,
+    advise_training,
+    train_variants,
+)
+from tests.arch.synthetic_networks import synthetic_encoder
 
 A100 = find_device("a100-40gb")
 
@@ -19,17 +27,15 @@ A100 = find_device("a100-40gb")
 def train(
     model: Model, labels: tuple[str, ...] = (), *, size: Size = "300M", **fields: object
 ) -> tuple[TrainedVariant, ...]:
-    given: dict[str, object] = {
-        "device": A100,
-        "tokens": 1024,
-        "precision": "mixed",
-        "checkpointing": False,
-        "reserve": 0.1,
-        "utilization": 0.4,
-        "size": size,
-    }
+    regime = {name: fields.pop(name) for name in ("checkpointing", "utilization") if name in fields}
+    demand = {"device": A100, "context": 1024, "users": 1, "weights": parse_format("bf16")} | fields
     candidates = [row for row in choose_candidates(model, labels).rows if row.saving is None]
-    return train_variants(candidates, **(given | fields))  # type: ignore[arg-type]
+    return train_variants(
+        candidates,
+        Demand(**demand),  # type: ignore[arg-type]
+        Regime(**regime),  # type: ignore[arg-type]
+        size=size,
+    )
 
 
 def test_rows_are_plans_of_each_variant() -> None:
@@ -105,7 +111,7 @@ def test_a_model_that_takes_the_fewest_products_already() -> None:
 def test_a_model_that_does_not_fit_is_reported_first() -> None:
     small = Device(name="x", title="x", memory_bytes=22 * 10**9)
     large = as_model(gpt_1200m())
-    sentences = list(advise_training(train(large, size="1.2B", device=small, tokens=4096)))
+    sentences = list(advise_training(train(large, size="1.2B", device=small, context=4096)))
     assert sentences[0] == (
         "As it is (QKV) no sequence fits with weights, gradients and optimizer on one "
         "device: shard them, keep fewer activations (--checkpointing), or shorten --context."
@@ -113,7 +119,7 @@ def test_a_model_that_does_not_fit_is_reported_first() -> None:
 
 
 def test_settings_in_use_are_not_advised() -> None:
-    rows = train(as_model(gpt_1200m()), size="1.2B", device=A100, tokens=2**18, checkpointing=True)
+    rows = train(as_model(gpt_1200m()), size="1.2B", device=A100, context=2**18, checkpointing=True)
     assert rows[0].plan.free_bytes > 0
     assert next(iter(advise_training(rows))) == (
         "As it is (QKV) no sequence fits with weights, gradients and optimizer on one "
@@ -138,7 +144,7 @@ def test_models_without_a_label_are_named_as_given() -> None:
 
 
 def test_networks_that_decode_nothing_can_be_trained() -> None:
-    rows = train(as_model(synthetic_encoder()), tokens=16)
+    rows = train(as_model(synthetic_encoder()), context=16)
     assert all(row.plan.largest_batch > 0 for row in rows)
 
 

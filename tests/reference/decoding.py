@@ -1,21 +1,9 @@
 """Attention of a few queries over stored keys in float64, one query, head and key at a time."""
 
 import math
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from tests.reference.positions import rotate
-
-
-@dataclass
-class Turning:
-    """How stored keys are turned: key j of row b stands at j - first[b]."""
-
-    dim: int
-    base: float
-    first: list[int]
 
 
 def attend_stored(
@@ -26,7 +14,6 @@ def attend_stored(
     scale: float,
     start: int,
     valid: Tensor | None = None,
-    turning: Turning | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
     """The mixed values; zeros where a query sees nothing."""
@@ -37,12 +24,6 @@ def attend_stored(
         real = [True] * tokens if valid is None else valid[b].tolist()
         for g in range(kv_heads):
             keys, values = key[b, g].double().unbind(), value[b, g].double().unbind()
-            if turning is not None:
-                first = turning.first[b]
-                keys = [
-                    rotate(k, j - first, dim=turning.dim, base=turning.base)
-                    for j, k in enumerate(keys)
-                ]
             for h in range(g * heads // kv_heads, (g + 1) * heads // kv_heads):
                 for i in range(queries):
                     seen = [j for j in range(tokens) if real[j] and j <= start + i]

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from qkvary.conversions.tying import tie_layer
 from qkvary.reports.tables import table_csv
 from qkvary.studies.catalog import load_study
 from tests.conversions.networks import make_network
@@ -20,7 +19,7 @@ from tests.studies_scripts.loading import STUDIES, load_script
 
 FOLDER = "likeness-over-training"
 page, script = load_script(FOLDER, "likeness_page"), load_script(FOLDER, "measure")
-figures = load_script(FOLDER, "likeness_figures")
+figures, tying = load_script(FOLDER, "likeness_figures"), load_script(FOLDER, "tying")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +47,7 @@ def test_every_layer_is_tied_alone(network: Any, text: Any) -> None:
     for figures, layer in zip(found, layers, strict=True):
         assert figures["loss"] == script.score(network, text)
         mean = layer.moments.input_sum / layer.moments.tokens
-        tied = tie_layer(network, layer.number, layer.ties(), mean)
+        tied = tying.tie_layer(network, layer.number, layer.ties(), mean)
         assert figures["tied_loss"] == script.score(tied, text)
         assert figures["forecast"] == pytest.approx(layer.result().forecast)
         assert figures["key_alone_loss"] != figures["tied_loss"]

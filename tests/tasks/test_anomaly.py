@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
 from qkvary.data import image_features
-from qkvary.data.image_features import DescribedImages, ImageFeatures
+from qkvary.data.image_features import ImageFeatures
 from qkvary.data.images import Images, LoadedImages, find_images
 from qkvary.storage.errors import UsageError
 from qkvary.studies.set_anomaly import set_network
@@ -25,9 +26,9 @@ CLASSES, IMAGES, HELD_OUT, TESTED = 5, 100, 10, 11
 def _numbered_images(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the features: an image says its class, its number and its split."""
 
-    def describe(images: int, split: int) -> DescribedImages:
+    def describe(images: int, split: int) -> NDArray[np.float32]:
         grid = np.indices((CLASSES, images)).astype(np.float32)
-        return DescribedImages(np.stack((*grid, np.full_like(grid[0], split)), axis=-1))
+        return np.stack((*grid, np.full_like(grid[0], split)), axis=-1)
 
     made = ImageFeatures(describe(IMAGES, 0), describe(TESTED, 1))
     monkeypatch.setattr(anomaly, "load_features", {"noise": made}.__getitem__)
@@ -136,16 +137,16 @@ def test_features_that_do_not_fit_the_network_are_refused() -> None:
     config = AnomalyTaskConfig(features="noise")
     network = set_network(config, d_model=24, num_layers=1, num_heads=2)
     wrong = dataclasses.replace(network, vocabulary=3)
-    with pytest.raises(ValueError, match="expected an EncoderConfig that reads vectors of 64"):
+    with pytest.raises(ValueError, match="the vocabulary 64 of a network for task anomaly, got 3"):
         make_task().build(wrong, 0)
     assert make_task().build(network, 0).config == network
 
 
 def test_noise_is_the_same_everywhere() -> None:
     noise = image_features.load_features("noise")
-    assert noise.train.features.shape == (50, 100, 64)
-    assert noise.test.features.std() == pytest.approx(1.0, abs=0.01)
-    assert noise.train.features[0, 0, :3].tolist() == pytest.approx(
+    assert noise.train.shape == (50, 100, 64)
+    assert noise.test.std() == pytest.approx(1.0, abs=0.01)
+    assert noise.train[0, 0, :3].tolist() == pytest.approx(
         [-0.9242157, -0.4167399, -0.9751653], abs=1e-6
     )
 
@@ -194,7 +195,7 @@ def test_pictures_are_sorted_like_their_features(monkeypatch: pytest.MonkeyPatch
         )
         assert (found["test"][place, :, 0] == label).all()
         np.testing.assert_array_equal(
-            found["test"][place, :, :, 0, 0], grouped.features[label].astype(np.uint8)
+            found["test"][place, :, :, 0, 0], grouped[label].astype(np.uint8)
         )
     assert image_features.find_pictures("noise") is None
 

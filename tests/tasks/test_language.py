@@ -226,7 +226,7 @@ def test_a_set_smaller_than_a_row_is_refused() -> None:
 
 def test_a_network_for_fewer_tokens_is_refused() -> None:
     small = dataclasses.replace(tiny_network("language"), vocabulary=26)
-    with pytest.raises(ValueError, match="a vocabulary of at least 27"):
+    with pytest.raises(ValueError, match="expected vocabulary of at least 27"):
         make_task().build(small, 0)
 
 

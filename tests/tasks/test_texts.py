@@ -170,11 +170,11 @@ def test_padding_is_not_shown_as_attended(folder: Path) -> None:
     assert torch.allclose(example.maps, expected, atol=1e-6)
 
 
-def test_a_network_that_does_not_fit_is_named_by_its_sizes(folder: Path) -> None:
-    with pytest.raises(ValueError, match="for task texts, got ") as caught:
+def test_a_network_that_does_not_fit_is_named_by_its_size(folder: Path) -> None:
+    with pytest.raises(
+        ValueError, match="expected the classes 3 of a network for task texts, got 11"
+    ):
         make(folder, context=31).build(tiny_network("texts"), 0)
-    assert len(str(caught.value)) < 250
-    assert "got EncoderConfig (vocabulary 257, classes " in str(caught.value)
 
 
 def test_other_texts_are_refused(folder: Path) -> None:

@@ -204,8 +204,7 @@ def warm_up() -> None:
     wrapped = distribution.wrap(model, "full")
     optimizer = make_optimizer(model, run.network, run.training.optimizer)
     tokens = torch.zeros(1, 2, dtype=torch.int64)
-    with distribution.accumulate(wrapped, last=True):
-        wrapped(tokens, targets=tokens).backward()
+    wrapped(tokens, targets=tokens).backward()
     torch.nn.utils.clip_grads_with_norm_(model.parameters(), 1.0, torch.ones(()), foreach=True)
     optimizer.step()
     distribution.digest(model, optimizer)

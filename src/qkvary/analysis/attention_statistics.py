@@ -17,7 +17,6 @@ class AttentionStatistics:
     """Sums over the queries of all windows, one value for each head."""
 
     def __init__(self, attention: Attention) -> None:
-        """Begin with nothing."""
         self.attention = attention
         heads = attention.config.num_heads
         self.queries = 0

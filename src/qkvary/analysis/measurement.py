@@ -32,12 +32,11 @@ Progress = Callable[[int, int], None]
 """Called with the number of tokens read and the maximum."""
 
 
-def _ignore_progress(_done: int, _total: int) -> None:
-    pass
-
-
 def analyze_network(
-    loaded: LoadedModel, settings: AnalysisSettings, *, on_progress: Progress = _ignore_progress
+    loaded: LoadedModel,
+    settings: AnalysisSettings,
+    *,
+    on_progress: Progress = lambda _done, _total: None,
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a language model.
 

@@ -18,7 +18,6 @@ class LayerMoments:
     """The moments of the input, the queries and the derivatives of one layer."""
 
     def __init__(self, config: AttentionConfig, device: torch.device) -> None:
-        """Begin with nothing."""
         self.config = config
         size = config.size_per_head
 

@@ -149,6 +149,7 @@ def _observe(network: LanguageModel) -> Generator[list[_Call]]:
     calls: list[_Call] = []
     try:
         for layer in layers:
+            # Hides the method of the class until the attribute is deleted.
             layer.forward = partial(_attend, layer, calls)  # pyright: ignore[reportAttributeAccessIssue]
         yield calls
     finally:

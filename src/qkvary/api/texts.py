@@ -11,9 +11,10 @@ from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count, read_texts
 from qkvary.api.results import Result
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.split_names import DataSplit
 from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.identity import identify
-from qkvary.inference.evaluation.reading import Split, TaskReading, TextReading
+from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.inference.evaluation.task_measurement import (
     TaskMeasurement,
     measure_tasks,
@@ -108,7 +109,7 @@ def evaluate(
     model: Checkpoint,
     data: StrPath | Sequence[StrPath],
     *,
-    split: Split = "validation",
+    split: DataSplit = "validation",
     tokens: int | str | None = None,
     context: int | str | None = None,
     stride: int | str | None = None,

@@ -175,7 +175,7 @@ class AttentionConfig:
     init: Initialization = TORCH_INIT
     """Initialisation of the projections."""
     kernel: Kernel = "auto"
-    """Which implementation of the core; ``auto`` picks by shape, never by timing. For linear
+    """The implementation of the core; ``auto`` picks by shape, never by timing. For linear
     attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
 
     def __post_init__(self) -> None:
@@ -215,20 +215,17 @@ class AttentionConfig:
                 "the tokens that have passed"
             )
         self.variant.kv_heads(self.num_heads)
-        self._check_identity()
+        if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
+            raise ValueError(
+                f"expected num_heads * head_dim = d_model where a role is the layer input, got "
+                f"{self.num_heads} * {self.size_per_head} and {self.d_model}"
+            )
         if self.variant.positions == "rotary" and self.size_per_head < 2:
             raise ValueError(
                 f"expected at least 2 channels a head for rotary, got {self.size_per_head}"
             )
         for source in self.variant.projections:
             self.rank(source)
-
-    def _check_identity(self) -> None:
-        if self.variant.identity_roles and self.size_per_head * self.num_heads != self.d_model:
-            raise ValueError(
-                f"expected num_heads * head_dim = d_model where a role is the layer input, got "
-                f"{self.num_heads} * {self.size_per_head} and {self.d_model}"
-            )
 
     @property
     def size_per_head(self) -> int:
@@ -323,14 +320,9 @@ class AttentionConfig:
     @property
     def projection_std(self) -> float:
         """Deviation of a weight of the input projections at initialisation."""
-        return self.init.weight_std(self.d_model, self._packed_width)
-
-    @property
-    def _packed_width(self) -> int:
-        if self.init.matched or self.init.scheme == "xavier-matrices":
-            return self._baseline_width
-        roles = self.variant.sharing.projections
-        return max(1, sum(self.width(source) for source in roles))
+        packed = max(1, sum(map(self.width, self.variant.sharing.projections)))
+        is_matched = self.init.matched or self.init.scheme == "xavier-matrices"
+        return self.init.weight_std(self.d_model, self._baseline_width if is_matched else packed)
 
     @property
     def _baseline_width(self) -> int:
@@ -367,8 +359,8 @@ class AttentionConfig:
             return PUBLISHED_IDENTITY_SCALE
         baseline_std = self.init.weight_std(self.d_model, self._baseline_width)
         learned = self.projection_std * math.sqrt(self.d_model)
-        sizes = {True: 1.0, False: learned}
-        query, key = (sizes[self.variant.sharing.roles[role] == IDENTITY] for role in roles)
+        sources = (self.variant.sharing.roles[role] for role in roles)
+        query, key = (1.0 if source == IDENTITY else learned for source in sources)
         if "residual" in self.variant.query_form:
             query = _residual_rms(self.variant.query_form, learned)
         return baseline_std**2 * self.d_model / (query * key)

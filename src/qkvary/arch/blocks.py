@@ -44,7 +44,7 @@ class ProjectedAttention:
     """The entries that its cache stores per token."""
 
     def with_variant(self, variant: Variant) -> "ProjectedAttention":
-        """The same layer sharing as ``variant`` says; window and positions stay the layer's own.
+        """Return the layer with another variant; its window and positions stay.
 
         Raises:
             ValueError: where the variant does not fit the layer's sizes or what it reads.
@@ -91,14 +91,7 @@ class LatentAttention:
 
     def __post_init__(self) -> None:
         check_sizes(
-            self,
-            d_model=self.d_model,
-            num_heads=self.num_heads,
-            q_rank=1 if self.q_rank is None else self.q_rank,
-            kv_rank=self.kv_rank,
-            nope_dim=self.nope_dim,
-            rope_dim=self.rope_dim,
-            value_dim=self.value_dim,
+            self, "d_model", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"
         )
         # Widths of several heads have to be sizes too.
         tuple(self.linears)
@@ -155,7 +148,7 @@ class Compressor:
     """Whether a summary also sees the tokens of the one before, with projections twice as wide."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, width=self.width, rate=self.rate)
+        check_sizes(self, "width", "rate")
 
     @property
     def projected_width(self) -> int:
@@ -163,7 +156,7 @@ class Compressor:
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
-        """What is kept after ``tokens`` tokens, as pairs of a number of rows and their width.
+        """Return the rows kept after ``tokens`` tokens, as pairs of their number and width.
 
         Summaries, content and gate of the tokens that wait for one, and those that the next summary
         sees of the tokens of the last one.
@@ -213,14 +206,7 @@ class CompressedAttention:
 
     def __post_init__(self) -> None:
         check_sizes(
-            self,
-            d_model=self.d_model,
-            num_heads=self.num_heads,
-            head_dim=self.head_dim,
-            q_rank=self.q_rank,
-            o_groups=self.o_groups,
-            o_rank=self.o_rank,
-            window=self.window,
+            self, "d_model", "num_heads", "head_dim", "q_rank", "o_groups", "o_rank", "window"
         )
         if self.num_heads * self.head_dim % self.o_groups:
             raise ValueError(
@@ -297,7 +283,7 @@ class FeedForward:
     """Biases on all matrices."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, d_model=self.d_model, d_ff=self.d_ff)
+        check_sizes(self, "d_model", "d_ff")
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -325,7 +311,7 @@ class Experts:
     """Other learned numbers of the router."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, count=self.count, active=self.active)
+        check_sizes(self, "count", "active")
         if self.active > self.count:
             raise ValueError(f"expected at most {self.count} active experts, got {self.active}")
 
@@ -378,7 +364,8 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
     """
     if not isinstance(layer.attention, ProjectedAttention):
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
-        raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a type that is wrong
+        # A choice that does not fit, not a type that is wrong.
+        raise ValueError(  # noqa: TRY004
             f"expected layers with projections of their own to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )

@@ -19,7 +19,7 @@ CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"
 scales, of which those of fewer than 4 are for experiments."""
 
 CacheScales = Literal["token", "channel"]
-"""Which codes share a scale: a group of channels of one token, or one channel of a head over a
+"""The codes that share a scale: a group of channels of one token, or one channel of a head over a
 block of tokens."""
 
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
@@ -40,7 +40,7 @@ class CacheOptions:
     storage: CacheStorage = "growing"
     """Their storage."""
     scales: CacheScales = "token"
-    """Which codes share a scale in quantised storage."""
+    """The codes that share a scale in quantised storage."""
     group: int = 64
     """Channels that share a scale where each token has its own."""
     block: int = 32

@@ -57,7 +57,7 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
     """Refuse a word that is not one of the choices.
 
     Args:
-        name: What the word chooses, for the message.
+        name: The name of the choice, for the message.
         value: The word.
         choices: The words to choose from.
 

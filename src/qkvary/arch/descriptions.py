@@ -5,12 +5,11 @@ from dataclasses import fields
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Role, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, ROLES, Source
 from qkvary.arch.terms import CORES, NORMALISERS
 from qkvary.arch.variants import AnyVariant, LayerVariants, Variant
 from qkvary.text.names import listed
 
-_ROLES: tuple[Role, ...] = ("query", "key", "value")
 _FORMS = {
     "residual": "the query adds its projection to the layer input",
     "residual-gelu": "the query adds the GELU of its projection to the layer input",
@@ -77,7 +76,7 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
     if variant.sharing != baseline.sharing:
         changes = [
             f"no {role} projection"
-            for role in _ROLES
+            for role in ROLES
             if variant.sharing.roles[role] == IDENTITY != baseline.sharing.roles[role]
         ]
         changes += [
@@ -105,8 +104,9 @@ def write_equation(variant: Variant) -> str:
         is left out.
     """
     sharing = variant.sharing
-    query, key, value = (_write_source(variant, sharing.roles[role]) for role in _ROLES)
-    factors = (_write_query(variant, query), _write_key_value(variant, key, "k"))
+    query, key, value = (_write_source(variant, source) for source in sharing.roles.values())
+    forms = {"residual": f"x + {query}", "residual-gelu": f"x + gelu({query})", "map": f"{query} M"}
+    factors = (forms.get(variant.query_form, query), _write_key_value(variant, key, "k"))
     value = _write_key_value(variant, value, "v")
     role = next((term.role for term in variant.terms if term.role), None)
     query, key = (role.format(role=one) if role else _group(one) for one in factors)
@@ -144,10 +144,8 @@ def describe_layers(model: Model) -> str:
 
 
 def _describe_sources(variant: Variant) -> list[str]:
-    seen: dict[Source, None] = {}
-    for role in _ROLES:
-        seen[variant.sharing.roles[role]] = None
-    groups = [(source, list[str](variant.sharing.readers(source))) for source in seen]
+    sources = dict.fromkeys(variant.sharing.roles.values())
+    groups = [(source, list[str](variant.sharing.readers(source))) for source in sources]
     alone = [readers[0] for source, readers in groups if len(readers) == 1 and source != IDENTITY]
     parts = [f"{listed(alone)} {'each ' if len(alone) > 1 else ''}learned"] if alone else []
     for source, readers in groups:
@@ -169,11 +167,6 @@ def _write_key_value(variant: Variant, source: str, letter: str) -> str:
         if term.key_value is not None:
             source = term.key_value.format(source=source, letter=letter)
     return source
-
-
-def _write_query(variant: Variant, query: str) -> str:
-    forms = {"residual": f"x + {query}", "residual-gelu": f"x + gelu({query})", "map": f"{query} M"}
-    return forms.get(variant.query_form, query)
 
 
 def _group(term: str) -> str:

@@ -8,6 +8,7 @@ that differ are labels with numbers of layers, ``QKV*3,Q-K=V*3`` (docs/decisions
 import difflib
 import re
 from functools import lru_cache
+from typing import Any, get_args
 
 from qkvary.arch.sharing import IDENTITY, SHARINGS, Sharing, Source, share
 from qkvary.arch.terms import DEFAULTS, OPTIONS
@@ -39,11 +40,7 @@ _ALIASES = {
 MOST_LAYERS = 10_000
 """Layers of a label beyond this are a typing error."""
 
-_FORMS: dict[str, QueryForm] = {
-    "residual": "residual",
-    "residual-gelu": "residual-gelu",
-    "map": "map",
-}
+_FORMS = get_args(QueryForm)[1:]
 
 _SHAPE = re.compile(
     r"(?P<base>[^@]*?)(?:/(?P<heads>\w+(?:-\d+)?))?(?P<plus>\+?)(?P<options>(?:@[^@]+)*)"
@@ -106,14 +103,14 @@ def parse_variant(text: str) -> Variant:
     marks = [(_role_letter(base, found.start()), found[1]) for found in _MARK.finditer(base)]
     sharing = _parse_sharing(_MARK.sub("", base), text)
     options = [option for option in match["options"].split("@") if option]
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "sharing": sharing,
         "num_kv_heads": heads,
         "plus": bool(match["plus"]),
     }
     for given in (_parse_marks(marks, sharing, text), _parse_options(options, text)):
         fields.update(given)
-    return Variant(**fields)  # pyright: ignore[reportArgumentType]
+    return Variant(**fields)
 
 
 def parse_label(text: str) -> AnyVariant:
@@ -180,29 +177,28 @@ def as_variant(given: AnyVariant | str) -> Variant:
     if isinstance(given, Variant):
         return given
     if isinstance(given, LayerVariants):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
             f"expected one variant, got one for each layer, {format_label(given)!r}"
         )
+    # Callers without annotations give anything, and all bad input is a ValueError.
     if not isinstance(given, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        raise ValueError(  # noqa: TRY004
             f"expected a variant or its label such as 'Q-K=V', got {given!r}"
         )
     return parse_variant(given)
 
 
-def suggest_labels(text: str, *, count: int = 3) -> tuple[str, ...]:
-    """Return the known labels nearest to ``text``, best first."""
-    # Where a label and a tuple differ in case only, the label comes last and wins.
-    known = {label.upper(): label for label in reversed(_known_labels())}
-    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=count, cutoff=0.4)
-    return tuple(dict.fromkeys(known[name] for name in near))
-
-
-def _known_labels() -> list[str]:
+def suggest_labels(text: str) -> tuple[str, ...]:
+    """Return the three known labels nearest to ``text``, best first."""
     plain = [sharing.format_label({}) for sharing in SHARINGS]
     tuples = [sharing.format_tuple({}) for sharing in SHARINGS]
     heads = ["MQA", "GQA-4", "GQA-8", "Q-MQA", "Q-GQA-4", "Q-GQA-8"]
-    return [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
+    labels = [*plain, "(Q=K-V)+", "(Q=K=V)+", *heads, "Q[residual]-K-V", "Q[map]=K-V", *tuples]
+    # Where a label and a tuple differ in case only, the label comes last and wins.
+    known = {label.upper(): label for label in reversed(labels)}
+    near = difflib.get_close_matches("".join(text.split()).upper(), known, n=3, cutoff=0.4)
+    return tuple(dict.fromkeys(known[name] for name in near))
 
 
 def _unknown(text: str) -> ValueError:
@@ -275,7 +271,7 @@ def _parse_marks(marks: list[tuple[str, str]], sharing: Sharing, whole: str) -> 
     letters: dict[str, Source] = {"Q": sharing.query, "K": sharing.key, "V": sharing.value}
     for letter, mark in marks:
         if letter == "Q" and mark in _FORMS:
-            fields["query_form"] = _FORMS[mark]
+            fields["query_form"] = mark
             continue
         if mark in _FORMS:
             raise ValueError(

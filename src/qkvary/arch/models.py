@@ -64,7 +64,7 @@ class Model:
     """Caveats for readers of the figures, such as parts that are not counted."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, vocabulary=self.vocabulary)
+        check_sizes(self, "vocabulary")
         if not self.layers:
             raise ValueError("expected at least one layer, got none")
 
@@ -135,7 +135,7 @@ def map_layers(layers: Sequence[Layer], make: Callable[[Layer], Made]) -> list[M
 
 
 def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
-    """Return each layer once, and in how many places it stands.
+    """Return each layer once, with the number of its occurrences.
 
     By identity: a configuration may have thousands of layers, and comparing them all by value
     would take longer than counting each.
@@ -149,8 +149,8 @@ def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a model, of which all costs are derived.
 
     Args:
-        network: Of a kind in ``DESCRIPTIONS``.
-        name: What it is called in tables.
+        network: A network of a kind in ``DESCRIPTIONS``.
+        name: Its name in tables.
 
     Raises:
         ValueError: if its kind does not.

@@ -63,7 +63,7 @@ NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
 
 _SIZES = {name.removeprefix("lm-"): name for name in NETWORKS if name.startswith("lm-")}
 ALIASES: Mapping[str, str] = MappingProxyType(_SIZES | {"124m": "gpt2-124m"})
-"""Sizes alone, as the papers name their networks: ``300M``, ``1.2B`` and ``124M`` are theirs."""
+"""Sizes as names of networks: ``300M``, ``1.2B`` and ``124M`` are those of the papers."""
 
 
 def canonical_name(name: str, choices: Iterable[str] = NETWORKS) -> str | None:

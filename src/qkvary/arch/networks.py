@@ -193,7 +193,7 @@ class EncoderConfig(TokenNetwork):
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
     """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
     pooling: Pooling = field(default="none", metadata=ADDED_LATER)
-    """What the head reads: every token, or the mean of the last hidden states over real tokens."""
+    """The input of the head: every token, or the mean of the hidden states of real tokens."""
 
     def __post_init__(self) -> None:
         super(EncoderConfig, self).__post_init__()
@@ -253,11 +253,10 @@ class VisionTransformerConfig(Network):
 
     def __post_init__(self) -> None:
         super(VisionTransformerConfig, self).__post_init__()
-        sizes = ("image_size", "patch_size", "channels", "classes")
-        wrong = [name for name in sizes if getattr(self, name) < 1]
-        if wrong or (self.d_head is not None and self.d_head < 1):
-            names = ", ".join(wrong) or "d_head"
-            raise ValueError(f"expected positive {names} of a vision transformer, got {self}")
+        for name in ("image_size", "patch_size", "channels", "classes", "d_head"):
+            size: int | None = getattr(self, name)
+            if size is not None and size < 1:
+                raise ValueError(f"expected a positive {name} of a vision transformer, got {size}")
         if self.image_size % self.patch_size:
             divisors = (n for n in range(2, self.image_size) if not self.image_size % n)
             choices = ", ".join(map(str, divisors)) or str(self.image_size)
@@ -373,13 +372,14 @@ class EncoderDecoderConfig(TokenNetwork):
         whenever padded source and target are equally long, and then does not see the target.
         """
         return tuple(
-            dataclasses.replace(layer, causal=False, variant=self._cross_variant(layer.variant))
+            dataclasses.replace(
+                layer,
+                causal=False,
+                variant={
+                    "same": layer.variant,
+                    "none": QKV,
+                    "published-code": dataclasses.replace(QKV, plus=layer.variant.plus),
+                }[self.cross_sharing],
+            )
             for layer in self.layers
         )
-
-    def _cross_variant(self, own: Variant) -> Variant:
-        if self.cross_sharing == "same":
-            return own
-        if self.cross_sharing == "none":
-            return QKV
-        return dataclasses.replace(QKV, plus=own.plus)

@@ -9,14 +9,15 @@ LARGEST_SIZE = 2**40
 """Sizes beyond this are a mistake in a configuration, not a network."""
 
 
-def check_sizes(owner: object, **sizes: int) -> None:
-    """Raise unless every size is a positive number of a plausible magnitude.
+def check_sizes(owner: object, *names: str) -> None:
+    """Refuse fields that are not positive numbers of a plausible magnitude; ``None`` is no size.
 
     Raises:
         ValueError: with the name of the piece and of the size.
     """
-    for name, size in sizes.items():
-        if not 1 <= size <= LARGEST_SIZE:
+    for name in names:
+        size: int | None = getattr(owner, name)
+        if size is not None and not 1 <= size <= LARGEST_SIZE:
             kind = type(owner).__name__
             raise ValueError(f"expected {name} of a {kind} in 1 ... 2^40, got {size}")
 
@@ -41,7 +42,7 @@ class Linear:
     """Tokens of a sequence that do not pass through it, such as a learned class token."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, inputs=self.inputs, outputs=self.outputs, groups=self.groups)
+        check_sizes(self, "inputs", "outputs", "groups")
 
     @property
     def weights(self) -> int:
@@ -66,7 +67,7 @@ class Table:
     """Whether one number is added to each channel."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, rows=self.rows, width=self.width)
+        check_sizes(self, "rows", "width")
 
     @property
     def weights(self) -> int:
@@ -89,7 +90,7 @@ class Norm:
     """Whether it has a bias too, as LayerNorm usually does."""
 
     def __post_init__(self) -> None:
-        check_sizes(self, width=self.width)
+        check_sizes(self, "width")
 
     @property
     def weights(self) -> int:

@@ -14,7 +14,7 @@ from qkvary.arch.attention import (
     ScaleConfig,
 )
 from qkvary.arch.labels import as_variant
-from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.variants import Variant
 
 GPT2_VOCABULARY = 50_304
@@ -56,7 +56,7 @@ def gpt_124m(
         variant: Its attention; ``I-K-V`` is the paper's identity query.
         d_model: 768, or 744 for the paper's narrower baseline (12 heads of 62 channels).
         d_ff: Width of the feed-forward networks; ``None`` means four times ``d_model``.
-        scale: What scores of an identity query are multiplied with: 1/2 as published, or derived.
+        scale: The factor of the scores of an identity query: 1/2 as published, or derived.
         tied_head: Whether the output head is the embedding, as in all that is published.
 
     Source: its section 5.1 and Table 2, and its public configurations.
@@ -130,26 +130,11 @@ def make_portable(
     norm has the epsilon that such engines have.
 
     Args:
-        network: Of :func:`modern_network`.
+        network: A result of :func:`modern_network`.
         variant: Its attention.
     """
     block = replace(network.block, norm_eps=KV_NORM_EPS)
     return replace(network, block=block).with_variant(as_variant(variant))
-
-
-def synthetic_encoder(variant: Variant | str = "QKV") -> EncoderConfig:
-    """Return the encoder of the synthetic experiments at d 64, 2 layers and 2 heads.
-
-    Source: the public code of "Key-Value Transformer".
-    """
-    return EncoderConfig(
-        attention=AttentionConfig(d_model=64, num_heads=2, variant=as_variant(variant)),
-        block=BlockConfig(d_ff=128, activation="relu", norm_placement="post"),
-        num_layers=2,
-        vocabulary=10,
-        max_tokens=64,
-        classes=10,
-    )
 
 
 def _three_projections(

@@ -1,6 +1,7 @@
-"""Which projection does each role of attention read? The one idea everything else is derived from.
+"""The map from the roles of attention to the projections that they read.
 
-Knows roles and sources. Does not know heads, ranks, positions or tensors.
+Everything else is derived from this map. The module knows roles and sources; it does not know
+heads, ranks, positions or tensors.
 """
 
 from dataclasses import dataclass

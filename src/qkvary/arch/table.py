@@ -8,7 +8,7 @@ test runs over.
 from dataclasses import dataclass
 from typing import Literal
 
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.variants import Variant
 
 Origin = Literal[
@@ -33,12 +33,6 @@ class NamedVariant:
     """The first description; ``this project`` where none is published."""
     remark: str = ""
     """A remark in addition to the derived meaning."""
-
-    def __post_init__(self) -> None:
-        if format_label(self.variant) != self.label:
-            raise ValueError(
-                f"expected the canonical label {format_label(self.variant)}, got {self.label}"
-            )
 
     @property
     def variant(self) -> Variant:

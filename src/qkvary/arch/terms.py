@@ -1,4 +1,4 @@
-"""The score terms of a variant by name, and its core: what each is called, means and is written as.
+"""The score terms of a variant by name, and its core, in words and in equations.
 
 ``nn.terms`` has the class of a term's name, which computes it, and ``costs.terms`` its costs; of a
 core these are in ``nn.kernels`` and ``costs.terms``.
@@ -30,12 +30,12 @@ class LinearTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreTerms(LinearTerms):
-    """The fields of a variant that say what its scores are made of, beside query and key."""
+    """The fields of a variant that determine its scores, apart from query and key."""
 
     plus: bool = False
     """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
     key_bias: bool = False
-    """What ``+`` is as a function: scores become tau a_ij + b(j), both learned as they are."""
+    """The function of ``+`` with its own parameters: scores become tau a_ij + b(j)."""
     positions: ScorePosition = "none"
     """A joint (i, j) position term in the scores."""
     decoupled: int | None = None
@@ -56,7 +56,7 @@ class ScoreTerms(LinearTerms):
     temperature: float = 1.0
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
-    """What makes weights of scores (:data:`CORES`)."""
+    """The function that turns scores into weights (:data:`CORES`)."""
 
     @property
     def has_positions(self) -> bool:
@@ -93,7 +93,7 @@ class TermEntry:
     name: str
     """The field of :class:`ScoreTerms` that switches it on, or one of the field's choices."""
     field: str
-    """That field."""
+    """The field of :class:`ScoreTerms` that has the term."""
     words: str
     """Its meaning, as a clause of a sentence."""
     scores: str = "{scores}"
@@ -149,7 +149,7 @@ class Option:
     form: str
     """The option with its value, behind ``@``."""
     pattern: str
-    """The same as a regular expression, whose group is the value."""
+    """A regular expression for the option, whose group is the value."""
     help: str
     """The choices, for messages."""
     read: Callable[[str], Any] = str

@@ -1,6 +1,6 @@
 """A variant of attention as a value: sharing, heads, ranks and score terms, without any size.
 
-Sizes live in ``arch.attention``; the spelling of labels in ``arch.labels``.
+Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
 """
 
 import itertools
@@ -61,7 +61,7 @@ class Variant(ScoreTerms):
     """
 
     sharing: Sharing
-    """Which source each role reads."""
+    """The source that each role reads."""
     query_form: QueryForm = "plain"
     """``residual``: q = x + x W; ``residual-gelu``: q = x + gelu(x W); ``map``: q = source M_h."""
     num_kv_heads: int | None = None

@@ -30,10 +30,10 @@ _FOLDER = Path(__file__).parent / "formats"
 class CheckpointFormat(Protocol):
     """The interface of every module in ``formats``."""
 
-    @property
-    def FORMAT(self) -> str:  # noqa: N802  a constant of a module
-        """The name of the format and its files."""
-        ...
+    FORMAT: str
+    """The name of the format and its files."""
+    TOKENIZER_FILES: tuple[str, ...]
+    """Names of tokenizers that are found next to the weights; {} stands for the vocabulary."""
 
     def recognises(self, path: Path) -> bool:
         """Return whether a file or folder has this format."""
@@ -44,14 +44,6 @@ class CheckpointFormat(Protocol):
 
         Raises:
             DamagedError: if it is damaged.
-        """
-        ...
-
-    def tokenizer_files(self, vocabulary: int) -> tuple[str, ...]:
-        """Return the names of tokenizers that are found beside the weights.
-
-        Args:
-            vocabulary: Tokens of the network.
         """
         ...
 
@@ -130,11 +122,11 @@ def _load_tokenizer(reference: str, vocabulary: int) -> Tokenizer:
 
 
 def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
-    """Return the names of the tokenizers that a checkpoint finds beside it."""
     if (path / MANIFEST_NAME).is_file():
         return ()
     formats = (load_format(name) for name in format_names())
-    return next((one.tokenizer_files(vocabulary) for one in formats if one.recognises(path)), ())
+    names = next((one.TOKENIZER_FILES for one in formats if one.recognises(path)), ())
+    return tuple(name.format(vocabulary) for name in names)
 
 
 def check_output(reference: StrPath, out: StrPath) -> None:

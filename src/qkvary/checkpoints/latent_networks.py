@@ -5,10 +5,9 @@ KV heads, these matrices pick the block of a head. The rotary part is one key fo
 """
 
 from collections.abc import Iterator
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
@@ -16,7 +15,6 @@ from qkvary.arch.sharing import Source
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import make_role_maps
-from qkvary.nn.terms import KeyValueNorm
 
 Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
@@ -56,36 +54,21 @@ def latent_width(layer: AttentionConfig) -> int:
 
 
 def make_latent_weights(network: LanguageModel) -> Weights:
-    """Return the weights of a network without obstacles, by the names of transformers."""
-    weights: Weights = {
-        "model.embed_tokens.weight": network.embedding,
-        "lm_head.weight": network.output_weight,
-        "model.norm.weight": _gain(network.stack.final_norm),
-    }
+    """Return the matrices of query, key and value by the names of transformers.
+
+    Args:
+        network: A network without obstacles.
+    """
+    weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
-        at, feed = f"model.layers.{index}", part.feed_forward
-        attention = part.attention
+        at, attention = f"model.layers.{index}.self_attn", part.attention
         shared = make_role_maps(attention).key.weight.flatten(0, 1)
         rope = _interleave(_rope(attention, "k_rope")).flatten(0, 1)
-        up = _up_projections(attention)
-        norm = next(term for term in attention.terms if isinstance(term, KeyValueNorm))
-        weights |= {
-            f"{at}.input_layernorm.weight": _gain(part.attention_norm),
-            f"{at}.self_attn.q_proj.weight": _make_query(attention),
-            f"{at}.self_attn.kv_a_proj_with_mqa.weight": torch.cat((shared, rope)),
-            f"{at}.self_attn.kv_a_layernorm.weight": norm.weight,
-            f"{at}.self_attn.kv_b_proj.weight": torch.cat(up, dim=1).flatten(0, 1),
-            f"{at}.self_attn.o_proj.weight": attention.o_proj.weight,
-            f"{at}.post_attention_layernorm.weight": _gain(part.feed_forward_norm),
-            f"{at}.mlp.gate_proj.weight": cast("nn.Linear", feed.gate).weight,
-            f"{at}.mlp.up_proj.weight": feed.up.weight,
-            f"{at}.mlp.down_proj.weight": feed.down.weight,
-        }
+        up = torch.cat(_up_projections(attention), dim=1)
+        weights[f"{at}.q_proj.weight"] = _make_query(attention)
+        weights[f"{at}.kv_a_proj_with_mqa.weight"] = torch.cat((shared, rope))
+        weights[f"{at}.kv_b_proj.weight"] = up.flatten(0, 1)
     return weights
-
-
-def _gain(norm: nn.Module | None) -> Tensor:
-    return cast("nn.RMSNorm", norm).weight
 
 
 def _make_query(attention: Attention) -> Tensor:
@@ -101,7 +84,6 @@ def _make_query(attention: Attention) -> Tensor:
 
 
 def _rope(attention: Attention, source: Source) -> Tensor:
-    """Return the rows of decoupled positions by head."""
     weight = attention.projections[source].weight.detach().cpu().double()
     return weight.unflatten(0, (attention.config.heads(source), -1))
 

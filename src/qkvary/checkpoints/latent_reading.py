@@ -114,7 +114,6 @@ def _check_shapes(sizes: LatentSizes, weights: Mapping[str, Tensor], where: str)
 
 
 def _read_form(sizes: LatentSizes, up: list[Tensor]) -> _Form:
-    """Return the form that all layers have in common."""
     heads, size = sizes.heads, sizes.head_dim
     kv_heads = sizes.width // size
     if kv_heads and sizes.width % size == 0 and heads % kv_heads == 0:

@@ -94,16 +94,15 @@ def _messages(fields: list[tuple[int, int | bytes]], number: int) -> Iterator[by
 
 
 def _read_piece(message: bytes) -> tuple[bytes, float, int]:
-    """Return the text, the score and the type of a piece."""
     found = dict(_fields(message))
-    text, score, kind = found[_TEXT], found.get(_SCORE, b"\0" * 4), found.get(_TYPE, 1)
-    if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
-        raise ValueError("expected a text, a score and a type, got other fields")  # noqa: TRY004
-    return text, struct.unpack("<f", score)[0], kind
+    match found[_TEXT], found.get(_SCORE, b"\0" * 4), found.get(_TYPE, 1):
+        case bytes(text), bytes(score), int(kind):
+            return text, struct.unpack("<f", score)[0], kind
+        case _:
+            raise ValueError("expected a text, a score and a type, got other fields")
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of every field of a message."""
     place = 0
     while place < len(data):
         key, place = _varint(data, place)

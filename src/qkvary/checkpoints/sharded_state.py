@@ -137,8 +137,6 @@ class Reader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shard:
-    """The file of one process."""
-
     name: str
     rows: Mapping[str, int]
     """The rows of each tensor in the file."""

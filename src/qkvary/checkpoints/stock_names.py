@@ -45,6 +45,16 @@ def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
 
 
 _LLAMA, _GPT2 = "model.layers.{}", "transformer.h.{}"
+_ENDS = (
+    _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
+    _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
+    _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
+    _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
+    _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
+    Row("model.norm", "output_norm", "stack.final_norm"),
+    Row("lm_head", "output", "head_weight"),
+)
+"""The tensors after query, key and value, in Llama and in DeepSeek."""
 ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
     "llama": (
         Row("model.embed_tokens", "token_embd", "embedding"),
@@ -52,13 +62,7 @@ ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
         _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.q_proj", "query pairs"),
         _layer(f"{_LLAMA}.self_attn.k_proj", "attn_k", "attention.k_proj", "key pairs"),
         _layer(f"{_LLAMA}.self_attn.v_proj", "attn_v", "attention.v_proj"),
-        _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
-        _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
-        _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
-        _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
-        _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
-        Row("model.norm", "output_norm", "stack.final_norm"),
-        Row("lm_head", "output", "head_weight"),
+        *_ENDS,
     ),
     "deepseek": (
         Row("model.embed_tokens", "token_embd", "embedding"),
@@ -67,13 +71,7 @@ ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
         _layer(f"{_LLAMA}.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", ""),
         _layer(f"{_LLAMA}.self_attn.kv_a_layernorm", "attn_kv_a_norm", "attention.kv_norm"),
         _layer(f"{_LLAMA}.self_attn.kv_b_proj", "attn_kv_b", ""),
-        _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
-        _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
-        _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
-        _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
-        _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
-        Row("model.norm", "output_norm", "stack.final_norm"),
-        Row("lm_head", "output", "head_weight"),
+        *_ENDS,
     ),
     "gpt2": (
         Row("transformer.wte", "token_embd", "embedding"),

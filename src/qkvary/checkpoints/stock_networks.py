@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.latent_networks import TRAIN, find_latent_obstacles, make_latent_weights
-from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
@@ -43,13 +43,6 @@ _TERMS = {
 }
 
 
-class _Linear(NamedTuple):
-    """``x W^T + b`` in float64."""
-
-    weight: Tensor
-    bias: Tensor
-
-
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture, *more: Rule) -> str | None:
     """Return the first reason why an architecture cannot express a network, or ``None``.
 
@@ -71,10 +64,8 @@ def stock_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
         to: The architecture.
     """
     dtype = network.embedding.dtype
-    return {
-        name: value.detach().to("cpu", dtype).contiguous()
-        for name, value in _MAKERS[to](network).items()
-    }
+    weights = _copy_weights(network, to) | _MAKERS[to](network)
+    return {name: value.detach().to("cpu", dtype).contiguous() for name, value in weights.items()}
 
 
 def choose_architecture(config: LanguageModelConfig) -> StockArchitecture:
@@ -99,7 +90,6 @@ def _unknown_terms(config: LanguageModelConfig, to: StockArchitecture) -> Iterat
 
 
 def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
-    """Yield the features that no stock architecture supports."""
     for layer in config.layers:
         variant = layer.variant
         if variant.query_form == "residual-gelu":
@@ -174,59 +164,64 @@ def count_kv_heads(config: LanguageModelConfig) -> int:
     )
 
 
-def _make_gpt2(network: LanguageModel) -> Weights:
-    heads = network.config.layers[0].num_heads
-    weights = {
-        "transformer.wte.weight": network.embedding,
-        "transformer.wpe.weight": _tabulate_positions(network),
-        "lm_head.weight": network.output_weight,
-        **_norm(network.stack.final_norm, "transformer.ln_f"),
-    }
-    for index, part in enumerate(network.stack.blocks):
-        at = f"transformer.h.{index}"
-        roles = [_join(one) for one in _make_roles(part.attention, heads)]
-        feed = part.feed_forward
-        # GPT-2 multiplies from the right: its matrices are transposed, and all have a bias.
-        weights |= {
-            **_norm(part.attention_norm, f"{at}.ln_1"),
-            **_norm(part.feed_forward_norm, f"{at}.ln_2"),
-            f"{at}.attn.c_attn.weight": torch.cat([role.weight for role in roles]).T,
-            f"{at}.attn.c_attn.bias": torch.cat([role.bias for role in roles]),
-            **_transposed(part.attention.o_proj, f"{at}.attn.c_proj"),
-            **_transposed(feed.up, f"{at}.mlp.c_fc"),
-            **_transposed(feed.down, f"{at}.mlp.c_proj"),
-        }
-    return weights
-
-
 def has_bias(config: LanguageModelConfig) -> bool:
     """Return whether any attention layer has a bias."""
     return any(layer.bias or layer.out_bias for layer in config.layers)
 
 
+def _copy_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
+    """Return the weights that the architecture has too, by the names of transformers.
+
+    All matrices and norms of GPT-2 have a bias; those that ours lack are zeros.
+    """
+    weights: Weights = {}
+    for row in list_tensors(to, network.config.num_layers):
+        value = _find(network, row.ours)
+        if value is None and to == "gpt2" and row.ours.endswith(".bias"):
+            weight = _find(network, f"{row.ours.removesuffix('bias')}weight")
+            value = None if weight is None else weight.new_zeros(weight.shape[0])
+        if value is not None:
+            # GPT-2 multiplies from the right.
+            turned = row.change == "transposed" and value.ndim == 2
+            weights[row.theirs] = value.T if turned else value
+    return weights
+
+
+def _find(network: LanguageModel, name: str) -> Tensor | None:
+    """Return a parameter by its name, None if the network has none of this name."""
+    if name == "head_weight":
+        return network.output_weight
+    module, _, parameter = name.rpartition(".")
+    try:
+        return getattr(network.get_submodule(module), parameter, None)
+    except AttributeError:
+        return None
+
+
+def _make_gpt2(network: LanguageModel) -> Weights:
+    """Return the table of positions, and query, key and value side by side."""
+    heads = network.config.layers[0].num_heads
+    weights = {"transformer.wpe.weight": _tabulate_positions(network)}
+    for index, part in enumerate(network.stack.blocks):
+        roles, at = _make_roles(part.attention, heads), f"transformer.h.{index}.attn.c_attn"
+        weights[f"{at}.weight"] = torch.cat([role.weight.flatten(0, 1) for role in roles]).T
+        weights[f"{at}.bias"] = torch.cat([role.bias.flatten() for role in roles])
+    return weights
+
+
 def _make_llama(network: LanguageModel) -> Weights:
+    """Return query, key and value; all attention matrices have a bias, or none has."""
     config = network.config
     kv_heads, biased = count_kv_heads(config), has_bias(config)
-    weights = {
-        "model.embed_tokens.weight": network.embedding,
-        "lm_head.weight": network.output_weight,
-        **_norm(network.stack.final_norm, "model.norm"),
-    }
+    weights: Weights = {}
     for index, part in enumerate(network.stack.blocks):
-        at, feed = f"model.layers.{index}", part.feed_forward
-        out = part.attention.o_proj
-        roles = [_join(role) for role in _make_roles(part.attention, kv_heads)]
-        for name, one in zip("qkvo", [*roles, _Linear(out.weight, _bias_of(out))], strict=True):
-            weights[f"{at}.self_attn.{name}_proj.weight"] = one.weight
+        at, out = f"model.layers.{index}.self_attn", part.attention.o_proj
+        for name, role in zip("qkv", _make_roles(part.attention, kv_heads), strict=True):
+            weights[f"{at}.{name}_proj.weight"] = role.weight.flatten(0, 1)
             if biased:
-                weights[f"{at}.self_attn.{name}_proj.bias"] = one.bias
-        weights |= {
-            **_norm(part.attention_norm, f"{at}.input_layernorm"),
-            **_norm(part.feed_forward_norm, f"{at}.post_attention_layernorm"),
-            f"{at}.mlp.gate_proj.weight": cast("nn.Linear", feed.gate).weight,
-            f"{at}.mlp.up_proj.weight": feed.up.weight,
-            f"{at}.mlp.down_proj.weight": feed.down.weight,
-        }
+                weights[f"{at}.{name}_proj.bias"] = role.bias.flatten()
+        if biased and cast("Tensor | None", out.bias) is None:
+            weights[f"{at}.o_proj.bias"] = out.weight.new_zeros(out.weight.shape[0])
     return weights
 
 
@@ -243,12 +238,7 @@ def _make_roles(attention: Attention, kv_heads: int) -> list[LinearMap]:
     return [query, *(one.copy_heads(kv_heads) for one in (key, value))]
 
 
-def _join(one: LinearMap) -> _Linear:
-    return _Linear(one.weight.flatten(0, 1), one.bias.flatten())
-
-
 def _tabulate_positions(network: LanguageModel) -> Tensor:
-    """Return the position embedding by position."""
     config = network.config
     if network.position_embedding is not None:
         return network.position_embedding
@@ -256,23 +246,6 @@ def _tabulate_positions(network: LanguageModel) -> Tensor:
         return torch.zeros(config.max_tokens, config.d_model)
     index = torch.arange(config.max_tokens)[None]
     return sinusoid(index, config.d_model, torch.float64, config.positions)[0]
-
-
-def _bias_of(layer: nn.Linear | nn.LayerNorm) -> Tensor:
-    """Return the bias, or zeros if there is none."""
-    bias = cast("Tensor | None", layer.bias)
-    return layer.weight.new_zeros(layer.weight.shape[0]) if bias is None else bias
-
-
-def _transposed(layer: nn.Linear, name: str) -> Weights:
-    return {f"{name}.weight": layer.weight.T, f"{name}.bias": _bias_of(layer)}
-
-
-def _norm(norm: nn.Module | None, name: str) -> Weights:
-    """Return the gain, and the bias of a LayerNorm."""
-    if isinstance(norm, nn.LayerNorm):
-        return {f"{name}.weight": norm.weight, f"{name}.bias": _bias_of(norm)}
-    return {f"{name}.weight": cast("nn.RMSNorm", norm).weight}
 
 
 _RULES: Mapping[StockArchitecture, Rule] = {

@@ -43,7 +43,7 @@ def command(*, weights: Weights, json_output: Json = False) -> None:
     found = decode_features(about, data, path)
     atomic_write_file(path, data)
     remove_dir(parts)
-    count = found.train.count + found.test.count
+    count = sum(part[..., 0].size for part in found)
     if json_output:
         print_json({"images": count, "path": str(path)})
         return

@@ -19,7 +19,8 @@ from qkvary.cli._options import (
     convert_count,
 )
 from qkvary.cli._output import show, show_progress, to_json
-from qkvary.inference.evaluation.reading import Split, TaskReading, TextReading
+from qkvary.data.split_names import DataSplit
+from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
@@ -44,7 +45,7 @@ class Reading:
             help="Text: files or folders of .txt and .jsonl, or a prepared set.",
         ),
     ] = ()
-    split: Annotated[Split, Parameter(help="Split of a prepared set.")] = "validation"
+    split: Annotated[DataSplit, Parameter(help="Split of a prepared set.")] = "validation"
     tokens: Annotated[int | None, _count("Maximum number of tokens to read.")] = None
     context: Annotated[
         int | None,

@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -183,8 +184,8 @@ def _move_sources(
     return scale_scores(moved, 1.0 if own is not None else config.identity_correction)
 
 
-def _replace(config: AttentionConfig, **fields: object) -> AttentionConfig:
-    variant = dataclasses.replace(config.variant, **fields)  # pyright: ignore[reportArgumentType]
+def _replace(config: AttentionConfig, **fields: Any) -> AttentionConfig:
+    variant = dataclasses.replace(config.variant, **fields)
     return dataclasses.replace(config, variant=variant)
 
 

@@ -7,7 +7,7 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from qkvary.conversions.attention_bases import (
     move_attention,
     undo,
 )
-from qkvary.conversions.draft import Draft, block_prefix, replace_layers
+from qkvary.conversions.draft import Draft, block_prefix, choose_blocks, replace_layers
 from qkvary.nn.positions import sinusoid
 from qkvary.storage.errors import UsageError
 
@@ -55,6 +55,31 @@ def attention_draft(draft: Draft, layer: int) -> LayerDraft:
     block = 0 if draft.config.shared_blocks else layer
     weights = draft.part(f"{block_prefix(block)}attention.")
     return LayerDraft(draft.config.layers[layer], weights, f"layer {layer + 1}")
+
+
+def change_layers(
+    draft: Draft, layer: int | None, change: Callable[[LayerDraft], LayerDraft | None]
+) -> list[LayerDraft]:
+    """Change one attention layer of a network, or all, in place, and return the new layers.
+
+    Args:
+        draft: The network.
+        layer: The layer to change, the first being 1; ``None`` for every layer.
+        change: Returns the new layer; ``None`` leaves the old one.
+
+    Raises:
+        UsageError: for a layer that does not exist, or one alone of shared blocks.
+    """
+    changed: dict[int, LayerDraft] = {}
+    for index in choose_blocks(draft, layer):
+        new = change(attention_draft(draft, index))
+        if new is not None:
+            changed[index] = new
+            draft.replace_part(f"{block_prefix(index)}attention.", new.weights)
+    if changed:
+        configs = {index: new.config for index, new in changed.items()}
+        draft.config = replace_layers(draft.config, configs)
+    return list(changed.values())
 
 
 def move_network(
@@ -114,7 +139,6 @@ def _move_block(
     bases: tuple[Basis, Basis],
     identity: Source | None,
 ) -> AttentionConfig:
-    """Move one block from the basis of its input to that of its output."""
     (read, written), block = bases, draft.config.block
     inner = read if block.has_attention_skip else written
     prefix, layer = block_prefix(index), attention_draft(draft, index)

@@ -1,7 +1,6 @@
 """Finds rewrites by file name: every module of ``conversions.rewrites``.
 
-A rewrite's name is the file's name, its summary the first line of the file's docstring. Torch-free
-until a rewrite is loaded.
+A rewrite's name is the file's name. Torch-free until a rewrite is loaded.
 """
 
 from importlib import import_module
@@ -21,10 +20,8 @@ _FOLDER = Path(__file__).parent / "rewrites"
 class Rewrite(Protocol):
     """The interface of every module in ``rewrites``."""
 
-    @property
-    def STATEMENT(self) -> str:  # noqa: N802  a constant of a module
-        """The theorem or proposition behind it."""
-        ...
+    STATEMENT: str
+    """The theorem or proposition behind it."""
 
     def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
         """Return the new network.
@@ -55,9 +52,3 @@ def load_rewrite(name: str) -> Rewrite:
     if name not in rewrite_names():
         raise UsageError(f"unknown rewrite {name!r}; {suggest(name, rewrite_names())}")
     return cast("Rewrite", import_module(f"qkvary.conversions.rewrites.{name.replace('-', '_')}"))
-
-
-def summarise_rewrite(name: str) -> str:
-    """Return the first line of a rewrite's docstring without importing it."""
-    path = _FOLDER / f"{name.replace('-', '_')}.py"
-    return path.read_text("utf-8").partition("\n")[0].strip().strip('"')

@@ -86,7 +86,6 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
 
 
 def _turn(weights: dict[str, Tensor], source: Source, matrices: Tensor) -> None:
-    """Multiply what a projection gives, head by head."""
     for name in (f"{source}_proj.weight", f"{source}_proj.bias"):
         if name in weights:
             columns = weights[name].reshape(*matrices.shape[:2], -1)

@@ -4,8 +4,6 @@ Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 
 that any one of the three projections may go is the claim of its later version.
 """
 
-from torch import Tensor
-
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import IDENTITY, Role, Source
 from qkvary.conversions.attention_bases import Basis, find_basis, make_plain
@@ -51,27 +49,25 @@ def rewrite_identity(draft: Draft, options: RewriteOptions, role: Role) -> Rewri
     identities: dict[int, Source] = {}
     measured: list[Conditioning] = []
     for index in layers:
-        basis, source, conditioning = _find(draft, index, role)
-        identities[index] = source
-        measured.append(conditioning)
-        bases = [basis] * draft.blocks if is_uniform(config) else _set(bases, index, basis)
+        # A query with a nonlinear form has no matrix; that of another role has one.
+        layer = make_plain(attention_draft(draft, index))
+        bases[index] = basis = find_basis(layer, role)
+        identities[index] = layer.config.variant.sharing.roles[role]
+        measured.append(measure_condition(basis, f"W_{role[0].upper()} of {layer.name}"))
+    if is_uniform(config):
+        bases = [bases[layers[0]]] * draft.blocks
     moved, notes = move_network(draft, bases, identities)
     return Rewritten(
         config=moved.config,
         weights=moved.weights,
         statement=statement,
-        conditions=(
-            *conditions,
-            f"square and invertible {role} matrices",
-            BIASES[role],
-        ),
+        conditions=(*conditions, f"square and invertible {role} matrices", BIASES[role]),
         conditioning=tuple(measured),
         notes=tuple(notes),
     )
 
 
 def _choose_layers(draft: Draft, options: RewriteOptions, role: Role) -> tuple[list[int], str]:
-    """Return the blocks to change, and the theorem that allows it."""
     config = draft.config
     if options.layer is not None:
         return [*choose_blocks(draft, options.layer)], "Theorem 4.1 (one layer)"
@@ -96,16 +92,3 @@ def _name_theorem(config: LanguageModelConfig) -> str:
         return "Theorem 4.1 (one layer)"
     exact = config.block.skips == "attention"
     return "Theorem 4.2 (every layer)" if exact else "Theorem 4.2 (every layer), for other skips"
-
-
-def _find(draft: Draft, index: int, role: Role) -> tuple[Tensor, Source, Conditioning]:
-    layer = attention_draft(draft, index)
-    # A query with a nonlinear form has no matrix; that of another role has one.
-    layer = make_plain(layer)
-    basis = find_basis(layer, role)
-    conditioning = measure_condition(basis, f"W_{role[0].upper()} of {layer.name}")
-    return basis, layer.config.variant.sharing.roles[role], conditioning
-
-
-def _set(bases: list[Basis], index: int, basis: Basis) -> list[Basis]:
-    return [*bases[:index], basis, *bases[index + 1 :]]

@@ -1,4 +1,4 @@
-"""Bytes that decoding keeps, and reads for a token: what key and value need, and nothing else.
+"""Bytes that decoding keeps, and reads for a token: only those that key and value need.
 
 What is kept is what a later token can still see: of a layer with a window of w tokens the last
 w - 1, of a layer with a stride every token, since one of the next tokens sees it. A layer whose
@@ -37,7 +37,7 @@ def cache_bytes_per_token(config: Network, dtype: Dtype = "float32") -> int | No
 
     Args:
         config: An encoder or a language model.
-        dtype: What the cache stores.
+        dtype: The dtype of the cache.
 
     Returns:
         ``None`` for a network with a bidirectional layer, which cannot decode from a cache.
@@ -169,7 +169,7 @@ def model_cache_bytes(
     Args:
         model: Any model that decodes.
         context: Tokens seen so far; of a model with an encoder, the decoder's.
-        stored_as: How the cache stores numbers.
+        stored_as: The format of the cache.
         encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
             decoder's if not given.
 
@@ -205,17 +205,12 @@ def layerwise_cache_bytes(
     )
 
 
-def entry_bytes(model: Model, stored_as: Format | str = "bf16") -> float:
-    """Return the bytes that one token adds in all layers while no window is full.
+def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
+    """Return the bytes that one more token adds after ``context`` tokens.
 
     Of compressed attention the entry itself and the token's part of its summaries, which need not
     be a whole number.
     """
-    return growth_bytes(model, context=0, stored_as=stored_as)
-
-
-def growth_bytes(model: Model, *, context: int, stored_as: Format | str = "bf16") -> float:
-    """Return the bytes that one more token adds after ``context`` tokens."""
     form = _format(stored_as)
     return sum(
         map_layers(model.layers, lambda layer: _growth(layer.attention, form, context=context))

@@ -1,4 +1,4 @@
-"""Which variants a model is compared in: as it is, and what could be shared in its place."""
+"""The variants in which a model is compared: its own, and those that share more."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -45,7 +45,7 @@ class Candidates:
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
     notes: tuple[str, ...]
-    """Why requested variants do not fit, or what they lose of the model, a sentence each."""
+    """Reasons why requested variants do not fit, or losses against the model, a sentence each."""
 
     @property
     def original(self) -> Candidate:
@@ -55,12 +55,16 @@ class Candidates:
 
 def own_label(model: Model) -> str:
     """Return the label of a model's own variant, windows and positions left out."""
-    labels = {
-        format_label(_bare(layer.attention.config.variant, layer.attention.config.num_heads))
-        if isinstance(layer.attention, ProjectedAttention)
-        else AS_IT_IS
-        for layer, _ in count_kinds(model.layers)
-    }
+    labels: set[str] = set()
+    for layer, _ in count_kinds(model.layers):
+        if not isinstance(layer.attention, ProjectedAttention):
+            return AS_IT_IS
+        config = layer.attention.config
+        heads = None if config.num_kv_heads == config.num_heads else config.num_kv_heads
+        bare = dataclasses.replace(
+            config.variant, window=None, positions="none", num_kv_heads=heads
+        )
+        labels.add(format_label(bare))
     return labels.pop() if len(labels) == 1 else AS_IT_IS
 
 
@@ -80,7 +84,10 @@ def choose_candidates(
         ValueError: for a label that cannot be read.
     """
     label = own_label(model)
-    rows = [Candidate(label=label, model=model, is_original=True), *_store_less(model, label)]
+    rows = [Candidate(label=label, model=model, is_original=True)]
+    for method in exact_methods(model) if model.is_causal else ():
+        less = apply_saving(model, method) or model
+        rows.append(Candidate(label=label, model=less, is_original=True, saving=method))
     notes: list[str] = []
     asked = [as_label(given) for given in labels]
     for variant in asked or _suggest(model, all_sharings=all_sharings):
@@ -113,14 +120,6 @@ def _count_positions(model: Model) -> int:
     )
 
 
-def _store_less(model: Model, label: str) -> Iterator[Candidate]:
-    """Yield the same weights with every exact way to store less."""
-    for method in exact_methods(model):
-        changed = apply_saving(model, method)
-        if changed is not None and model.is_causal:
-            yield Candidate(label=label, model=changed, is_original=True, saving=method)
-
-
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
     """Yield all heads and halves of what the model has, each with and without K=V."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
@@ -141,16 +140,10 @@ def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
 
 
 def _head_counts(queries: int, own: int, *, many: bool) -> Iterator[int]:
-    """KV heads between all and one: the model's own, or groups of four as the papers have."""
+    """Yield KV heads between all and one: the model's own, or groups of four as in the papers."""
     if own == 1:
         return
     first = own if own < queries else queries // 2 if many else queries // PUBLISHED_GROUP
     for heads in (first, first // 2, first // 4) if many else (first,):
         if heads > 1 and queries % heads == 0:
             yield heads
-
-
-def _bare(variant: Variant, num_heads: int) -> Variant:
-    """Return the variant without window and positions; KV heads only where they are shared."""
-    heads = None if variant.num_kv_heads == num_heads else variant.num_kv_heads
-    return dataclasses.replace(variant, window=None, positions="none", num_kv_heads=heads)

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
 from qkvary.arch.variants import AnyVariant
-from qkvary.costs.cache import entry_bytes, growth_bytes, model_cache_bytes, model_state_bytes
+from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
 from qkvary.costs.decoding import DecodeStep, decode_step, weight_bytes
 from qkvary.costs.formats import Format
@@ -26,7 +27,7 @@ class CostRow:
     parameters: ParameterCount
     """Parameters by part."""
     active_parameters: int
-    """Those that one token meets."""
+    """The parameters that one token passes through."""
     weight_bytes: int
     """All parameters in the format of the weights."""
     decode_macs: MacCount
@@ -149,8 +150,8 @@ def compare_costs(
         candidates: A model in several variants.
         context: Tokens of a sequence.
         batch: Sequences.
-        weights: How weights are stored.
-        cache: How the cache is stored.
+        weights: The format of the weights.
+        cache: The format of the cache.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 
     Raises:
@@ -158,17 +159,31 @@ def compare_costs(
     """
     if context < 1 or batch < 1:
         raise ValueError(f"expected a context and a batch of at least 1, got {context} and {batch}")
-    return tuple(
-        _row(
-            candidate,
-            context=context,
-            batch=batch,
-            weights=weights,
-            cache=cache,
-            encoder_tokens=encoder_tokens,
+    seen = encoder_tokens
+    count_forward = partial(forward_macs, tokens=context, encoder_tokens=seen)
+    count_step = partial(decode_step, batch=batch, context=context, weights=weights, cache=cache)
+
+    def derive(candidate: Candidate) -> CostRow:
+        model = candidate.model
+        decodes = model.is_causal
+        held = model_cache_bytes(model, context=context, stored_as=cache, encoder_tokens=seen)
+        growth = growth_bytes(model, context=context, stored_as=cache)
+        return CostRow(
+            candidate=candidate,
+            parameters=model_parameters(model),
+            active_parameters=active_parameters(model),
+            weight_bytes=weight_bytes(model, weights),
+            decode_macs=decode_macs(model, context=context, encoder_tokens=seen),
+            prefill_macs=count_forward(model, logits="last", fills_cache=decodes),
+            square_macs=count_forward(model, pairs="square"),
+            training_macs_per_token=TRAINING_FACTOR * count_forward(model).total / context,
+            cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
+            cache_growth_bytes_per_token=growth if decodes else None,
+            cache_bytes=batch * held if decodes else None,
+            step=count_step(model, encoder_tokens=seen) if decodes else None,
         )
-        for candidate in candidates
-    )
+
+    return tuple(map(derive, candidates))
 
 
 def choose_context(model: Model, requested: int | None) -> int:
@@ -203,53 +218,3 @@ def collect_notes(
             "right, the model is not"
         )
     return [*notes, *candidates.notes]
-
-
-def _row(
-    candidate: Candidate,
-    *,
-    context: int,
-    batch: int,
-    weights: Format,
-    cache: Format,
-    encoder_tokens: int | None,
-) -> CostRow:
-    model = candidate.model
-    decodes = model.is_causal
-    forward = forward_macs(model, tokens=context, encoder_tokens=encoder_tokens)
-    held = model_cache_bytes(model, context=context, stored_as=cache, encoder_tokens=encoder_tokens)
-    return CostRow(
-        candidate=candidate,
-        parameters=model_parameters(model),
-        active_parameters=active_parameters(model),
-        weight_bytes=weight_bytes(model, weights),
-        decode_macs=decode_macs(model, context=context, encoder_tokens=encoder_tokens),
-        prefill_macs=forward_macs(
-            model,
-            tokens=context,
-            logits="last",
-            encoder_tokens=encoder_tokens,
-            fills_cache=decodes,
-        ),
-        square_macs=forward_macs(
-            model, tokens=context, pairs="square", encoder_tokens=encoder_tokens
-        ),
-        training_macs_per_token=TRAINING_FACTOR * forward.total / context,
-        cache_bytes_per_token=entry_bytes(model, cache) if decodes else None,
-        cache_growth_bytes_per_token=(
-            growth_bytes(model, context=context, stored_as=cache) if decodes else None
-        ),
-        cache_bytes=batch * held if decodes else None,
-        step=(
-            decode_step(
-                model,
-                batch=batch,
-                context=context,
-                weights=weights,
-                cache=cache,
-                encoder_tokens=encoder_tokens,
-            )
-            if decodes
-            else None
-        ),
-    )

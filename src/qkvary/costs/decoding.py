@@ -61,11 +61,6 @@ class DecodeStep:
             return None
         return max(memory, arithmetic) / devices
 
-    def tokens_per_second(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the tokens of all sequences a second, at the roofline."""
-        seconds = self.seconds(device, devices=devices)
-        return None if seconds is None else self.batch / seconds
-
     def bound(self, device: Device) -> Bound | None:
         """Return what takes most of the time."""
         memory, arithmetic = self._times(device)
@@ -98,8 +93,8 @@ def decode_step(
         model: Any model that decodes.
         batch: Sequences.
         context: Tokens that each attends to, the new one included.
-        weights: How weights are stored.
-        cache: How the cache is stored; each stored tensor is read once.
+        weights: The format of the weights.
+        cache: The format of the cache; each stored tensor is read once.
         devices: Devices that share one copy of the model; what several hold is read by each.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
 

@@ -40,69 +40,34 @@ class Device:
 
 
 def _device(
-    name: str, title: str, memory: float, bandwidth: float, teraflops: float, source: str
+    name: str, title: str, memory: float, bandwidth: float, teraflops: float, remark: str = ""
 ) -> Device:
+    model = title.partition(" SXM")[0].partition(" PCIe")[0].removesuffix(" 40GB")
     return Device(
         name=name,
         title=title,
         memory_bytes=round(memory * GB),
         bandwidth_bytes_per_second=bandwidth * GB,
         flops_per_second_16_bit=teraflops * TERA,
-        source=source,
+        source=f"{model} datasheet{remark}",
     )
 
 
+_HALF = " (half of the sparse rate)"
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
-        _device("t4", "NVIDIA T4", 16, 320, 65, "NVIDIA T4 datasheet"),
-        _device(
-            "v100-32gb",
-            "NVIDIA V100 SXM2 32GB",
-            32,
-            900,
-            125,
-            "NVIDIA V100 datasheet (tensor cores, fp16)",
-        ),
-        _device("a10", "NVIDIA A10", 24, 600, 125, "NVIDIA A10 datasheet"),
-        _device("a100-40gb", "NVIDIA A100 40GB", 40, 1_555, 312, "NVIDIA A100 datasheet"),
-        _device("a100-80gb", "NVIDIA A100 SXM 80GB", 80, 2_039, 312, "NVIDIA A100 datasheet"),
-        _device("l4", "NVIDIA L4", 24, 300, 121, "NVIDIA L4 datasheet (half of the sparse rate)"),
-        _device(
-            "l40s",
-            "NVIDIA L40S",
-            48,
-            864,
-            362.05,
-            "NVIDIA L40S datasheet (without sparsity)",
-        ),
-        _device(
-            "h100-80gb",
-            "NVIDIA H100 SXM 80GB",
-            80,
-            3_350,
-            989.5,
-            "NVIDIA H100 datasheet (half of the sparse rate)",
-        ),
-        _device(
-            "h100-pcie",
-            "NVIDIA H100 PCIe 80GB",
-            80,
-            2_000,
-            756.5,
-            "NVIDIA H100 datasheet (half of the sparse rate)",
-        ),
-        _device(
-            "h200",
-            "NVIDIA H200 SXM 141GB",
-            141,
-            4_800,
-            989.5,
-            "NVIDIA H200 datasheet (half of the sparse rate)",
-        ),
-        _device(
-            "mi300x", "AMD Instinct MI300X", 192, 5_300, 1_307.4, "AMD Instinct MI300X datasheet"
-        ),
+        _device("t4", "NVIDIA T4", 16, 320, 65),
+        _device("v100-32gb", "NVIDIA V100 SXM2 32GB", 32, 900, 125, " (tensor cores, fp16)"),
+        _device("a10", "NVIDIA A10", 24, 600, 125),
+        _device("a100-40gb", "NVIDIA A100 40GB", 40, 1_555, 312),
+        _device("a100-80gb", "NVIDIA A100 SXM 80GB", 80, 2_039, 312),
+        _device("l4", "NVIDIA L4", 24, 300, 121, _HALF),
+        _device("l40s", "NVIDIA L40S", 48, 864, 362.05, " (without sparsity)"),
+        _device("h100-80gb", "NVIDIA H100 SXM 80GB", 80, 3_350, 989.5, _HALF),
+        _device("h100-pcie", "NVIDIA H100 PCIe 80GB", 80, 2_000, 756.5, _HALF),
+        _device("h200", "NVIDIA H200 SXM 141GB", 141, 4_800, 989.5, _HALF),
+        _device("mi300x", "AMD Instinct MI300X", 192, 5_300, 1_307.4),
     )
 }
 """Devices by name."""

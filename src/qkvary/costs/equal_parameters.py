@@ -15,8 +15,8 @@ def match_parameters(network: Network, target: Network) -> Network:
     from two counts. Of two widths that are equally near, the smaller is taken.
 
     Args:
-        network: What is widened, or narrowed.
-        target: What has the right number of parameters.
+        network: The network that is widened or narrowed.
+        target: The network with the right number of parameters.
     """
     wanted = network_parameters(target).total
     here = network_parameters(network).total

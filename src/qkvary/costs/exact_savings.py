@@ -43,25 +43,31 @@ LONG = 2**16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+class _Text:
+    """The description of a method."""
+
+    certainty: Certainty
+    """Whether it is exact for all weights."""
+    explanation: str
+    """The reason why it is exact."""
+    price: str
+    """Its cost at run time, and what has to be checked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saving(_Text):
     """One way to store less, and where it applies."""
 
     method: Method
     """The entries stored instead of keys and values."""
-    certainty: Certainty
-    """The change."""
     layers: tuple[int, ...]
     """Layers that it applies to, from 0."""
     bytes_now: int
     """Cache of one sequence in those layers, as it is stored now."""
     bytes_then: int
-    """The same with this method."""
+    """Cache of one sequence in those layers, with this method."""
     model_bytes_now: int
     """Cache of one sequence in all layers, as it is stored now."""
-    explanation: str
-    """The reason why it is exact."""
-    price: str
-    """Its cost at run time, and what has to be checked."""
 
     @property
     def share_of_layers(self) -> float:
@@ -95,18 +101,6 @@ class SavingsReport:
     """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
     """Formats of fewer bits, each with the cache in it: another function, to be measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Text:
-    """The description of a method."""
-
-    certainty: Certainty
-    """The change."""
-    explanation: str
-    """The reason why it is exact."""
-    price: str
-    """Its cost at run time, and what has to be checked."""
 
 
 _TEXTS: dict[Method, _Text] = {
@@ -170,7 +164,7 @@ def find_savings(
     Args:
         model: Any model that decodes.
         context: Tokens of the sequence.
-        stored_as: How the cache stores numbers, before and after.
+        stored_as: The format of the cache, before and after.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
         peak: Whether to count the most that is kept on the way to ``context``, which is what memory
             has to hold.
@@ -198,13 +192,11 @@ def find_savings(
         savings.append(
             Saving(
                 method=method,
-                certainty=text.certainty,
                 layers=layers,
                 bytes_now=sum(now[index] for index in layers),
                 bytes_then=sum(then[index] for index in layers),
                 model_bytes_now=sum(now),
-                explanation=text.explanation,
-                price=text.price,
+                **dataclasses.asdict(text),
             )
         )
     savings.sort(key=lambda one: (one.certainty != "exact", -one.share_of_model))
@@ -221,21 +213,14 @@ def find_savings(
 
 def exact_methods(model: Model) -> tuple[Method, ...]:
     """Return the methods that are exact by construction and apply to some layer of a model."""
+    now = model_cache_bytes(model, context=LONG, encoder_tokens=LONG)
     return tuple(
         method
         for method, text in _TEXTS.items()
-        if text.certainty == "exact" and _saves(model, apply_saving(model, method))
+        if text.certainty == "exact"
+        and (changed := apply_saving(model, method)) is not None
+        and model_cache_bytes(changed, context=LONG, encoder_tokens=LONG) < now
     )
-
-
-def _saves(model: Model, changed: Model | None) -> bool:
-    """Return whether a changed model keeps less of a long sequence."""
-    if changed is None:
-        return False
-    now, then = (
-        model_cache_bytes(one, context=LONG, encoder_tokens=LONG) for one in (model, changed)
-    )
-    return then < now
 
 
 def apply_saving(model: Model, method: Method) -> Model | None:

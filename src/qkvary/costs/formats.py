@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 from qkvary.arch.caches import QUANTIZED_BITS, CacheOptions, CacheStorage
+from qkvary.text.names import short
 
 Dtype = Literal["float64", "float32", "bfloat16", "float16"]
 """Dtypes of computation."""
@@ -71,7 +72,7 @@ class Format:
 
     @property
     def plain(self) -> "Format":
-        """That of rows that are not quantised."""
+        """The format of rows that are not quantised."""
         return Format(name=f"{self.plain_bits} bits", bits=self.plain_bits)
 
     def last_closing(self, seen: int) -> int:
@@ -135,8 +136,9 @@ def parse_format(text: str) -> Format:
     match = _QUANTIZED.fullmatch(name)
     if match is None:
         choices = ", ".join(FORMATS)
-        shown = text if len(text) <= 60 else text[:57] + "..."
-        raise ValueError(f"expected a format out of {choices}, int4-g32 ..., got {shown!r}")
+        raise ValueError(
+            f"expected a format out of {choices}, int4-g32 ..., got {short(text, 60)!r}"
+        )
     kind, sharing, count, residual, plain = match.groups()
     shared = DEFAULT_GROUP if count is None else int(count)
     if not 1 <= shared <= MOST_SHARED:
@@ -195,11 +197,10 @@ def parse_options(text: str) -> CacheOptions:
     form = parse_format(plain) if _QUANTIZED.fullmatch(plain) else None
     storages: dict[int, CacheStorage] = {bits: kind for kind, bits in QUANTIZED_BITS.items()}
     if form is None or re.search("fp|bf", plain):
-        shown = text if len(text) <= 60 else text[:57] + "..."
         raise ValueError(
             "expected a storage such as int8-g64 (scales by token and group of channels) or "
             "int4-b32-r16-rot (by channel over blocks of tokens, 16 tokens as they are, rotated "
-            f"first), got {shown!r}; choices: {', '.join(QUANTIZED_BITS)}"
+            f"first), got {short(text, 60)!r}; choices: {', '.join(QUANTIZED_BITS)}"
         )
     return CacheOptions(
         storage=storages[form.bits],

@@ -20,18 +20,16 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Model, as_model, count_kinds
-from qkvary.arch.networks import Network
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
-from qkvary.arch.variants import Variant
 from qkvary.costs.terms import CORES, decode_term_macs, term_costs, term_macs
 
 Pairs = Literal["square", "visible"]
-"""Which pairs of tokens are counted: all of them, as the papers and an explicit kernel do, or those
-that causality and the window leave visible."""
+"""The pairs of tokens that are counted: all, as the papers and an explicit kernel do, or those that
+causality and the window leave visible."""
 
 Logits = Literal["all", "last"]
-"""Which tokens get logits: all, as in training, or the last one, as when a prompt is read."""
+"""The tokens that get logits: all, as in training, or the last one, as when a prompt is read."""
 
 TRAINING_FACTOR = 3
 """A training step is a forward pass and a backward pass of twice its products."""
@@ -69,8 +67,10 @@ class MacCount:
 
 def visible_pairs(config: AttentionConfig, length: int) -> int:
     """Pairs (query, key) that no mask hides in a sequence of ``length`` real tokens."""
-    stride = config.variant.stride
-    reach = _near_keys(config.variant, length)
+    stride, window = config.variant.stride, config.variant.window
+    reach = length if stride is None else 0
+    if window is not None:
+        reach = min(window, length)
     # Queries with a full reach behind them, then those at the start that have less.
     behind = (length - reach) * reach + reach * (reach + 1) // 2
     if stride is not None:
@@ -91,13 +91,6 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, LatentAttention):
         return context
     return min(attention.window, context) + visible_summaries(attention, context)
-
-
-def _near_keys(variant: Variant, tokens: int) -> int:
-    """Return how many of so many tokens the window holds: all without one, none beside a stride."""
-    if variant.window is None:
-        return tokens if variant.stride is None else 0
-    return min(variant.window, tokens)
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:
@@ -138,21 +131,6 @@ def feed_forward_macs_per_token(part: FeedForward | Experts) -> int:
     return routed + sum(linear.weights for linear in part.always)
 
 
-def network_macs(config: Network, *, length: int, pairs: Pairs = "square") -> MacCount:
-    """Return the MACs of the forward pass over one sequence.
-
-    Args:
-        config: An encoder or a language model.
-        length: Tokens of the sequence, with logits for each unless the head pools them.
-        pairs: ``square`` counts every pair of tokens, as the papers do and as an explicit kernel
-            computes; ``visible`` only those that no mask hides.
-
-    Raises:
-        ValueError: for a length that is not positive.
-    """
-    return forward_macs(as_model(config), tokens=length, pairs=pairs)
-
-
 def forward_macs(
     model: Model,
     *,
@@ -167,8 +145,8 @@ def forward_macs(
     Args:
         model: Any model.
         tokens: Tokens of the sequence; of a model with an encoder, the decoder's.
-        pairs: Which pairs of tokens are counted.
-        logits: Which tokens get logits.
+        pairs: The pairs of tokens that are counted.
+        logits: The tokens that get logits.
         encoder_tokens: Tokens of the encoder, where the model does not fix them; as many as the
             decoder's if not given.
         fills_cache: Whether the tokens are a prompt that others follow, which leaves a state.
@@ -236,7 +214,6 @@ def _check(tokens: int) -> None:
 
 
 def _sum(layers: list[tuple[MacCount, int]], *, head: int, other: int) -> MacCount:
-    """Add up all layers and everything around them."""
     return MacCount(
         projections=sum(count * layer.projections for layer, count in layers),
         scores=sum(count * layer.scores for layer, count in layers),
@@ -291,7 +268,9 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
     if isinstance(attention, ProjectedAttention):
         config = attention.config
         projections = _query_and_output_macs(config) + _made_macs(attention)
-        scores = _decoded_macs(config, keys) + decode_term_macs(config, keys)
+        rule = CORES[config.variant.core].decode_macs
+        scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
+        scores += decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
@@ -462,12 +441,6 @@ def _crossing_macs(config: AttentionConfig) -> int:
 def _content_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the products of query and key and of weights and values."""
     return CORES[config.variant.core].macs(config, keys, pairs)
-
-
-def _decoded_macs(config: AttentionConfig, keys: int) -> int:
-    """Return the same of one decoded token over so many keys."""
-    rule = CORES[config.variant.core].decode_macs
-    return _content_macs(config, keys, keys) if rule is None else rule(config, keys)
 
 
 def _other_macs(layer: Layer) -> int:

@@ -6,7 +6,7 @@ _TOKEN_BYTES = 8
 
 
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
-    """Return the least bytes that a forward pass takes beside the weights.
+    """Return the least bytes that a forward pass takes in addition to the weights.
 
     These are the numbers of the tokens, the residual stream and the inner activations of one
     feed-forward network; what a kernel needs for attention is left out.

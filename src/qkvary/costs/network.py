@@ -7,7 +7,7 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import Network
 from qkvary.costs.cache import cache_bytes_per_sequence, cache_bytes_per_token
 from qkvary.costs.formats import Dtype
-from qkvary.costs.macs import MacCount, network_macs
+from qkvary.costs.macs import MacCount, forward_macs
 from qkvary.costs.parameters import ParameterCount, network_parameters
 
 
@@ -25,7 +25,7 @@ class Costs:
     """MACs of a forward pass over one sequence, every pair of tokens counted: the convention of the
     papers, and what an explicit kernel computes."""
     visible_macs: MacCount
-    """The same with only the pairs that causality and windows leave visible."""
+    """MACs of a forward pass with only the pairs that causality and windows leave visible."""
     cache_bytes_per_token: int | None
     """Bytes kept of a token while decoding; ``None`` for a network that is not causal."""
     cache_bytes_per_sequence: int | None
@@ -41,16 +41,6 @@ class Costs:
         """``macs_per_sequence`` over the tokens of the sequence."""
         return self.macs_per_sequence // self.length
 
-    @property
-    def visible_macs_per_sequence(self) -> int:
-        """MACs of a forward pass over one sequence, visible pairs only."""
-        return self.visible_macs.total
-
-    @property
-    def visible_macs_per_token(self) -> float:
-        """``visible_macs_per_sequence`` over the tokens of the sequence, not always whole."""
-        return self.visible_macs_per_sequence / self.length
-
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready figures, units last in every name."""
         return {
@@ -61,8 +51,8 @@ class Costs:
             "visible_macs": self.visible_macs.to_dict(),
             "macs_per_token": self.macs_per_token,
             "macs_per_sequence": self.macs_per_sequence,
-            "visible_macs_per_token": self.visible_macs_per_token,
-            "visible_macs_per_sequence": self.visible_macs_per_sequence,
+            "visible_macs_per_token": self.visible_macs.total / self.length,
+            "visible_macs_per_sequence": self.visible_macs.total,
             "cache_bytes_per_token": self.cache_bytes_per_token,
             "cache_bytes_per_sequence": self.cache_bytes_per_sequence,
         }
@@ -74,13 +64,14 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
     Args:
         config: The network.
         length: Tokens of a sequence; ``None`` means the longest.
-        dtype: What the cache stores.
+        dtype: The dtype of the cache.
 
     Raises:
         ValueError: for a length that is not positive, none where nothing limits it, or an unknown
             dtype.
     """
-    tokens = as_model(config).max_tokens if length is None else length
+    model = as_model(config)
+    tokens = model.max_tokens if length is None else length
     if tokens is None:
         kind = type(config).__name__
         raise ValueError(f"expected the length of a sequence for a {kind}, got none")
@@ -88,8 +79,8 @@ def network_costs(config: Network, *, length: int | None = None, dtype: Dtype = 
         length=tokens,
         dtype=dtype,
         parameters=network_parameters(config),
-        square_macs=network_macs(config, length=tokens, pairs="square"),
-        visible_macs=network_macs(config, length=tokens, pairs="visible"),
+        square_macs=forward_macs(model, tokens=tokens, pairs="square"),
+        visible_macs=forward_macs(model, tokens=tokens, pairs="visible"),
         cache_bytes_per_token=cache_bytes_per_token(config, dtype),
         cache_bytes_per_sequence=cache_bytes_per_sequence(config, length=tokens, dtype=dtype),
     )

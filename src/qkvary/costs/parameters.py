@@ -17,7 +17,7 @@ from qkvary.arch.blocks import (
     Layer,
     ProjectedAttention,
 )
-from qkvary.arch.models import Encoder, Model, as_model, count_kinds
+from qkvary.arch.models import Model, as_model, count_kinds
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import Source
@@ -122,7 +122,12 @@ def model_parameters(model: Model) -> ParameterCount:
         "positions": _count(
             (*model.positions, *(model.encoder.positions if model.encoder else ()))
         ),
-        "attention": _add(_times(_layer_attention(layer), count) for layer, count in kinds),
+        "attention": _add(
+            _times(layer_attention_parameters(part), count)
+            for layer, count in kinds
+            for part in (layer.attention, layer.cross)
+            if part is not None
+        ),
         "feed_forward": _add(
             _times(feed_forward_parameters(part), count)
             for layer, count in kinds
@@ -140,8 +145,9 @@ def model_parameters(model: Model) -> ParameterCount:
             [
                 _count(model.others),
                 Size(model.entries),
-                _stem(model.encoder),
-                *(_times(_others(layer), count) for layer, count in kinds),
+                _count(model.encoder.stem if model.encoder else ()),
+                *(_times(_count(layer.others), count) for layer, count in kinds),
+                *(Size(count * layer.entries) for layer, count in kinds),
             ]
         ),
     }
@@ -184,19 +190,6 @@ def _projected(attention: ProjectedAttention) -> Size:
         parts.append(Size(heads * head_dim**2))
     parts += [Size(*cost.parameters(config)) for cost in term_costs(config) if cost.parameters]
     return _add([*parts, Size(attention.entries)])
-
-
-def _layer_attention(layer: Layer) -> Size:
-    crossing = [] if layer.cross is None else [_projected(layer.cross)]
-    return _add([layer_attention_parameters(layer.attention), *crossing])
-
-
-def _others(layer: Layer) -> Size:
-    return _add([_count(layer.others), Size(layer.entries)])
-
-
-def _stem(encoder: Encoder | None) -> Size:
-    return Size(0) if encoder is None else _count(encoder.stem)
 
 
 def _count(parts: Iterable[Linear | Table | Norm]) -> Size:

@@ -1,4 +1,4 @@
-"""Which of several points are worth having, by quantities that should all be small."""
+"""Pareto dominance of points, by quantities that should all be small."""
 
 from collections.abc import Sequence
 

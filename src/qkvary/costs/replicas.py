@@ -1,4 +1,4 @@
-"""One copy of a model on several devices: which part of the cache is on each.
+"""One copy of a model on several devices: the part of the cache on each.
 
 Weights are divided evenly. KV heads are divided and never split, so that a single one is on every
 device; so is whatever the keys and values of all heads are made of: a latent, the layer input, or
@@ -35,7 +35,7 @@ def device_cache_bytes(
     Args:
         model: Any model that decodes.
         context: Tokens seen so far; of a model with an encoder, the decoder's.
-        stored_as: How the cache stores numbers.
+        stored_as: The format of the cache.
         devices: Devices that share one copy of the model.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """
@@ -55,10 +55,13 @@ def kinds_cache_bytes(
     encoder_tokens: int,
 ) -> int:
     """Return :func:`device_cache_bytes` of layers whose kinds are counted already."""
-    return sum(
-        count * _kept_bytes(layer, context, encoder_tokens, stored_as, devices)
-        for layer, count in kinds
-    )
+
+    def keep(layer: Layer) -> int:
+        own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)
+        crossed = crossing_bytes(layer, encoder_tokens=encoder_tokens, stored_as=stored_as)
+        return _on_fullest(layer, own, crossed, devices)
+
+    return sum(count * keep(layer) for layer, count in kinds)
 
 
 def device_read_bytes(
@@ -73,11 +76,14 @@ def device_read_bytes(
 
     For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
     """
-    kinds = count_kinds(model.layers)
     seen = count_encoder_tokens(model, encoder_tokens, context)
-    return sum(
-        count * _read_bytes(layer, context, seen, stored_as, devices) for layer, count in kinds
-    )
+
+    def read(layer: Layer) -> int:
+        own = layer_read_bytes(layer.attention, context=context, stored_as=stored_as)
+        crossed = crossing_read_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
+        return _on_fullest(layer, own, crossed, devices)
+
+    return sum(count * read(layer) for layer, count in count_kinds(model.layers))
 
 
 def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
@@ -91,19 +97,7 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
     return -(-size * held // sum(map(config.width, cached)))
 
 
-def _kept_bytes(layer: Layer, context: int, seen: int, stored_as: Format, devices: int) -> int:
-    own = layer_cache_bytes(layer.attention, context=context, stored_as=stored_as, peak=True)
-    kept = device_bytes(layer.attention, own, devices)
-    if layer.cross is None:
-        return kept
-    crossed = crossing_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
-    return kept + device_bytes(layer.cross, crossed, devices)
-
-
-def _read_bytes(layer: Layer, context: int, seen: int, stored_as: Format, devices: int) -> int:
-    own = layer_read_bytes(layer.attention, context=context, stored_as=stored_as)
-    read = device_bytes(layer.attention, own, devices)
-    if layer.cross is None:
-        return read
-    crossed = crossing_read_bytes(layer, encoder_tokens=seen, stored_as=stored_as)
-    return read + device_bytes(layer.cross, crossed, devices)
+def _on_fullest(layer: Layer, own: int, crossed: int, devices: int) -> int:
+    """Return the bytes on the fullest device, of a layer's own and of its cross attention."""
+    held = device_bytes(layer.attention, own, devices)
+    return held if layer.cross is None else held + device_bytes(layer.cross, crossed, devices)

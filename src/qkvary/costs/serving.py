@@ -1,4 +1,4 @@
-"""Serving plans: how many users a device holds, how many devices they need, and what binds.
+"""Serving plans: users per device, devices for all users, and the bound of a step.
 
 A replica of the model spans one device or several, which divide it as ``costs.replicas`` says.
 """
@@ -63,6 +63,22 @@ class Demand:
         """Memory of one device less the reserve."""
         return math.floor(self.device.memory_bytes * (1 - self.reserve))
 
+    def weight_bytes(self, model: Model) -> int:
+        """Return the bytes that the weights of a model take, 0 where they do not count."""
+        return weight_bytes(model, self.weights) if self.count_weights else 0
+
+    def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
+        """Return the peak bytes of one user's cache, at another context than that asked for."""
+        return sum(
+            layerwise_cache_bytes(
+                model,
+                context=self.context if context is None else context,
+                stored_as=cache,
+                encoder_tokens=self.encoder_tokens,
+                peak=True,
+            )
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
@@ -74,23 +90,23 @@ class ServingPlan:
     """Weights of the whole model."""
     user_bytes: int
     """Cache of one user at the full context."""
-    devices_per_replica: int | None
-    """Devices that share one copy of the model; ``None`` where no size is enough."""
-    users_per_replica: int
-    """The largest batch at the full context."""
-    devices: int | None
-    """Devices for all users."""
-    price_per_month: float | None
-    """The sum over all devices."""
     longest_context: int | None
     """Tokens of one user alone on one replica; ``None`` where memory sets no limit."""
-    fills: Fills | None
+    devices_per_replica: int | None = None
+    """Devices that share one copy of the model; ``None`` where no size is enough."""
+    users_per_replica: int = 0
+    """The largest batch at the full context."""
+    devices: int | None = None
+    """Devices for all users."""
+    price_per_month: float | None = None
+    """The sum over all devices."""
+    fills: Fills | None = None
     """The largest use of a replica's memory at this demand; ``None`` where nothing fits."""
-    step: DecodeStep | None
+    step: DecodeStep | None = None
     """One decoding step of a replica that is as full as the demand makes it."""
-    step_seconds: float | None
+    step_seconds: float | None = None
     """Its roofline time; ``None`` where the device's rates are not known."""
-    bound: Bound | None
+    bound: Bound | None = None
     """The largest part of that time."""
 
     @property
@@ -125,32 +141,20 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 
     Args:
         model: Any model that decodes.
-        demand: What is asked.
-        cache: How the cache is stored.
+        demand: The workload and the device.
+        cache: The format of the cache.
 
     Raises:
         ValueError: if the model does not decode.
     """
     if not model.is_causal:
         raise ValueError("expected a causal model to plan a cache for, got a bidirectional one")
-    weights = weight_bytes(model, demand.weights) if demand.count_weights else 0
-    user = _user_bytes(model, demand, cache)
+    weights, user = demand.weight_bytes(model), demand.user_bytes(model, cache)
     size, batch = _choose_replica(model, demand, cache, weights) or (None, 0)
     longest = _longest_context(model, demand, cache, weights, size or demand.replica_sizes[-1])
     if size is None:
         return ServingPlan(
-            cache=cache,
-            weight_bytes=weights,
-            user_bytes=user,
-            devices_per_replica=None,
-            users_per_replica=0,
-            devices=None,
-            price_per_month=None,
-            longest_context=longest,
-            fills=None,
-            step=None,
-            step_seconds=None,
-            bound=None,
+            cache=cache, weight_bytes=weights, user_bytes=user, longest_context=longest
         )
     devices = size * _divide_up(demand.users, batch)
     step = decode_step(
@@ -181,7 +185,7 @@ def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
 def _choose_replica(
     model: Model, demand: Demand, cache: Format, weights: int
 ) -> tuple[int, int] | None:
-    """Return the devices of a replica and the users that it holds."""
+    """Return the devices of a replica and its users."""
     best: tuple[int, int, int] | None = None
     for size in demand.replica_sizes:
         if best is not None and size >= best[0]:
@@ -201,18 +205,6 @@ def _choose_replica(
         if best is None or devices < best[0]:
             best = (devices, size, batch)
     return None if best is None else best[1:]
-
-
-def _user_bytes(model: Model, demand: Demand, cache: Format) -> int:
-    return sum(
-        layerwise_cache_bytes(
-            model,
-            context=demand.context,
-            stored_as=cache,
-            encoder_tokens=demand.encoder_tokens,
-            peak=True,
-        )
-    )
 
 
 def _longest_context(

@@ -15,7 +15,7 @@ class TermCost:
     macs: Callable[[AttentionConfig, int, int], int] | None = None
     """Multiply-accumulates of a layer over so many keys and pairs of query and key."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """The same of one decoded token over so many keys, where that is computed otherwise."""
+    """The MACs of one decoded token over so many keys, where they are others."""
     absorbs_key: bool = True
     """Whether the query may absorb the key's projection: nothing changes keys or their products
     in between."""
@@ -185,14 +185,14 @@ def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreCost:
-    """The rule of one core: MACs of what it makes of scores and values."""
+    """The rule of one core: the MACs of scores and weighted values."""
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
-    """Of a layer over so many keys and pairs of query and key."""
+    """The MACs of a layer over so many keys and pairs of query and key."""
     prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """The same where a cache is filled, where that is computed otherwise."""
+    """The MACs of a layer that fills a cache, where they are others."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """The same of one decoded token over so many keys, where that is computed otherwise."""
+    """The MACs of one decoded token over so many keys, where they are others."""
 
 
 _LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)

@@ -28,7 +28,7 @@ from qkvary.costs.parameters import model_parameters
 Precision = Literal["mixed", "fp32"]
 ACTIVATION_BYTES: dict[Precision, int] = {"mixed": 2, "fp32": 4}
 STATE_BYTES: dict[Precision, int] = {"mixed": 16, "fp32": 16}
-"""Per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
+"""Bytes per parameter. ``mixed``: 16-bit weights and gradients, 32-bit master weights and two AdamW
 moments (2 + 2 + 4 + 4 + 4). ``fp32``: weights, gradients and two moments (4 each)."""
 LOGIT_BYTES = 8
 """Bytes of one logit and its gradient in 32 bits, where head and loss are not fused."""
@@ -47,13 +47,13 @@ class TrainingPlan:
     checkpointing: bool
     """Whether blocks are computed again instead of kept."""
     free_bytes: int
-    """Memory of the device that is left beside the state; negative where that does not fit."""
+    """Memory of the device less the state; negative where the state does not fit."""
     largest_batch: int
-    """Sequences that fit beside the state; 0 where even one does not."""
+    """Sequences that fit in the free memory; 0 where even one does not."""
     macs_per_token: float
     """Forward and backward, visible pairs only."""
     tokens_per_second: float | None
-    """Time at the requested utilisation."""
+    """Tokens a second at the requested utilisation; ``None`` where the rate is not known."""
 
 
 def plan_training(
@@ -73,7 +73,7 @@ def plan_training(
         model: Any model.
         device: The device.
         tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
-        precision: What weights, gradients and activations are kept in.
+        precision: The number formats of weights, gradients and activations.
         checkpointing: Whether only the input of each block is kept, and the block computed again.
         reserve: The share of memory that is left to fragments and buffers.
         utilization: The share of the device's matrix rate that training reaches.
@@ -128,7 +128,7 @@ def training_macs_per_token(
     Args:
         model: Any model.
         tokens: Tokens of a sequence; of a model with an encoder, the decoder's.
-        pairs: Which pairs of tokens are counted; ``square`` is what an explicit kernel computes.
+        pairs: The pairs of tokens that are counted; an explicit kernel computes ``square``.
         encoder_tokens: See :func:`plan_training`.
     """
     forward = forward_macs(model, tokens=tokens, pairs=pairs, encoder_tokens=encoder_tokens)
@@ -218,7 +218,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
     made = 0 if variant.latent is None else config.width(sharing.key)
     before = config.width(sharing.key) if variant.kv_norm else 0
     if variant.decoupled is not None:
-        # Query and key are copied beside their rotated parts, and the value is filled up with as
+        # Query and key are copied next to their rotated parts, and the value is filled up with as
         # many zeros, which mixed values have too until they are cut off.
         wide = config.num_heads + config.num_kv_heads
         return 2 * wide * config.compared_channels + queries + made + before
@@ -242,7 +242,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return what linear attention keeps of a token of a long sequence beside what it reads.
+    """Return what linear attention keeps of a token of a long sequence, without its inputs.
 
     Features and values cut into chunks, the map of each chunk and the state before it; the sums
     before their division. With features 1 + elu; others keep less.
@@ -258,7 +258,7 @@ def _summed_numbers(config: AttentionConfig) -> int:
 
 
 def _feed_forward_numbers(part: FeedForward | Experts) -> int:
-    """Before and after the nonlinearity; with a gate also the other branch and its product."""
+    """Count inputs and outputs of the nonlinearity, with a gate also its branch and the product."""
     if isinstance(part, FeedForward):
         return (4 if part.gated else 2) * part.d_ff
     routed = part.active * _feed_forward_numbers(part.expert)

@@ -31,13 +31,7 @@ class Crops(NamedTuple):
 
     def take(self, rows: slice) -> "Crops":
         """Return the crops of some images of the batch."""
-        return Crops(
-            self.top[rows],
-            self.left[rows],
-            self.height[rows],
-            self.width[rows],
-            self.flipped[rows],
-        )
+        return Crops(*(part[rows] for part in self))
 
 
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:

@@ -6,6 +6,7 @@ documents.
 Source: Sennrich, Haddow and Birch 2016; Radford et al. 2019, section 2.2, and their public code.
 """
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qkvary.storage.packages import require
@@ -51,17 +52,14 @@ class BytePairTokenizer:
         self.pieces = [bytes((byte,)) for byte in letters.values()]
         self._names = {letter: token for token, letter in enumerate(letters)}
         for number, line in enumerate(self._lines, start=1):
-            self._add(line, number)
+            first, _, second = line.rstrip("\r").partition(" ")
+            known = first in self._names and second in self._names
+            if not known or first + second in self._names:
+                raise ValueError(f"expected two known pieces in merge {number}, got {line!r}")
+            self._names[first + second] = len(self.pieces)
+            self.pieces.append(self.pieces[self._names[first]] + self.pieces[self._names[second]])
         self.separator: int | None = len(self.pieces)
         self.ends = (len(self.pieces),)
-        self._encoding: tiktoken.Encoding | None = None
-
-    def _add(self, line: str, number: int) -> None:
-        first, _, second = line.rstrip("\r").partition(" ")
-        if first not in self._names or second not in self._names or first + second in self._names:
-            raise ValueError(f"expected two known pieces in merge {number}, got {line!r}")
-        self._names[first + second] = len(self.pieces)
-        self.pieces.append(self.pieces[self._names[first]] + self.pieces[self._names[second]])
 
     @property
     def vocabulary(self) -> int:
@@ -83,18 +81,13 @@ class BytePairTokenizer:
             )
         return BytePairTokenizer("\n".join(self._lines[: vocabulary - 257]))
 
-    @property
+    @cached_property
     def encoding(self) -> "tiktoken.Encoding":
         """The tiktoken encoding, built on first use.
 
         Raises:
             UsageError: if tiktoken is not installed.
         """
-        if self._encoding is None:
-            self._encoding = self._make()
-        return self._encoding
-
-    def _make(self) -> "tiktoken.Encoding":
         require("tiktoken")
         # Decoding needs no tiktoken, and the command line must answer without it.
         import tiktoken  # noqa: PLC0415
@@ -119,7 +112,8 @@ class BytePairTokenizer:
         text_bytes(text)
         return self.encoding.encode_ordinary(text)
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the bytes of a token; the separator has none."""
         return b"" if token == self.separator else self.pieces[token]
 

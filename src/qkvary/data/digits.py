@@ -1,17 +1,16 @@
 """Sequences of independent, uniform digits: the input of the synthetic tasks."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.random_numbers import random_words
-
-DigitSplit = Literal["train", "validation", "test"]
+from qkvary.data.split_names import DataSplit
 
 
 def draw_digits(
-    *, seed: int, length: int, split: DigitSplit, count: int, vocabulary: int = 10
+    *, seed: int, length: int, split: DataSplit, count: int, vocabulary: int = 10
 ) -> NDArray[np.int64]:
     """Draw ``count`` sequences, always the same ones for the same arguments.
 
@@ -33,9 +32,9 @@ def draw_digits(
             f"expected a length and count of at least 1 and a vocabulary of at least 2, "
             f"got {length}, {count} and {vocabulary}"
         )
-    if split not in get_args(DigitSplit):
+    if split not in get_args(DataSplit):
         raise ValueError(
-            f"expected a split, got {split!r}; choices: {', '.join(get_args(DigitSplit))}"
+            f"expected a split, got {split!r}; choices: {', '.join(get_args(DataSplit))}"
         )
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     return (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

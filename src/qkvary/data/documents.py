@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, cast
 
 from qkvary.data.byte_pairs import text_bytes
-from qkvary.data.parquet import read_parquet
 from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.packages import require
 
 SECTION_BYTES = 2**26
 """A longer text without separators is split into several documents at line ends."""
@@ -28,7 +28,7 @@ LARGEST_RATIO = 200
 FREE_BYTES = 2**26
 NULS = bytes(16)
 """A header of a tar archive and an unwritten part of a file have as many; a text has not."""
-_CHUNK = 2**20
+_CHUNK, _ROWS = 2**20, 1024
 _DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()
 _BOM = b"\xef\xbb\xbf"
@@ -116,11 +116,11 @@ class FileDocuments:
         # A file named explicitly may have any extension.
         kind = kind_of(path) or TEXT
         if kind == PARQUET:
-            for row, value in enumerate(read_parquet(path, self.field), start=1):
+            for row, value in enumerate(_read_parquet(path, self.field), start=1):
                 yield checked_document(value, f"{path}:{row}", self.field)
             return
         try:
-            with _open(path) as file:
+            with _Bytes(path) as file:
                 is_text = kind == TEXT
                 yield from read_text(file, path, self.cuts) if is_text else self._lines(file, path)
         except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -149,6 +149,7 @@ class _Bytes:
             raise UsageError(f"expected a file, got {path}, which is not one")
         self._path, self._size, self._given = path, path.stat().st_size, 0
         packed = path.suffix.lower() == ".gz"
+        # Closed by ``__exit__``.
         self._file = cast("IO[bytes]", gzip.open(path, "rb") if packed else path.open("rb"))  # noqa: SIM115
         self._limit = max(FREE_BYTES, LARGEST_RATIO * self._size) if packed else None
 
@@ -178,10 +179,6 @@ class _Bytes:
                 "which no text does"
             )
         return data
-
-
-def _open(path: Path) -> _Bytes:
-    return _Bytes(path)
 
 
 def read_text(file: _Bytes, path: Path, cuts: int = 1) -> Iterator[Document]:
@@ -245,13 +242,40 @@ def _parse_line(line: bytes, where: str, field: str) -> Any:
         raise UsageError(f"{where}: expected one JSON object per line, got: {error}") from None
     if not isinstance(entry, dict):
         raise UsageError(f"{where}: expected a JSON object, got a {type(entry).__name__}")
-    if field not in entry:
-        names = ", ".join(list(cast("dict[str, Any]", entry))[:5]) or "none"
-        raise UsageError(
-            f"{where}: expected the field {field!r}, got {names}; name the text with "
-            "`qkvary data prepare ... --field NAME`"
-        )
+    check_field(field, list(cast("dict[str, Any]", entry)), where)
     return cast("dict[str, Any]", entry)[field]
+
+
+def _read_parquet(path: Path, field: str) -> Iterator[Any]:
+    """Yield the values of a column, in order."""
+    require("pyarrow")
+    # Only needed for such files.
+    import pyarrow as pa  # noqa: PLC0415
+    from pyarrow import parquet  # noqa: PLC0415
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            check_field(field, file.schema_arrow.names, str(path))
+            for batch in file.iter_batches(batch_size=_ROWS, columns=[field]):
+                yield from batch.column(0).to_pylist()
+    except UsageError:
+        raise
+    except (pa.ArrowException, ValueError, OSError) as error:
+        first = str(error).partition("\n")[0]
+        raise DamagedError(f"{path} cannot be read as parquet: {first}") from None
+
+
+def check_field(field: str, names: Sequence[str], where: str) -> None:
+    """Refuse a line, row or file without the field that holds the text.
+
+    Raises:
+        UsageError: with the fields that there are.
+    """
+    if field not in names:
+        raise UsageError(
+            f"{where}: expected the field {field!r}, got {', '.join(names[:5]) or 'none'}; name "
+            "the text with `qkvary data prepare ... --field NAME`"
+        )
 
 
 def checked_document(value: Any, where: str, field: str) -> Document:

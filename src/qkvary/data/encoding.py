@@ -22,7 +22,7 @@ Tokens = NDArray[Any]
 PIECE_CHARACTERS = 2**20
 """The minimum length of the parts of a long document."""
 LIBRARY_CHARACTERS = 2**16
-"""The same for the ``tokenizers`` library, which is slower per character on longer texts."""
+"""The minimum length for the ``tokenizers`` library, which is slower on longer texts."""
 LONGEST_UNBROKEN = 2**24
 """The maximum number of characters without whitespace that a tokenizer is given."""
 # Every library treats these two as whitespace.

@@ -31,7 +31,7 @@ class FeatureSet:
     labels: slice
     """The classes of these images, in the order of the described ones."""
     origin: str
-    """What determines the numbers: a checksum of them, or of what they are made from."""
+    """The checksum of the numbers, or a name and checksum of what they are computed from."""
 
     @property
     def fingerprint(self) -> str:

@@ -1,13 +1,21 @@
 """Files of data sets: found on this machine, decompressed within limits, downloaded."""
 
+import hashlib
 import lzma
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from qkvary.data.downloads import TIMEOUT_SECONDS, DownloadError, fetch
+from qkvary.data.downloads import (
+    TIMEOUT_SECONDS,
+    DownloadError,
+    fetch,
+    is_offline,
+    keep_in_cache,
+)
 from qkvary.data.folders import cache_directory, data_root
-from qkvary.storage.errors import DamagedError
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import read_file
 
 _GZIP = 31
 """Window bits with which zlib expects the header of gzip."""
@@ -19,7 +27,7 @@ def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | 
     Args:
         folder: The folder of the data set.
         file: The name of the file.
-        endings: What may follow the name, the first that exists is taken.
+        endings: Suffixes of the name, of which the first that exists is taken.
     """
     bases = [base for base in (data_root(), cache_directory()) if base is not None]
     paths = (base / folder / f"{file}{end}" for base in bases for end in endings)
@@ -56,20 +64,70 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
     return plain
 
 
-def download(url: str, put: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
+def download(
+    url: str,
+    put: str,
+    *,
+    name: str,
+    limit: int,
+    sha256: str | None = None,
+    timeout: float = TIMEOUT_SECONDS,
+) -> bytes:
     """Download a file of a data set.
 
     Args:
         url: Its address.
-        put: What to do instead, for the message.
+        put: The advice for a user who cannot download it, for messages.
+        name: The name of the file or data set, for messages.
         limit: The maximum number of bytes.
+        sha256: Its checksum; ``None`` for a file that the caller verifies.
         timeout: Seconds for the whole download.
 
     Raises:
-        DownloadError: if it fails.
+        UsageError: if downloads are switched off.
+        DownloadError: if it fails, or the file is another one.
     """
+    if is_offline():
+        raise UsageError(f"{name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
     try:
-        return fetch(url, limit=limit, timeout=timeout)
+        data = fetch(url, limit=limit, timeout=timeout)
     except (FileNotFoundError, PermissionError, ValueError, DownloadError) as error:
         said = error if isinstance(error, DownloadError) else f"cannot download {url}: {error}"
         raise DownloadError(f"{said}; or {put}") from error
+    if sha256 is not None and hashlib.sha256(data).hexdigest() != sha256:
+        raise DownloadError(f"{url} has changed: its sha256 differs")
+    return data
+
+
+def load_published(
+    path: Path | None, url: str, sha256: str, *, name: str, put: str, limit: int, keep: str
+) -> tuple[bytes, str]:
+    """Return a published file, of this machine or downloaded, and where it was found.
+
+    Args:
+        path: The file on this machine, if it is there.
+        url: Its address.
+        sha256: Its checksum.
+        name: Its name, for messages.
+        put: The advice for a user who cannot download it, for messages.
+        limit: The maximum number of bytes.
+        keep: The path below the cache at which a downloaded file is kept.
+
+    Raises:
+        UsageError: if it is not on this machine and downloads are switched off.
+        DamagedError: if the file on this machine is another one.
+        DownloadError: as :func:`download`.
+    """
+    if path is None:
+        data = download(url, put, name=name, limit=limit, sha256=sha256)
+        if cache := cache_directory():
+            keep_in_cache(cache / keep, data)
+        return data, url
+    data = read_file(path, limit=limit)
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise DamagedError(
+            f"expected {name} with sha256 {sha256[:12]} in {path}, got {found[:12]}: remove or "
+            "replace it"
+        )
+    return data, str(path)

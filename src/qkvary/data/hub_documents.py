@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
 
-from qkvary.data.documents import Document, checked_document, is_blank
+from qkvary.data.documents import Document, check_field, checked_document, is_blank
 from qkvary.data.downloads import DownloadError
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -81,11 +81,7 @@ class HubDocuments:
         for row in self._stream:
             self._rows += 1
             where = f"hf:{self.repository} ({self.split}), row {self._rows}"
-            if self.field not in row:
-                raise UsageError(
-                    f"{where}: expected the column {self.field!r}, got {', '.join(list(row)[:5])}; "
-                    "name the text with `qkvary data prepare ... --field NAME`"
-                )
+            check_field(self.field, list(row), where)
             document = checked_document(row[self.field], where, self.field)
             if not is_blank(document.text):
                 yield document

@@ -3,13 +3,13 @@
 ``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
 of 100 training and 20 test images a class, described by a small network that learned the other 50
 (``studies/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34, as
-published; ``qkvary data features`` makes it. ``noise`` describes nothing.
+published; ``qkvary data features`` makes it. ``noise`` depends on no image.
 """
 
 import functools
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,9 @@ from safetensors.numpy import load, save
 
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
-from qkvary.data.folders import cache_directory, data_root
-from qkvary.data.images import Images, find_images
+from qkvary.data.files import find_file
+from qkvary.data.folders import cache_directory
+from qkvary.data.images import find_images
 from qkvary.data.random_numbers import random_words
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
@@ -33,31 +34,24 @@ LARGEST_FILE = 2**28
 """Maximum bytes of a file of features."""
 
 
-@dataclass(frozen=True, slots=True)
-class DescribedImages:
-    """Images as vectors, sorted by class, with equally many of each class."""
+class ImageFeatures(NamedTuple):
+    """A set of described images, ``[classes, images of a class, width]``."""
 
-    features: NDArray[np.float32]
-    """``[classes, images of a class, width]``, read-only."""
-
-    @property
-    def count(self) -> int:
-        """Number of images."""
-        return self.features.shape[0] * self.features.shape[1]
+    train: NDArray[np.float32]
+    """The images for training and validation."""
+    test: NDArray[np.float32]
+    """The images of the test."""
 
 
-@dataclass(frozen=True, slots=True)
-class ImageFeatures:
-    """A set of described images."""
-
-    train: DescribedImages
-    """Those for training and validation."""
-    test: DescribedImages
-    """Those of the test."""
-
-
-def group_by_class(features: NDArray[np.float32], labels: NDArray[np.int64]) -> DescribedImages:
+def group_by_class(images: NDArray[Any], labels: NDArray[np.int64]) -> NDArray[Any]:
     """Return images sorted by class, in their order within a class.
+
+    Args:
+        images: Pixels or features, ``[count, ...]``.
+        labels: ``[count]``.
+
+    Returns:
+        ``[classes, images of a class, ...]``.
 
     Raises:
         ValueError: if the classes differ in size.
@@ -66,15 +60,12 @@ def group_by_class(features: NDArray[np.float32], labels: NDArray[np.int64]) -> 
     if len(set(sizes)) != 1:
         raise ValueError(f"expected classes of one size, got {sizes.min()} to {sizes.max()} images")
     order = np.argsort(labels, kind="stable")
-    grouped = features[order].reshape(len(sizes), sizes[0], -1).astype(np.float32)
-    grouped.flags.writeable = False
-    return DescribedImages(grouped)
+    return images[order].reshape(len(sizes), sizes[0], *images.shape[1:])
 
 
 def encode_features(features: ImageFeatures) -> bytes:
     """Return the file of a set of features, in half precision."""
-    parts = {"train": features.train, "test": features.test}
-    return save({name: part.features.astype(np.float16) for name, part in parts.items()})
+    return save({name: part.astype(np.float16) for name, part in features._asdict().items()})
 
 
 @functools.lru_cache(maxsize=2)
@@ -111,16 +102,9 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     if loaded is None:
         return None
     return {
-        split: _group_pictures(part, about)
+        split: group_by_class(part.pixels, part.labels)[about.labels]
         for split, part in (("train", loaded.train), ("test", loaded.test))
     }
-
-
-def _group_pictures(images: Images, about: FeatureSet) -> NDArray[np.uint8]:
-    order = np.argsort(images.labels, kind="stable")
-    sizes = np.bincount(images.labels)
-    shape = (len(sizes), sizes[0], *images.pixels.shape[1:])
-    return images.pixels[order].reshape(shape)[about.labels]
 
 
 def features_path(about: FeatureSet) -> Path:
@@ -136,15 +120,13 @@ def features_path(about: FeatureSet) -> Path:
 
 
 def _find(about: FeatureSet) -> Path:
-    root = data_root()
-    paths = [] if root is None else [root / FOLDER / f"{about.name}.safetensors"]
-    for path in (*paths, features_path(about)):
-        if path.is_file():
-            return path
-    raise UsageError(
-        f"{about.name} is not on this machine: run `qkvary data features --weights FOLDER` with "
-        "a folder of ResNet-34 (microsoft/resnet-34)"
-    )
+    path = find_file(FOLDER, f"{about.name}.safetensors")
+    if path is None:
+        raise UsageError(
+            f"{about.name} is not on this machine: run `qkvary data features --weights FOLDER` "
+            "with a folder of ResNet-34 (microsoft/resnet-34)"
+        )
+    return path
 
 
 def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures:
@@ -167,18 +149,18 @@ def decode_features(about: FeatureSet, data: bytes, path: Path) -> ImageFeatures
     parts = {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
     for tensor in parts.values():
         tensor.flags.writeable = False
-    return ImageFeatures(**{name: DescribedImages(tensor) for name, tensor in parts.items()})
+    return ImageFeatures(**parts)
 
 
 def _draw_noise(about: FeatureSet) -> ImageFeatures:
-    """Return vectors that say nothing of their class: uniform with variance 1."""
+    """Return vectors that do not depend on their class: uniform with variance 1."""
 
-    def draw(split: str, images: int) -> DescribedImages:
+    def draw(split: str, images: int) -> NDArray[np.float32]:
         shape = (about.classes, images, about.width)
         words = random_words(int(np.prod(shape)), "noise features", split)
         uniform = words.astype(np.float64) / 2.0**64 - 0.5
         tensor = (uniform * np.sqrt(12.0)).astype(np.float32).reshape(shape)
         tensor.flags.writeable = False
-        return DescribedImages(tensor)
+        return tensor
 
     return ImageFeatures(draw("train", about.train_images), draw("test", about.test_images))

@@ -25,44 +25,28 @@ ImageFormat = Literal["idx", "cifar", "folders"]
 
 
 CLASS_NAMES: dict[str, tuple[str, ...]] = {
-    "fashion-mnist": (
-        "T-shirt",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
-    ),
-    "cifar10": (
-        "airplane",
-        "automobile",
-        "bird",
-        "cat",
-        "deer",
-        "dog",
-        "frog",
-        "horse",
-        "ship",
-        "truck",
-    ),
+    name: tuple(classes.split(", "))
+    for name, classes in (
+        (
+            "fashion-mnist",
+            "T-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot",
+        ),
+        ("cifar10", "airplane, automobile, bird, cat, deer, dog, frog, horse, ship, truck"),
+    )
 }
 """The names of classes by data set; the others have numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pixels:
-    """What the images of a data set have in common."""
+    """The size and the statistics of the images of a data set."""
 
     size: int
     """Rows and columns."""
     mean: tuple[float, ...]
-    """What the code of paper 2 subtracts from each channel, for pixels in [0, 1]."""
+    """The mean of each channel in the code of paper 2, for pixels in [0, 1]."""
     std: tuple[float, ...]
-    """What it divides by."""
+    """The standard deviation of each channel there."""
 
     @property
     def channels(self) -> int:
@@ -118,7 +102,8 @@ class ImageSet:
     @property
     def fingerprint(self) -> str:
         """sha256 of the checksums."""
-        parts = [f"{split} {sha256}" for split, files in self._splits for sha256 in files.values()]
+        splits = (("train", self.train), ("test", self.test))
+        parts = [f"{split} {sha256}" for split, files in splits for sha256 in files.values()]
         if self.format == "folders":
             parts.append(f"{self.classes} classes")
         return hashlib.sha256("\n".join(("images", self.format, *parts)).encode()).hexdigest()
@@ -133,9 +118,9 @@ class ImageSet:
         """Whether published protocols take the test images for validation."""
         return self.format != "cifar"
 
-    @property
-    def _splits(self) -> tuple[tuple[str, Mapping[str, str]], ...]:
-        return ("train", self.train), ("test", self.test)
+
+def _name_idx(images: str, labels: str, start: str) -> dict[str, str]:
+    return {f"{start}-images-idx3-ubyte": images, f"{start}-labels-idx1-ubyte": labels}
 
 
 _MNIST = ImageSet(
@@ -143,22 +128,16 @@ _MNIST = ImageSet(
     title="MNIST",
     format="idx",
     folder="mnist",
-    train={
-        "train-images-idx3-ubyte": (
-            "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db"
-        ),
-        "train-labels-idx1-ubyte": (
-            "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5"
-        ),
-    },
-    test={
-        "t10k-images-idx3-ubyte": (
-            "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2"
-        ),
-    },
+    train=_name_idx(
+        "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "train",
+    ),
+    test=_name_idx(
+        "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+        "t10k",
+    ),
     pixels=Pixels(size=28, mean=(0.1307,), std=(0.3081,)),
     classes=10,
     train_images=60_000,
@@ -170,22 +149,16 @@ _FASHION_MNIST = replace(
     name="fashion-mnist",
     title="FashionMNIST",
     folder="fashion_mnist",
-    train={
-        "train-images-idx3-ubyte": (
-            "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888"
-        ),
-        "train-labels-idx1-ubyte": (
-            "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9"
-        ),
-    },
-    test={
-        "t10k-images-idx3-ubyte": (
-            "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b"
-        ),
-        "t10k-labels-idx1-ubyte": (
-            "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34"
-        ),
-    },
+    train=_name_idx(
+        "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "train",
+    ),
+    test=_name_idx(
+        "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+        "t10k",
+    ),
     origin="https://github.com/zalandoresearch/fashion-mnist/raw/master/data/fashion/",
 )
 _CIFAR10 = ImageSet(
@@ -292,15 +265,11 @@ _TINY_IMAGENET_20 = replace(
     origin=None,
     part_of="tiny-imagenet",
 )
-_SETS = (
-    _MNIST,
-    _FASHION_MNIST,
-    _CIFAR10,
-    _CIFAR10_15K,
-    _CIFAR100,
-    _CIFAR100_10K,
-    _TINY_IMAGENET,
-    _TINY_IMAGENET_20,
-)
-IMAGE_SETS: dict[str, ImageSet] = {images.name: images for images in _SETS}
+IMAGE_SETS: dict[str, ImageSet] = {
+    images.name: images
+    for images in (
+        *(_MNIST, _FASHION_MNIST, _CIFAR10, _CIFAR10_15K, _CIFAR100, _CIFAR100_10K),
+        *(_TINY_IMAGENET, _TINY_IMAGENET_20),
+    )
+}
 """All image data sets."""

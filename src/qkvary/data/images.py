@@ -4,7 +4,7 @@ import functools
 import hashlib
 import io
 import tarfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.cifar import read_cifar
-from qkvary.data.downloads import DownloadError, is_offline, keep_in_cache
+from qkvary.data.downloads import DownloadError, keep_in_cache
 from qkvary.data.files import decompress, download, find_file
 from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.idx import read_idx
@@ -43,9 +43,9 @@ class LoadedImages:
     """The images of a data set."""
 
     train: Images
-    """Those for training, and for validation where a protocol holds some out."""
+    """The images for training, and for validation where a protocol holds some out."""
     test: Images
-    """Those of the test."""
+    """The images of the test."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -64,16 +64,14 @@ def load_images(name: str) -> LoadedImages:
         return _load_folders(images)
     paths = {file: _find(images, file) for file in images.files}
     missing = [file for file, path in paths.items() if path is None]
-    fetched = _download(images, missing) if missing else {}
-
-    def read(files: Iterable[str]) -> list[tuple[str, bytes]]:
-        return [
-            (file, fetched[file]) if path is None else (str(path), _read_plain(path))
-            for file, path in ((file, paths[file]) for file in files)
-        ]
-
+    contents = {file: (file, data) for file, data in _download(images, missing).items()}
+    for file, path in paths.items():
+        if path is not None:
+            data = decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
+            contents[file] = str(path), data
     return LoadedImages(
-        train=_read_split(images, images.train, read), test=_read_split(images, images.test, read)
+        train=_read_split(images, images.train, contents),
+        test=_read_split(images, images.test, contents),
     )
 
 
@@ -109,12 +107,19 @@ def _place_of_folders(images: ImageSet) -> Path:
     """Return the folder or archive of a data set; a downloaded archive is kept in the cache."""
     (stem,) = images.train
     bases = [base / images.folder for base in (data_root(), cache_directory()) if base is not None]
-    found = (find_tiny_imagenet(base, stem) for base in bases)
-    place = next((place for place in found if place is not None), None)
-    if place is not None:
-        return place
+    for base in bases:
+        place = find_tiny_imagenet(base, stem)
+        if place is not None:
+            return place
     put = f"put {stem}.zip, .tar, .tar.gz or .tar.xz, or its folder, into QKVARY_DATA"
-    return _keep_archive(images, f"{stem}.zip", put)
+    origin, cache = _origin(images, put), cache_directory()
+    if not isinstance(origin, Archive) or cache is None:
+        raise UsageError(f"{images.name} is not on this machine: {put}")
+    path = cache / images.folder / f"{stem}.zip"
+    keep_in_cache(path, _fetch(images, origin.url, put, origin.sha256))
+    if not path.is_file():
+        raise ResourceError(f"cannot write {path}: {put}")
+    return path
 
 
 def _load_folders(images: ImageSet) -> LoadedImages:
@@ -122,44 +127,21 @@ def _load_folders(images: ImageSet) -> LoadedImages:
     train, test = read_tiny_imagenet(
         place, classes=images.classes, size=images.pixels.size, digest=digest
     )
-    found_counts, counts = (
-        (len(train[1]), len(test[1])),
-        (images.train_images, images.test_images),
-    )
-    if found_counts != counts:
-        raise DamagedError(f"expected {counts} images in {place}, got {found_counts}")
+    found, expected = (len(train[1]), len(test[1])), (images.train_images, images.test_images)
+    if found != expected:
+        raise DamagedError(f"expected {expected} images in {place}, got {found}")
     return LoadedImages(train=_freeze(*train), test=_freeze(*test))
-
-
-def _keep_archive(images: ImageSet, file: str, put: str) -> Path:
-    origin, cache = _origin(images, put), cache_directory()
-    if not isinstance(origin, Archive) or cache is None:
-        raise UsageError(f"{images.name} is not on this machine: {put}")
-    data = _fetch(origin.url, put)
-    if hashlib.sha256(data).hexdigest() != origin.sha256:
-        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
-    path = cache / images.folder / file
-    keep_in_cache(path, data)
-    if not path.is_file():
-        raise ResourceError(f"cannot write {path}: {put}")
-    return path
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
     return find_file(images.folder, file, _SUFFIXES)
 
 
-def _read_plain(path: Path) -> bytes:
-    return decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
-
-
 def _read_split(
-    images: ImageSet,
-    files: Mapping[str, str],
-    read: Callable[[Iterable[str]], list[tuple[str, bytes]]],
+    images: ImageSet, files: Mapping[str, str], found: Mapping[str, tuple[str, bytes]]
 ) -> Images:
-    """Read the files of a split; what is wrong with one is said before that its sum is wrong."""
-    contents = read(files)
+    """Decode the files of a split. A wrong layout is reported before a wrong checksum."""
+    contents = [found[file] for file in files]
     if images.format == "idx":
         (pixels_at, pixels), (labels_at, labels) = contents
         parts = [(read_idx(pixels, pixels_at)[:, None], read_idx(labels, labels_at))]
@@ -205,12 +187,15 @@ def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:
 
 def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
     """Download the missing files, and keep valid ones in the cache."""
+    if not missing:
+        return {}
     put = f"put {listed(missing)} (plain, .gz or .xz) into {images.folder} below QKVARY_DATA"
     origin = _origin(images, put)
     if isinstance(origin, Archive):
-        found = plain = _unpack(origin, images.folder, _fetch(origin.url, put), missing)
+        archive = _fetch(images, origin.url, put, origin.sha256)
+        found = plain = _unpack(images.folder, archive, missing)
     else:
-        found = {f"{file}.gz": _fetch(f"{origin}{file}.gz", put) for file in missing}
+        found = {f"{file}.gz": _fetch(images, f"{origin}{file}.gz", put) for file in missing}
         plain = {
             file: decompress(found[f"{file}.gz"], f"{origin}{file}.gz", limit=LARGEST_FILE)
             for file in missing
@@ -227,19 +212,17 @@ def _download(images: ImageSet, missing: list[str]) -> dict[str, bytes]:
 def _origin(images: ImageSet, put: str) -> str | Archive:
     if images.origin is None:
         raise UsageError(f"{images.name}, a subset, is not on this machine: {put}")
-    if is_offline():
-        raise UsageError(f"{images.name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
     return images.origin
 
 
-def _fetch(url: str, put: str) -> bytes:
-    return download(url, put, limit=LARGEST_FILE, timeout=DOWNLOAD_SECONDS)
+def _fetch(images: ImageSet, url: str, put: str, sha256: str | None = None) -> bytes:
+    return download(
+        url, put, name=images.name, limit=LARGEST_FILE, sha256=sha256, timeout=DOWNLOAD_SECONDS
+    )
 
 
-def _unpack(origin: Archive, folder: str, archive: bytes, files: list[str]) -> dict[str, bytes]:
+def _unpack(folder: str, archive: bytes, files: list[str]) -> dict[str, bytes]:
     """Return files of a published archive, in memory: nothing is extracted to the disk."""
-    if hashlib.sha256(archive).hexdigest() != origin.sha256:
-        raise DownloadError(f"{origin.url} has changed: its sha256 differs")
     found: dict[str, bytes] = {}
     with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as members:
         for file in files:

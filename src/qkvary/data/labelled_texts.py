@@ -84,31 +84,30 @@ def load_labelled_texts(data: str = NOVELS, labels: tuple[str, ...] | None = Non
         raise UsageError(
             f"expected at least 2 labels, folders with .txt files, in {data}, got {found}"
         )
-    splits: dict[DataSplit, list[tuple[LabelledText, ...]]] = {
-        split: [] for split in get_args(DataSplit)
-    }
     names: dict[str, Path] = {}
+    groups: list[dict[DataSplit, tuple[LabelledText, ...]]] = []
     for label, paths in files.items():
-        texts: list[LabelledText] = []
         if len(paths) < FEWEST_TEXTS:
             raise UsageError(
                 f"expected at least {FEWEST_TEXTS} .txt files of each label, one for each split, "
                 f"got {len(paths)} of {label} in {data}"
             )
-        for path in paths:
-            text = _read(path)
-            if text.sha256 in names:
+        texts = [_read(path) for path in paths]
+        for text, path in zip(texts, paths, strict=True):
+            if names.setdefault(text.sha256, path) != path:
                 raise UsageError(
                     f"expected texts that differ, got {names[text.sha256]} and {path}: remove one"
                 )
-            names[text.sha256] = path
-            texts.append(text)
-        for split, some in split_texts(texts).items():
-            splits[split].append(some)
-    kept: Splits = {split: tuple(texts) for split, texts in splits.items()}
-    return LabelledTexts(
-        labels=tuple(files), splits=kept, fingerprint=_fingerprint(tuple(files), kept)
-    )
+        groups.append(split_texts(texts))
+    splits: Splits = {split: tuple(one[split] for one in groups) for split in groups[0]}
+    lines = [
+        f"{split} {label} {text.sha256}"
+        for split, labelled in splits.items()
+        for label, texts in zip(files, labelled, strict=True)
+        for text in texts
+    ]
+    fingerprint = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return LabelledTexts(labels=tuple(files), splits=splits, fingerprint=fingerprint)
 
 
 def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str) -> LabelledTexts:
@@ -116,12 +115,12 @@ def check_labelled_texts(data: str, labels: tuple[str, ...] | None, sha256: str)
 
     Args:
         data: As for :func:`load_labelled_texts`.
-        labels: Likewise.
+        labels: As for :func:`load_labelled_texts`.
         sha256: The expected fingerprint.
 
     Raises:
         UsageError: as :func:`load_labelled_texts`.
-        DamagedError: likewise, and if the texts are others.
+        DamagedError: as :func:`load_labelled_texts`, and if the texts are others.
     """
     texts = load_labelled_texts(data, labels)
     if texts.fingerprint != sha256:
@@ -192,13 +191,3 @@ def _read(path: Path) -> LabelledText:
         data=np.frombuffer(content, dtype=np.uint8),
         sha256=hashlib.sha256(content).hexdigest(),
     )
-
-
-def _fingerprint(labels: tuple[str, ...], splits: Splits) -> str:
-    lines = [
-        f"{split} {label} {text.sha256}"
-        for split, groups in splits.items()
-        for label, texts in zip(labels, groups, strict=True)
-        for text in texts
-    ]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -6,7 +6,6 @@ decodes, including its treatment of spaces.
 
 import json
 import re
-from functools import cached_property
 from typing import Any
 
 from qkvary.data.byte_pairs import byte_letters, text_bytes
@@ -60,6 +59,9 @@ class LibraryTokenizer:
         self.separator: int | None = self._find(separator)
         self.ends = (self.separator,)
         self._vocabulary = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
+        added = self.library.get_added_tokens_decoder()
+        self._special = frozenset(token for token, entry in added.items() if entry.special)
+        self._letters = byte_letters()
         self._separator_name = self.library.id_to_token(self.separator)
 
     def _find(self, name: str) -> int:
@@ -78,15 +80,6 @@ class LibraryTokenizer:
     def vocabulary(self) -> int:
         """The number of tokens, including added ones, up to the highest index."""
         return self._vocabulary
-
-    @cached_property
-    def _special(self) -> frozenset[int]:
-        added = self.library.get_added_tokens_decoder()
-        return frozenset(token for token, entry in added.items() if entry.special)
-
-    @cached_property
-    def _letters(self) -> dict[str, int]:
-        return byte_letters()
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of the text without special tokens.

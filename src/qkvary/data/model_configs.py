@@ -4,7 +4,6 @@ They are untrusted: every defect ends in a one-sentence ``ValueError``. This mod
 does not interpret their fields.
 """
 
-import json
 import re
 import stat
 from pathlib import Path
@@ -19,7 +18,9 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import fetch, is_offline, keep_in_cache
 from qkvary.data.folders import cache_directory
+from qkvary.storage.jsonvalues import decode
 from qkvary.storage.paths import StrPath, read_name
+from qkvary.text.names import short
 
 HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
@@ -81,7 +82,7 @@ def load_config(reference: StrPath) -> tuple[str, dict[str, object]]:
         return reference, _load_from_hub(reference)
     raise ValueError(
         "expected a named size, a configuration file, a folder with one, or a hub id owner/name, "
-        f"got {_shorten(reference)!r}{_hint(reference)}"
+        f"got {short(reference, 60)!r}{_hint(reference)}"
     )
 
 
@@ -98,9 +99,7 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
     if len(data) > LARGEST_CONFIG:
         raise ValueError(f"expected a configuration of at most 1 MB in {source}, got more")
     try:
-        content = json.loads(
-            data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse_constant
-        )
+        content = decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
     except RecursionError as error:
@@ -114,19 +113,6 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
 
 def _not_json(source: str, found: str) -> ValueError:
     return ValueError(f"expected one JSON object in {source}, got {found}")
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found: dict[str, object] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"the key {_shorten(name)!r} is duplicated")
-        found[name] = value
-    return found
-
-
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a number")
 
 
 def _find(reference: str) -> Path | None:
@@ -201,13 +187,9 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 def _hint(reference: str) -> str:
     """Return the nearest named size as a question, or some for what is no hub id either."""
-    near = suggest_sizes(_shorten(reference.rpartition("/")[2]))
+    near = suggest_sizes(short(reference.rpartition("/")[2], 60))
     if near:
         return f"; did you mean the named size {near[0]}?"
     others = len(name_sizes()) - len(_SHOWN_SIZES)
     known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
     return "" if "/" in reference else known
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "..."

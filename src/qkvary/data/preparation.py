@@ -76,8 +76,6 @@ class PreparationSettings:
 
 @dataclass(slots=True)
 class _Block:
-    """Documents that are encoded together."""
-
     documents: list[Document]
     position: JsonValue
     ends_group: bool
@@ -139,19 +137,16 @@ def pin_source(source: Source, folder: Path) -> Source:
     if source.pin is None:
         return source
     finished = finished_plan(folder)
-    commit = _commit_of(unfinished_plan(folder) if finished is None else finished)
+    plan = unfinished_plan(folder) if finished is None else finished
+    files = None if plan is None else plan["source"]["files"]
+    commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
     # A complete set from before commits were recorded stays as it is.
     return source if commit is None and finished is not None else source.pin(commit)
 
 
-def _commit_of(plan: Any) -> str | None:
-    files = None if plan is None else plan["source"]["files"]
-    return cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
-
-
 def _plan(
     source: Source, description: bytes, tokenizer_name: str, settings: PreparationSettings
-) -> dict[str, JsonValue]:
+) -> dict[str, Any]:
     return {
         "source": source.describe(),
         "tokenizer": {
@@ -162,7 +157,7 @@ def _plan(
     }
 
 
-def _check_same(stored: Any, plan: Mapping[str, JsonValue], folder: Path) -> None:
+def _check_same(stored: Any, plan: Mapping[str, Any], folder: Path) -> None:
     """Refuse to mix two sets in one folder."""
     if stored is None or encode(stored) == encode(plan):
         return
@@ -179,7 +174,7 @@ def _run(
     source: Source,
     tokenizer: Tokenizer,
     description: bytes,
-    plan: Mapping[str, JsonValue],
+    plan: Mapping[str, Any],
     settings: PreparationSettings,
 ) -> None:
     if unfinished_plan(directory.folder) is None:
@@ -208,7 +203,7 @@ def _run(
         "plan": plan,
         "token_bytes": token_width(tokenizer.vocabulary),
         "tokenizer": {
-            "name": plan["tokenizer"]["name"],  # type: ignore[index,call-overload]
+            "name": plan["tokenizer"]["name"],
             "vocabulary": tokenizer.vocabulary,
             "separator": tokenizer.separator,
         },
@@ -239,7 +234,9 @@ def _run_stream(
                 split = stream.split or source.split_of(document.digest)
                 pending.add(split, document)
                 tokens += len(document.tokens) if split == (stream.split or "train") else 0
-                _count(progress, document)
+                progress.documents += 1
+                progress.tokens += len(document.tokens)
+                progress.text_bytes += document.text_bytes
                 if stream.max_tokens is not None and tokens >= stream.max_tokens:
                     break
             full = stream.max_tokens is not None and tokens >= stream.max_tokens
@@ -256,12 +253,6 @@ def _run_stream(
             if full:
                 return
     directory.add(pending, stream=number, position=None, ended=True, stream_tokens=tokens)
-
-
-def _count(progress: Progress, document: EncodedDocument) -> None:
-    progress.documents += 1
-    progress.tokens += len(document.tokens)
-    progress.text_bytes += document.text_bytes
 
 
 def _read_blocks(

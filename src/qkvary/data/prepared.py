@@ -81,21 +81,16 @@ class TokenSplit:
     @cached_property
     def document_starts(self) -> NDArray[np.int64]:
         """The start of each document, and the end of the split."""
-        parts = [self._column(shard, _STARTS, "<i8") for shard in self._shards]
+        stems = [str(shard.path).removesuffix(_TOKENS) for shard in self._shards]
+        parts = [np.fromfile(stem + _STARTS, dtype="<i8") for stem in stems]
         end = np.array([self.tokens], dtype=np.int64)
         found = np.concatenate([*parts, end]).astype(np.int64)
         found.flags.writeable = False
         return found
 
-    @cached_property
-    def document_digests(self) -> NDArray[np.uint64]:
-        """The first 8 bytes of the sha256 of each document's stripped text."""
-        parts = [self._column(shard, _DIGESTS, "<u8") for shard in self._shards]
-        return np.concatenate([*parts, np.empty(0, dtype=np.uint64)]).astype(np.uint64)
-
-    def _column(self, shard: Shard, ending: str, kind: str) -> NDArray[Any]:
-        path = shard.path.with_name(shard.path.name.removesuffix(_TOKENS) + ending)
-        return np.fromfile(path, dtype=kind)
+    def documents_of(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of the document of each token; a separator belongs to what it ends."""
+        return np.searchsorted(self.document_starts, places, side="right") - 1
 
     def read(self, start: int, count: int) -> NDArray[np.int64]:
         """Return ``count`` tokens from ``start``, across shards.

@@ -139,7 +139,9 @@ def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
     Raises:
         UsageError: if there is no cache, or a name is not valid for a folder.
     """
-    name = f"{source.name}-{_digest(source)}" if by_content else source.name
+    # Eight digits that change with the documents.
+    digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:8]
+    name = f"{source.name}-{digits}" if by_content else source.name
     return default_folder(name, name_tokenizer(tokenizer))
 
 
@@ -168,8 +170,3 @@ def _is_taken(source: Source, tokenizer: str) -> bool:
     if plan is None:
         return False
     return list_entries(plan["source"]["files"], *TRAINING) != list_entries(source.files, *TRAINING)
-
-
-def _digest(source: Source) -> str:
-    """Return eight digits that change with the documents."""
-    return hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:8]

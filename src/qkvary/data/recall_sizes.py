@@ -1,4 +1,4 @@
-"""Which sequences of associative recall there are: the bounds of their sizes. Knows no numpy."""
+"""The bounds of the sizes of associative recall. Never imports numpy."""
 
 LONGEST = 2**16
 """Tokens of the longest sequence, of which 1,024 are drawn at once."""

@@ -5,6 +5,7 @@ held-out share) are kept as they were chosen.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -86,11 +87,7 @@ def plan_set(
 ) -> PlannedSet:
     """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
 
-    Args:
-        reference: As for :func:`find_or_prepare`.
-        tokenizer: As for :func:`find_or_prepare`.
-        default: As for :func:`find_or_prepare`.
-        warn: As for :func:`find_or_prepare`.
+    The arguments are those of that function.
 
     Raises:
         UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on
@@ -124,15 +121,19 @@ def _resolve(
     """Return the set that a reference names, or the text and tokenizer that it means."""
     reference = canonical_reference(reference)
     name, _, own = reference.partition("/")
-    if _may_name_a_set(reference):
-        if tokenizer is not None:
-            raise UsageError(
-                f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
-            )
-        folder = _find_named(reference)
-        if folder is not None:
-            return open_prepared(folder), reference, own
-        reference, tokenizer = name, own
+    if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
+        folder = None
+        # Neither a set in the cache nor a corpus: the reference is that of a text.
+        with suppress(UsageError):
+            folder = find_prepared(reference)
+        if folder is not None or (name in CORPORA and "/" not in own):
+            if tokenizer is not None:
+                raise UsageError(
+                    f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
+                )
+            if folder is not None:
+                return open_prepared(folder), reference, own
+            reference, tokenizer = name, own
     return None, reference, tokenizer or default
 
 
@@ -151,40 +152,18 @@ def find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
     if found is None:
         return None
     name, files = found
-    folder = _find_folder(name, tokenizer)
-    plan = None if folder is None else finished_plan(folder)
-    if folder is None or plan is None:
-        return None
-    if files is not None and not _is_same_text(plan["source"]["files"], files):
-        return None
-    data = open_prepared(folder)
-    return data if _is_same_tokenizer(data, tokenizer) else None
-
-
-def _find_folder(name: str, tokenizer: str) -> Path | None:
-    """Return the folder in which ``prepare_corpus`` stores a set, if the set exists."""
     try:
         folder = default_folder(name, name_tokenizer(tokenizer))
     except UsageError:
         # There is no cache, or the name is not valid for a folder.
         return None
-    return folder if is_prepared(folder) else None
-
-
-def _may_name_a_set(reference: str) -> bool:
-    """Return whether a reference is ``name/tokenizer`` of a cached set or of a corpus."""
-    name, _, tokenizer = reference.partition("/")
-    if not tokenizer or reference.startswith("hf:") or Path(reference).expanduser().exists():
-        return False
-    return (name in CORPORA and "/" not in tokenizer) or _find_named(reference) is not None
-
-
-def _find_named(reference: str) -> Path | None:
-    """Return the folder of a set by its name in the cache, if it exists."""
-    try:
-        return find_prepared(reference)
-    except UsageError:
+    plan = finished_plan(folder) if is_prepared(folder) else None
+    if plan is None:
         return None
+    if files is not None and not _is_same_text(plan["source"]["files"], files):
+        return None
+    data = open_prepared(folder)
+    return data if _is_same_tokenizer(data, tokenizer) else None
 
 
 def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
@@ -217,13 +196,8 @@ def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
 
 
 def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], None]) -> None:
-    limit, corpus = _limit_of(data), CORPORA.get(reference)
+    streams, corpus = data.about["plan"]["source"]["streams"], CORPORA.get(reference)
+    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
+    limit = next(limits, None)
     if limit is not None and (corpus is None or limit != corpus.max_tokens):
         warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
-
-
-def _limit_of(data: PreparedData) -> int | None:
-    """Return the training token limit of a set."""
-    streams = data.about["plan"]["source"]["streams"]
-    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
-    return next(limits, None)

@@ -54,8 +54,7 @@ class PackedRows:
         A separator belongs to the document that it ends.
         """
         starts = np.asarray(numbers, dtype=np.int64) * self.context
-        places = starts[:, None] + np.arange(self.context)
-        return np.searchsorted(self.split.document_starts, places, side="right") - 1
+        return self.split.documents_of(starts[:, None] + np.arange(self.context))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
+from qkvary.storage.errors import DamagedError
 
 FILE = "tiny_shakespeare.txt.xz"
-
-
-class DamagedTextError(RuntimeError):
-    """The text inside the package is damaged."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +37,16 @@ def read_text(packed: bytes) -> str:
     """Decompress the packaged file and verify its checksum.
 
     Raises:
-        DamagedTextError: if it cannot be decompressed or is another text.
+        DamagedError: if it cannot be decompressed or is another text.
     """
     advice = "reinstall qkvary"
     try:
         raw = lzma.decompress(packed)
     except lzma.LZMAError as error:
-        raise DamagedTextError(f"{FILE} cannot be unpacked ({error}); {advice}") from error
+        raise DamagedError(f"{FILE} cannot be unpacked ({error}); {advice}") from error
     found = hashlib.sha256(raw).hexdigest()
     if found != TINY_SHAKESPEARE_SHA256:
-        raise DamagedTextError(
+        raise DamagedError(
             f"expected {FILE} with sha256 {TINY_SHAKESPEARE_SHA256}, got {found}; {advice}"
         )
     return raw.decode("ascii")

@@ -48,7 +48,6 @@ def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDA
 
 
 def _permute(words: Words, bits: int, keys: Words) -> Words:
-    """Permute the words of this many bits."""
     low_bits = np.uint64(bits // 2)
     low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
     high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)

@@ -1,4 +1,4 @@
-"""The names of the splits of examples that are drawn, or read from labelled texts."""
+"""The names of the splits of a data set."""
 
 from typing import Literal
 

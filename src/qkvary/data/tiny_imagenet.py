@@ -37,7 +37,7 @@ Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
-    """Return the folder or archive of the data set: in ``folder`` or beside it.
+    """Return the folder or archive of the data set, in ``folder`` or in the folder around it.
 
     Args:
         folder: The data set's folder below a data root.
@@ -206,6 +206,7 @@ def _decode_all(
 
 
 def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:
+    # An extra, which is required only where such images are read.
     from PIL import Image  # noqa: PLC0415
 
     try:

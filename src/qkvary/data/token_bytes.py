@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from qkvary.data.tokenizers import Tokenizer
 
 NONE = -1
-"""Stands for a missing token."""
+"""The index of a missing token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,9 @@ def list_token_bytes(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> list[byt
         tokenizer: The tokenizer.
         marks: The result of ``find_boundary_tokens``.
     """
-    return _token_bytes_after(tokenizer, marks, _find_inner_token(tokenizer, marks))
+    # After an ordinary token no other token loses a space.
+    ordinary = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
+    return _token_bytes_after(tokenizer, marks, next(ordinary, None))
 
 
 def _token_bytes_after(
@@ -79,12 +81,6 @@ def _token_bytes_after(
         b"" if is_mark else tokenizer.piece(token, after=before)
         for token, is_mark in enumerate(marks.tolist())
     ]
-
-
-def _find_inner_token(tokenizer: Tokenizer, marks: NDArray[np.bool_]) -> int | None:
-    """Return an ordinary token, after which no other token loses a space."""
-    candidates = (token for token in np.flatnonzero(~marks).tolist() if tokenizer.piece(token))
-    return next(candidates, None)
 
 
 def _measure(pieces: Sequence[bytes]) -> NDArray[np.int64]:

@@ -4,7 +4,6 @@ GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and mus
 sha256.
 """
 
-import hashlib
 import json
 import re
 import unicodedata
@@ -14,11 +13,10 @@ from typing import Any, cast
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import Document
-from qkvary.data.downloads import DownloadError, fetch, is_offline, keep_in_cache
-from qkvary.data.folders import cache_directory, data_root
+from qkvary.data.files import find_file, load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 NAMES = ("gpt2", "bytes", "characters")
@@ -134,24 +132,15 @@ def load_gpt2() -> BytePairTokenizer:
         DamagedError: if a local file differs from the published one.
         DownloadError: if it cannot be downloaded.
     """
-    root, cache = data_root(), cache_directory()
-    places = [base / "gpt2_bpe" / name for base in (root, cache) if base for name in _MERGES]
-    for path in places:
-        if path.is_file():
-            data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
-            if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
-                raise DamagedError(f"{path} is not GPT-2's list of merges: remove or replace it")
-            return BytePairTokenizer(data.decode())
-    if is_offline():
-        raise UsageError(
-            "GPT-2's list of merges is not on this machine, and HF_HUB_OFFLINE is set: put its "
-            "vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA"
-        )
-    data = fetch(MERGES_URL, limit=LARGEST_MERGES)
-    if hashlib.sha256(data).hexdigest() != MERGES_SHA256:
-        raise DownloadError(f"{MERGES_URL} has changed: its sha256 differs")
-    if cache is not None:
-        keep_in_cache(cache / "gpt2_bpe" / "vocab.bpe", data)
+    data, _ = load_published(
+        find_file("gpt2_bpe", "", _MERGES),
+        MERGES_URL,
+        MERGES_SHA256,
+        name="GPT-2's list of merges",
+        put="put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA",
+        limit=LARGEST_MERGES,
+        keep="gpt2_bpe/vocab.bpe",
+    )
     return BytePairTokenizer(data.decode())
 
 

@@ -75,10 +75,21 @@ def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
     return [token for part in parts if part for token in tokenizer.encode(part)]
 
 
-class CharacterTokenizer:
-    """One token per character of an alphabet, in its order."""
+class _Separable:
+    """A tokenizer of so many tokens, behind which an optional one ends documents."""
 
     beginning: int | None = None
+
+    def __init__(self, tokens: int, *, has_separator: bool) -> None:
+        self.separator = tokens if has_separator else None
+        self.ends = (tokens,) if has_separator else ()
+        self.vocabulary = tokens + has_separator
+        # Omitted where there is none, as in older descriptions.
+        self._description = {"has_separator": True} if has_separator else {}
+
+
+class CharacterTokenizer(_Separable):
+    """One token per character of an alphabet, in its order."""
 
     def __init__(self, alphabet: str, *, has_separator: bool = False) -> None:
         """Number the characters.
@@ -94,15 +105,9 @@ class CharacterTokenizer:
             raise ValueError("expected an alphabet of distinct characters, got none or one twice")
         if any("\ud800" <= letter <= "\udfff" for letter in alphabet):
             raise ValueError("expected an alphabet of characters, got an unpaired surrogate")
+        super().__init__(len(alphabet), has_separator=has_separator)
         self.alphabet = alphabet
-        self.separator = len(alphabet) if has_separator else None
-        self.ends = _ends(self.separator)
         self._numbers = {letter: number for number, letter in enumerate(alphabet)}
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of characters, plus the separator."""
-        return len(self.alphabet) + len(self.ends)
 
     def encode(self, text: str) -> list[int]:
         """Return the index of every character.
@@ -118,31 +123,24 @@ class CharacterTokenizer:
                 f"got {error.args[0]!r}; choices: {self.alphabet!r}"
             ) from None
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the character in UTF-8; the separator has no bytes."""
         return b"" if token == self.separator else self.alphabet[token].encode()
 
     def describe(self) -> dict[str, Any]:
         """Return the alphabet."""
-        return {"kind": "characters", "alphabet": self.alphabet, **_separator_of(self)}
+        return {"kind": "characters", "alphabet": self.alphabet, **self._description}
 
 
-class ByteTokenizer:
+class ByteTokenizer(_Separable):
     """One token per byte, for any text.
 
     Tokens 0 to 255 are the bytes of UTF-8; the optional separator is 256.
     """
 
-    beginning: int | None = None
-
     def __init__(self, *, has_separator: bool = False) -> None:
-        self.separator = 256 if has_separator else None
-        self.ends = _ends(self.separator)
-
-    @property
-    def vocabulary(self) -> int:
-        """The number of bytes, plus the separator."""
-        return 256 + len(self.ends)
+        super().__init__(256, has_separator=has_separator)
 
     def encode(self, text: str) -> list[int]:
         """Return the bytes of the text.
@@ -152,13 +150,14 @@ class ByteTokenizer:
         """
         return list(text_bytes(text))
 
-    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002  see Tokenizer
+    # The protocol Tokenizer has ``after``, which changes nothing here.
+    def piece(self, token: int, *, after: int | None = None) -> bytes:  # noqa: ARG002
         """Return the byte; the separator has none."""
         return b"" if token == self.separator else bytes((token,))
 
     def describe(self) -> dict[str, Any]:
         """Return the kind, and whether there is a separator."""
-        return {"kind": "bytes", **_separator_of(self)}
+        return {"kind": "bytes", **self._description}
 
 
 class PieceTokenizer:
@@ -315,15 +314,6 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
         f"expected a tokenizer of a known kind, got {kind!r}; choices: characters, bytes, pieces, "
         "byte-pairs, library"
     )
-
-
-def _ends(separator: int | None) -> tuple[int, ...]:
-    return () if separator is None else (separator,)
-
-
-def _separator_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the field of an existing separator; omitted otherwise, as in older descriptions."""
-    return {} if tokenizer.separator is None else {"has_separator": True}
 
 
 def _flag(description: Mapping[str, Any]) -> bool:

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from qkvary.data.checksums import MULTI30K_FILES
-from qkvary.data.downloads import is_offline, keep_in_cache
-from qkvary.data.files import decompress, download, find_file
-from qkvary.data.folders import cache_directory
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.data.files import decompress, find_file, load_published
+from qkvary.data.split_names import DataSplit
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import read_file
 
 Language = Literal["de", "en"]
-TextSplit = Literal["train", "validation", "test"]
 
 MULTI30K = "multi30k"
 URL = (
@@ -28,7 +26,7 @@ URL = (
 LARGEST_FILE = 2**24
 """Maximum bytes of a file, compressed or not; the largest of Multi30k has 2 MB."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
-_STEMS: Mapping[TextSplit, str] = {
+_STEMS: Mapping[DataSplit, str] = {
     "train": "train",
     "validation": "val",
     "test": "test_2016_flickr",
@@ -42,7 +40,7 @@ Sentences = Mapping[Language, tuple[str, ...]]
 class Translations:
     """A corpus of sentences in two languages."""
 
-    splits: Mapping[TextSplit, Sentences]
+    splits: Mapping[DataSplit, Sentences]
     """The sentences of each split."""
     fingerprint: str
     """sha256 of the checksums of all files."""
@@ -63,20 +61,20 @@ def load_translations(data: str = MULTI30K) -> Translations:
         DamagedError: if a file is not the published one, or not lines of UTF-8 that fit each other.
         DownloadError: if a download fails.
     """
-    splits: dict[TextSplit, Sentences] = {}
+    splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
     for split, stem in _STEMS.items():
         lines: dict[Language, tuple[str, ...]] = {}
         counts: dict[str, int] = {}
         for language in _LANGUAGES:
             name = f"{stem}.{language}.gz"
-            content, where = _load(name) if data == MULTI30K else _read(Path(data) / name)
+            content, where = _read(data, name)
             lines[language] = _read_lines(content, where)
             counts[where] = len(lines[language])
             sums[name] = hashlib.sha256(content).hexdigest()
-            if data == MULTI30K:
-                _check_sum(name, sums[name], where)
-        _check_aligned(counts)
+        if len(set(counts.values())) > 1:
+            found = " and ".join(f"{count:,} in {where}" for where, count in counts.items())
+            raise DamagedError(f"expected as many lines in each language, got {found}")
         splits[split] = lines
     return Translations(splits=splits, fingerprint=fingerprint(sums))
 
@@ -101,37 +99,17 @@ def _read_lines(content: bytes, where: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _check_aligned(counts: Mapping[str, int]) -> None:
-    if len(set(counts.values())) > 1:
-        found = " and ".join(f"{count:,} in {where}" for where, count in counts.items())
-        raise DamagedError(f"expected as many lines in each language, got {found}")
-
-
-def _check_sum(name: str, found: str, where: str) -> None:
-    if found != MULTI30K_FILES[name]:
-        raise DamagedError(
-            f"expected {where} with sha256 {MULTI30K_FILES[name]}, got {found}: another file, or a "
-            "damaged one"
-        )
-
-
-def _load(name: str) -> tuple[bytes, str]:
-    """Return a file of Multi30k and where it was found."""
-    path = find_file(MULTI30K, name)
-    if path is not None:
-        return _read(path)
-    if is_offline():
-        raise UsageError(
-            f"{MULTI30K}/{name} is not on this machine: put it below QKVARY_DATA, or unset "
-            "HF_HUB_OFFLINE"
-        )
-    url = f"{URL}/{name}"
-    content = download(url, f"put it into {MULTI30K} below QKVARY_DATA", limit=LARGEST_FILE)
-    _check_sum(name, hashlib.sha256(content).hexdigest(), url)
-    if cached := cache_directory():
-        keep_in_cache(cached / MULTI30K / name, content)
-    return content, url
-
-
-def _read(path: Path) -> tuple[bytes, str]:
-    return read_file(path, limit=LARGEST_FILE), str(path)
+def _read(data: str, name: str) -> tuple[bytes, str]:
+    """Return a file of a corpus and where it was found."""
+    if data != MULTI30K:
+        path = Path(data) / name
+        return read_file(path, limit=LARGEST_FILE), str(path)
+    return load_published(
+        find_file(MULTI30K, name),
+        f"{URL}/{name}",
+        MULTI30K_FILES[name],
+        name=f"{MULTI30K}/{name}",
+        put=f"put it into {MULTI30K} below QKVARY_DATA",
+        limit=LARGEST_FILE,
+        keep=f"{MULTI30K}/{name}",
+    )

@@ -54,8 +54,7 @@ class WordTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the sentence of tokens; an unknown one is written, other special ones are not."""
-        shown = (self._show(token) for token in tokens if token not in (PADDING, BEGIN, END))
-        return "".join(shown).strip()
-
-    def _show(self, token: int) -> str:
-        return f" {SPECIALS[UNKNOWN]}" if token == UNKNOWN else self.words[token]
+        shown = (token for token in tokens if token not in (PADDING, BEGIN, END))
+        unknown = f" {SPECIALS[UNKNOWN]}"
+        words = (unknown if token == UNKNOWN else self.words[token] for token in shown)
+        return "".join(words).strip()

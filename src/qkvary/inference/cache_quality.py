@@ -19,24 +19,6 @@ ROWS_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QualityGate:
-    """The limits that a quantized cache must meet on held-out text."""
-
-    median_kl: float
-    """The maximum, in nats."""
-    p99_kl: float
-    """The maximum, in nats."""
-    perplexity_change: float
-    """The maximum, as a fraction."""
-    top1: float
-    """The minimum."""
-
-
-INT8_GATE = QualityGate(median_kl=1e-3, p99_kl=1e-2, perplexity_change=0.002, top1=0.99)
-"""The limits for 8-bit codes and a trained network."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CacheQuality:
     """The cost of one cache on one text."""
 
@@ -78,16 +60,12 @@ class CacheQuality:
 
     @property
     def meets_int8_gate(self) -> bool:
-        """Whether the limits for 8-bit codes are met."""
-        return self.meets(INT8_GATE)
-
-    def meets(self, gate: QualityGate) -> bool:
-        """Return whether all limits of a gate are met."""
+        """Whether the limits for 8-bit codes and a trained network are met."""
         return (
-            self.median_kl <= gate.median_kl
-            and self.p99_kl <= gate.p99_kl
-            and self.perplexity_change <= gate.perplexity_change
-            and self.top1 >= gate.top1
+            self.median_kl <= 1e-3
+            and self.p99_kl <= 1e-2
+            and self.perplexity_change <= 0.002
+            and self.top1 >= 0.99
         )
 
 
@@ -234,7 +212,6 @@ class QualityMeter:
 
     @torch.inference_mode()
     def _numbers_per_token(self, options: CacheOptions) -> float:
-        """Return the number of values that all layers store per token."""
         plain = CacheOptions(layout=options.layout)
         cache = KVCache(self._model.config.layers, options=plain)
         self._model(self._parts[0][:1, :1], cache=cache)

@@ -228,14 +228,11 @@ def pad_left(
 
 
 def _crop_mask(mask: Tensor | None, new: Tensor, cache: KVCache) -> Tensor | None:
-    """Return the part of a mask that covers the cached and the new tokens."""
     return None if mask is None else mask[:, : cache.length + new.shape[1]]
 
 
 @dataclass(slots=True)
 class _Row:
-    """One request during decoding."""
-
     index: int
     request: Request
     tokenizer: Tokenizer | None

@@ -82,9 +82,11 @@ class Request:
         check_seed(self.seed)
         if len(self.stop) > MAX_STOPS:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
-        for text in self.stop:
-            if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004  one kind
+        stop: tuple[object, ...] = self.stop
+        for text in stop:
+            # A ValueError, as for every other setting.
+            if not isinstance(text, str):
+                raise ValueError(f"expected stop strings, got {text!r}")  # noqa: TRY004
             if not 1 <= len(text) <= MAX_STOP_LENGTH:
                 raise ValueError(
                     f"expected stop strings of 1 to {MAX_STOP_LENGTH} characters, got {len(text)}"

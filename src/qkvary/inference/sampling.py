@@ -152,7 +152,6 @@ class Sampler:
         neutral: float,
         dtype: torch.dtype = torch.float64,
     ) -> Tensor | None:
-        """Return a column of settings, or ``None`` if no row sets any."""
         if all(value is None for value in values):
             return None
         return self._column([neutral if value is None else value for value in values], dtype)

@@ -4,7 +4,6 @@ The fastest implementation depends on the machine, the network and the length of
 kernel ``auto`` it is timed whenever the length passes a power of two, and kept.
 """
 
-import time
 from collections.abc import Callable
 
 import torch
@@ -14,11 +13,11 @@ from torch import Tensor
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import step as native_step
-from qkvary.nn.decoding.choice import choose_once
+from qkvary.nn.decoding.choice import choose_once, read_clock
 from qkvary.nn.language_model import LanguageModel
 
 ROUNDS = 6
-"""Timings per implementation; the fastest counts, because other load only slows a step down."""
+"""Timings per implementation; the shortest counts, because other load only slows a step down."""
 LEAST_TIMED = 64
 """The cache length up to which one choice holds."""
 
@@ -99,9 +98,9 @@ class Stepper:
         length, best = self.cache.length, dict.fromkeys(self._functions, float("inf"))
         for turn in range(ROUNDS + 1):
             for name, step in self._functions.items():
-                start = time.perf_counter()
+                start = read_clock(tokens.device)
                 step(tokens, mask)
-                taken = time.perf_counter() - start
+                taken = read_clock(tokens.device) - start
                 self.cache.crop(length)
                 if turn:
                     # The first call may compile, time kernels and allocate.

@@ -210,7 +210,7 @@ def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQ
 
     Args:
         label: The variant, in any spelling.
-        num_heads: Query heads of the layer beside which the change is shown. Where the variant has
+        num_heads: Query heads of the layer next to which the change is shown. Where the variant has
             a number of KV heads, networks with other query heads share other parts of the cache
             and are skipped.
     """

@@ -7,20 +7,17 @@ imports torch.
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from qkvary.arch.labels import canonical_label
-from qkvary.arch.models import as_model
-from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m
-from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
 from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
+from qkvary.literature.recomputations.quantities import Size, cache_bytes, network
+from qkvary.literature.recomputations.three_projections import LARGE, SMALL, derive_change
 from qkvary.literature.rounding import printed_interval
 
-Size = Literal["300M", "1.2B"]
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
 SEEDS = 1
@@ -32,13 +29,9 @@ padded or truncated to 2,048. The average is from the data card of a 6B-token sa
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
 """Shares of real tokens for which changes are given; 1 is as published."""
 
-_NETWORKS: Mapping[Size, Callable[[str], LanguageModelConfig]] = {
-    "300M": gpt_300m,
-    "1.2B": gpt_1200m,
-}
 _PERPLEXITIES: Mapping[Size, tuple[str, str]] = {
-    "300M": ("three-projections-table-4", "validation_perplexity"),
-    "1.2B": ("three-projections-table-10", "perplexity"),
+    "300M": (SMALL, "validation_perplexity"),
+    "1.2B": (LARGE, "perplexity"),
 }
 
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
@@ -82,16 +75,6 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dominator:
-    """A variant that is no worse in cache and perplexity, and better in one."""
-
-    variant: str
-    """The canonical label."""
-    beyond_rounding: bool
-    """Whether its perplexity is lower for any rounding of the two printed ones."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPosition:
     """The position of a variant relative to the frontier of its size, by cache."""
 
@@ -101,17 +84,11 @@ class FrontierPosition:
     """Bytes of bf16 cache per token."""
     perplexity: float
     """The printed perplexity."""
-    dominated_by: tuple[Dominator, ...]
-    """The dominating variants, best perplexity first."""
-
-    @property
-    def status(self) -> Status:
-        """Whether the variant is dominated, and how surely."""
-        if not self.dominated_by:
-            return "frontier"
-        if any(one.beyond_rounding for one in self.dominated_by):
-            return "dominated beyond rounding"
-        return "dominated by the printed figures only"
+    dominated_by: tuple[str, ...]
+    """The variants that are no worse in cache and perplexity and better in one, best perplexity
+    first."""
+    status: Status
+    """Whether the variant is dominated, and how surely."""
 
 
 def quality_of(label: str, size: Size = "300M") -> Quality | None:
@@ -129,20 +106,24 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
     found = _perplexities(size)
     if variant not in found:
         return None
-    figure, baseline = found[variant], found[BASELINE]
-    low, high = _change_interval(figure, baseline)
-    perplexity = figure.value or math.nan
+    name, column = _PERPLEXITIES[size]
+    table, change = load_published(name), derive_change(variant, name, column)
+    low, high = change.spread or (math.nan, math.nan)
+    printed, caveats = "-", list[str]()
+    if variant != BASELINE:
+        printed = f"{table.figure(variant, 'change').printed.removesuffix('%')} %"
+        caveats = _caveats(variant, size)
     return Quality(
         variant=variant,
         size=size,
-        change_percent=100 * (perplexity / (baseline.value or math.nan) - 1),
+        change_percent=float(change.value),
         low=low,
         high=high,
-        printed=_printed_change(variant, size),
-        perplexity=perplexity,
+        printed=printed,
+        perplexity=found[variant].value or math.nan,
         seeds=SEEDS,
-        source=load_published(_PERPLEXITIES[size][0]).source,
-        caveats=() if variant == BASELINE else tuple(_caveats(variant, size)),
+        source=table.source,
+        caveats=tuple(caveats),
     )
 
 
@@ -172,19 +153,12 @@ def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     return 100 * ((1 + change_percent / 100) ** (1 / real_fraction) - 1)
 
 
+@functools.cache
 def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
     """Return the frontier position, by cache, of every variant that was trained at a size."""
     figures = _perplexities(size)
-    costs = {label: _cache_bytes(label, size) for label in figures}
-    return tuple(
-        FrontierPosition(
-            variant=label,
-            cost=costs[label],
-            perplexity=figure.value or math.nan,
-            dominated_by=_dominators(label, figures, costs),
-        )
-        for label, figure in figures.items()
-    )
+    costs = {label: cache_bytes(label, size) for label in figures}
+    return tuple(_find_position(label, figures, costs) for label in figures)
 
 
 @functools.cache
@@ -199,28 +173,13 @@ def _perplexities(size: Size) -> Mapping[str, PublishedFigure]:
     }
 
 
-def _printed_change(variant: str, size: Size) -> str:
-    if variant == BASELINE:
-        return "-"
-    name, _ = _PERPLEXITIES[size]
-    text = load_published(name).figure(variant, "change").printed
-    return f"{text.removesuffix('%')} %"
-
-
-def _change_interval(figure: PublishedFigure, baseline: PublishedFigure) -> tuple[float, float]:
-    if figure is baseline:
-        return 0.0, 0.0
-    (low, high), (base_low, base_high) = printed_interval(figure), printed_interval(baseline)
-    return 100 * (low / base_high - 1), 100 * (high / base_low - 1)
-
-
 def _caveats(variant: str, size: Size) -> list[str]:
     found = [_ONE_SEED, _DILUTED]
     if size == "1.2B":
         found.append(_STOPPED_EARLY)
     elif variant == "Q-GQA-4":
         found.append(_SHIPPED_GROUPS)
-    layer = _NETWORKS[size](variant).layers[0]
+    layer = network(variant, size).layers[0]
     shared = layer.variant.sharing
     if shared.key == shared.value and shared.query != shared.key:
         half = layer.num_kv_heads / 2
@@ -232,20 +191,25 @@ def _caveats(variant: str, size: Size) -> list[str]:
     return found
 
 
-@functools.cache
-def _cache_bytes(label: str, size: Size) -> int:
-    return model_cache_bytes(as_model(_NETWORKS[size](label)), context=1, stored_as="bf16")
-
-
-def _dominators(
+def _find_position(
     label: str, figures: Mapping[str, PublishedFigure], costs: Mapping[str, int]
-) -> tuple[Dominator, ...]:
+) -> FrontierPosition:
     own = figures[label].value or math.nan
+    above = [
+        figure
+        for other, figure in figures.items()
+        if dominates((costs[other], figure.value or math.nan), (costs[label], own))
+    ]
     own_low, _ = printed_interval(figures[label])
-    found: list[tuple[float, Dominator]] = []
-    for other, figure in figures.items():
-        theirs = figure.value or math.nan
-        if dominates((costs[other], theirs), (costs[label], own)):
-            beyond = printed_interval(figure)[1] < own_low
-            found.append((theirs, Dominator(variant=other, beyond_rounding=beyond)))
-    return tuple(dominator for _, dominator in sorted(found, key=lambda pair: pair[0]))
+    above.sort(key=lambda figure: figure.value or math.nan)
+    status: Status = "frontier"
+    if above:
+        is_sure = any(printed_interval(figure)[1] < own_low for figure in above)
+        status = "dominated beyond rounding" if is_sure else "dominated by the printed figures only"
+    return FrontierPosition(
+        variant=label,
+        cost=costs[label],
+        perplexity=own,
+        dominated_by=tuple(str(figure.variant) for figure in above),
+        status=status,
+    )

@@ -92,17 +92,14 @@ class Recomputed:
         return self.verdict in ("rounding", "other convention", "wrong")
 
 
+@functools.cache
 def recompute(name: str) -> tuple[Recomputed, ...]:
     """Recompute every figure of a published table.
 
     Raises:
         ValueError: for an unknown table, with the nearest known one.
     """
-    return _recompute(load_published(name))
-
-
-@functools.cache
-def _recompute(table: PublishedTable) -> tuple[Recomputed, ...]:
+    table = load_published(name)
     return tuple(recompute_figure(table, figure) for figure in table.figures)
 
 

@@ -365,14 +365,12 @@ class Attention(nn.Module):
         )
 
     def _read_memory(self, memory: Tensor, layout: Layout) -> NewTokens:
-        """Return the tokens of a memory."""
         rotation = make_rotation(self.config, layout.key_positions, memory.dtype)
         return NewTokens(x=memory, sources=self.key_value.make_stored(memory), rotation=rotation)
 
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
     ) -> Layout:
-        """Return the layout of queries over a memory, checked."""
         variant = self.config.variant
         ordered = variant.window is not None or variant.stride is not None
         if self.config.causal or ordered or variant.diagonal != "none":
@@ -397,7 +395,6 @@ class Attention(nn.Module):
 
 
 def _holds(cache: LayerCache | None, memory: Tensor) -> bool:
-    """Return whether a cache has the tokens of a memory: all, or none."""
     cached = 0 if cache is None else cache.length
     if cached not in (0, memory.shape[1]):
         raise ValueError(

@@ -29,7 +29,6 @@ class Block(nn.Module):
     """
 
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
-        """Create the sublayers."""
         super().__init__()
         self.config = config
         self.attention = Attention(attention, seed=None)
@@ -62,12 +61,10 @@ class Block(nn.Module):
         return x if self.config.norm_placement.startswith("post") else self.attention_norm(x)
 
     def _attend(self, x: Tensor, read: Tensor, layout: Layout, cache: LayerCache | None) -> Tensor:
-        """Return attention over what it reads, with its skip."""
         mixed = self._drop(self.attention(read, layout=layout, cache=cache))
         return x + mixed if self.config.has_attention_skip else mixed
 
     def _feed(self, x: Tensor, read: Tensor) -> Tensor:
-        """Return the feed-forward network of what it reads, with its skip."""
         change = self._feed_forward(read)
         return x + change if self.config.has_feed_forward_skip else change
 

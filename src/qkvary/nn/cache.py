@@ -141,7 +141,7 @@ class LayerCache:
         total = self._length + tokens
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
-        return {name: store.claim(tokens, rows) for name, store in self._claimable().items()}
+        return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
         """Count tokens that were claimed and written as seen."""

@@ -6,7 +6,6 @@ entries are stored, or what the softmax does with key and value.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -35,19 +34,6 @@ class NewTokens:
     """The sources of its roles as they are stored, cut into heads, before rotation."""
     rotation: Rotation | None
     """By the positions of the tokens; none where nothing is rotated."""
-
-
-@runtime_checkable
-class CacheLayoutCodec(Protocol):
-    """Makes entries of new tokens and reads them back."""
-
-    def write(self, new: NewTokens, /) -> Parts:
-        """Return the entries of new tokens, each [batch, heads, tokens, width]."""
-        ...
-
-    def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
-        """Return the roles of all stored tokens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +115,10 @@ class InputCodec:
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Project and rotate again."""
         return self.maker.make(self.maker.make_stored(stored[IDENTITY].squeeze(1)), make_rotation())
+
+
+CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec
+"""Makes entries of new tokens, each [batch, heads, tokens, width], and reads them back."""
 
 
 def needs_slice(config: AttentionConfig) -> bool:

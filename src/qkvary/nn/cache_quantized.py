@@ -202,7 +202,6 @@ class QuantizedStore:
         self._none: Tensor | None = None
         self._runs: list[int] = []
         self._seen = 0
-        self._empty: Tensor | None = None
         self._claimed: ClaimedCodes | None = None
 
     @property
@@ -233,7 +232,6 @@ class QuantizedStore:
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
         self._seen += new.shape[2]
-        self._empty = new.new_empty(0, new.shape[1], 0, new.shape[3])
         count, coded = waiting.shape[2], self._codes.num_tokens
         closing = self._count_closing(self._seen, count)
         whole = new.new_empty(*new.shape[:2], coded + count, new.shape[3])
@@ -254,27 +252,26 @@ class QuantizedStore:
         self._newest = rest.clone() if rest.shape[2] else None
         return whole
 
-    def claim(self, tokens: int, rows: int) -> ClaimedCodes:
-        """Say where new tokens belong, which the caller writes and quantises before ``commit``.
+    def claim(self, tokens: int) -> ClaimedCodes:
+        """Return memory for new tokens, which the caller writes and quantises before ``commit``.
 
         Args:
-            tokens: How many.
-            rows: Of the batch.
+            tokens: Number of new tokens.
 
         Raises:
             ValueError: if nothing was stored yet, channels are mixed, or a crop has cut a block.
         """
-        if self._empty is None:
+        if self._none is None:
             raise ValueError("expected a store that has seen a token, got an empty one")
         coded = self._codes.num_tokens
         if self.options.rotate or (self._runs and len(self._runs) * self.block != coded):
             raise ValueError("expected channels as they are and whole blocks, got others")
-        by_token, width = self.options.scales == "token", self._empty.shape[3]
+        rows, heads, _, width = self._none.shape
+        by_token = self.options.scales == "token"
         group = min(self.options.group, width) if by_token else 1
         waiting = self._plain + tokens
         closing = self._count_closing(self._seen + tokens, waiting)
-        empty = self._empty.new_empty
-        heads, groups = self._empty.shape[1], -(-width // group)
+        empty, groups = self._none.new_empty, -(-width // group)
         newest = empty(rows, heads, waiting, width)
         if self._newest is not None:
             newest[:, :, : self._plain] = self._newest
@@ -367,7 +364,6 @@ class QuantizedStore:
         return codes, scales, [begun] * (begun > 0) + [self.block] * whole
 
     def _decode(self, codes: Codes, scales: Scales, runs: list[int], target: Entries) -> None:
-        """Decode codes into the buffer."""
         # Codes times scales have 24 bits: narrower formats are rounded to in the end.
         fits = target.dtype in (torch.float32, torch.float64) and not self.options.rotate
         wide = torch.promote_types(target.dtype, torch.float32)

@@ -3,8 +3,6 @@
 Knows tokens and their order. Does not know what an entry is made of, nor what reads it.
 """
 
-from typing import Protocol, runtime_checkable
-
 import torch
 from jaxtyping import Shaped
 from torch import Tensor
@@ -17,42 +15,10 @@ Entries = Shaped[Tensor, "batch heads tokens width"]
 Joined = Shaped[Tensor, "batch heads seen width"]
 
 
-@runtime_checkable
-class TokenStore(Protocol):
-    """Entries of tokens in their order, of which the first may be dropped for good."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens stored."""
-        ...
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        ...
-
-    def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``max_kept``; return what was and the new."""
-        ...
-
-    def read(self) -> Joined | None:
-        """Return the tokens stored; None before the first."""
-        ...
-
-    def drop_last(self, tokens: int) -> None:
-        """Forget the newest tokens."""
-        ...
-
-    def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was."""
-        ...
-
-
 class GrowingStore:
-    """Entries in a tensor that is as long as what is kept."""
+    """Entries of tokens in order, in a tensor that is as long as what is kept."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._stored: Tensor | None = None
 
     @property
@@ -62,7 +28,7 @@ class GrowingStore:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes allocated, used or not."""
         return 0 if self._stored is None else self._stored.untyped_storage().nbytes()
 
     def read(self) -> Joined | None:
@@ -70,7 +36,11 @@ class GrowingStore:
         return self._stored
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens; see :class:`TokenStore`."""
+        """Store new tokens and drop all but the last ``max_kept``.
+
+        Returns:
+            The tokens stored before and all new ones.
+        """
         parts = (new,) if self._stored is None else (self._stored, new)
         # cat copies: what is kept must not hold on to the projections' whole output.
         joined = torch.cat(parts, dim=2).contiguous()
@@ -79,57 +49,51 @@ class GrowingStore:
         return joined
 
     def drop_last(self, tokens: int) -> None:
-        """Forget the newest tokens."""
+        """Remove the newest tokens."""
         if self._stored is not None and tokens:
             self._stored = _own(self._stored[:, :, : self.num_tokens - tokens])
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was."""
+        """Replace row i by row ``rows[i]``."""
         if self._stored is not None:
             self._stored = self._stored.index_select(0, rows)
 
 
-class PreallocatedStore:
+class PreallocatedStore(GrowingStore):
     """Entries in a buffer of a fixed number of tokens, written in place.
 
-    What ``append`` returns is a view of the buffer while nothing was dropped: read it before the
-    next call.
+    ``append`` returns a view of the buffer while nothing was dropped: read it before the next call.
     """
 
     def __init__(self, capacity: int) -> None:
-        """Start empty.
+        """Start without a buffer.
 
         Args:
-            capacity: Tokens that the buffer has room for.
+            capacity: Tokens that the buffer will hold.
         """
+        super().__init__()
         self.capacity = capacity
-        self._buffer: Tensor | None = None
         self._num_tokens = 0
-
-    def read(self) -> Joined | None:
-        """Return the tokens stored, a view of the buffer; None before the first."""
-        return None if self._buffer is None else self._buffer[:, :, : self._num_tokens]
 
     @property
     def num_tokens(self) -> int:
         """Tokens stored."""
         return self._num_tokens
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes allocated, used or not."""
-        return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
+    def read(self) -> Joined | None:
+        """Return the tokens stored, a view of the buffer; None before the first."""
+        return None if self._stored is None else self._stored[:, :, : self._num_tokens]
 
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens; see :class:`TokenStore`.
+        """Store new tokens; see :class:`GrowingStore`.
 
         Raises:
             ValueError: if they do not fit and none may be dropped.
         """
-        buffer = self._buffer
+        buffer = self._stored
         if buffer is None or (self._num_tokens == 0 and not _is_like(buffer, new)):
             batch, heads, _, width = new.shape
-            buffer = self._buffer = new.new_empty(batch, heads, self.capacity, width)
+            buffer = self._stored = new.new_empty(batch, heads, self.capacity, width)
         total = self._num_tokens + new.shape[2]
         if total <= self.capacity:
             buffer[:, :, self._num_tokens : total] = new
@@ -142,42 +106,41 @@ class PreallocatedStore:
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
-    def claim(self, tokens: int, rows: int) -> Joined:  # noqa: ARG002
-        """Return the buffer, in which the caller writes so many new tokens before ``commit``.
+    def claim(self, tokens: int) -> Joined:
+        """Return the buffer, into which the caller writes so many new tokens before ``commit``.
 
         Raises:
             ValueError: if nothing was stored yet or the tokens do not fit.
         """
-        if self._buffer is None or self._num_tokens + tokens > self.capacity:
-            room = 0 if self._buffer is None else self.capacity - self._num_tokens
+        if self._stored is None or self._num_tokens + tokens > self.capacity:
+            room = 0 if self._stored is None else self.capacity - self._num_tokens
             raise ValueError(f"expected at most {room} tokens to write, got {tokens}")
-        return self._buffer
+        return self._stored
 
     def commit(self, tokens: int) -> None:
         """Count tokens that were written."""
         self._num_tokens += tokens
 
     def drop_last(self, tokens: int) -> None:
-        """Forget the newest tokens; the memory stays."""
+        """Remove the newest tokens; the memory stays."""
         self._num_tokens -= tokens
 
-    def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was."""
-        if self._buffer is not None:
-            self._buffer = self._buffer.index_select(0, rows)
+
+TokenStore = GrowingStore | QuantizedStore
+"""The store of one kind of entry, of which ``PreallocatedStore`` is one too."""
 
 
 class StateStore:
-    """Sums over all tokens seen, of a core that needs no entry of any of them."""
+    """The state of a core: sums over all tokens seen, in place of an entry of each."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._state: State | None = None
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(part.untyped_storage().nbytes() for part in self._parts())
+        parts = (part for part in self._state or () if part is not None)
+        return sum(part.untyped_storage().nbytes() for part in parts)
 
     def read(self) -> State | None:
         """Return the sums; None before the first token."""
@@ -188,18 +151,15 @@ class StateStore:
         self._state = state
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was."""
+        """Replace row i by row ``rows[i]``."""
         if self._state is not None:
             values, keys = self._state
             keys = None if keys is None else keys.index_select(0, rows)
             self._state = State(values.index_select(0, rows), keys)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove the sums."""
         self._state = None
-
-    def _parts(self) -> list[Tensor]:
-        return [part for part in self._state or () if part is not None]
 
 
 def make_store(
@@ -209,8 +169,8 @@ def make_store(
 
     Args:
         options: How entries are stored.
-        max_tokens: The most that will be seen, if that is known.
-        max_kept: The most that a window keeps, where there is one.
+        max_tokens: The maximum number of tokens seen, if it is known.
+        max_kept: The maximum number of tokens that a window keeps, if the layer has one.
 
     Raises:
         ValueError: for a preallocated store without a number of tokens, or blocks that a window
@@ -227,11 +187,9 @@ def make_store(
 
 
 def _is_like(buffer: Tensor, new: Tensor) -> bool:
-    """Return whether both have one form, the number of tokens apart."""
     shapes = [(*tensor.shape[:2], tensor.shape[3]) for tensor in (buffer, new)]
     return shapes[0] == shapes[1] and (buffer.dtype, buffer.device) == (new.dtype, new.device)
 
 
 def _own(view: Tensor) -> Tensor:
-    """Return a copy that does not hold on to the memory of what a view leaves out."""
     return view.clone(memory_format=torch.contiguous_format)

@@ -95,7 +95,6 @@ class EncoderDecoderCache(KVCache):
 
 
 def _lay_memory(memory: Tensor, mask: AttentionMask) -> Layout:
-    """Return the layout of a memory, which all steps share."""
     return Layout(new_tokens=memory.shape[1], device=memory.device, attention_mask=mask)
 
 
@@ -125,7 +124,6 @@ class DecoderBlock(Block):
     """``x + f(norm(x))`` for f = self-attention, cross attention, then FFN."""
 
     def __init__(self, attention: AttentionConfig, cross: Attention, config: BlockConfig) -> None:
-        """Create the sublayers around cross attention."""
         super().__init__(attention, config)
         self.cross = cross
         self.cross_norm = make_norm(attention.d_model, config)
@@ -161,7 +159,6 @@ class DecoderStack(Stack):
     """Decoder blocks and the final norm."""
 
     def __init__(self, config: EncoderDecoderConfig) -> None:
-        """Create the blocks."""
         pairs = zip(config.layers, config.cross, strict=True)
         is_published = config.cross_sharing == "published-code"
         blocks: list[Block] = []

@@ -14,7 +14,6 @@ class FeedForward(nn.Module):
     """``down(activation(dropout(up(x))))``; SwiGLU is ``down(silu(gate(x)) * up(x))``."""
 
     def __init__(self, d_model: int, config: BlockConfig) -> None:
-        """Create the matrices."""
         super().__init__()
         self.config = config
         bias = config.has_feed_forward_bias

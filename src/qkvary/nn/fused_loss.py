@@ -1,13 +1,12 @@
 """The head and its cross entropy in one, chunk by chunk, so that all logits never exist at once.
 
-Logits of 2,048 tokens over GPT-2's vocabulary are 412 MB, and a backward pass wants them two more
-times. Here a chunk of tokens gets its logits, its loss and its gradients while the chunk is at
-hand; what is kept for the backward pass has the sizes of the inputs. Knows nothing of networks.
+Logits of 2,048 tokens over GPT-2's vocabulary take 412 MB, and a backward pass needs them twice
+more. Here the loss and its gradients are computed chunk by chunk; what is kept for the backward
+pass has the sizes of the inputs. Knows nothing of networks.
 
 Source: the idea of gradients in the forward pass is that of Hsu et al. 2024 (Liger Kernel).
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -30,26 +29,12 @@ ROWS_TOGETHER = 8192
 """Rows of the weight's gradient that are turned to another type at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """The gradients that are computed with the loss."""
-
-    features: bool
-    weight: bool
-    bias: bool
-
-    @property
-    def any(self) -> bool:
-        return self.features or self.weight or self.bias
-
-
 def linear_cross_entropy(
     features: Float[Tensor, "tokens d_model"],
     weight: Float[Tensor, "vocabulary d_model"],
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
     *,
-    ignored: int = IGNORE_INDEX,
     chunk_tokens: int | None = None,
 ) -> Float[Tensor, ""]:
     """Return the sum over counted tokens of ``cross_entropy(features W^T + b, targets)``.
@@ -61,10 +46,10 @@ def linear_cross_entropy(
     Args:
         features: Hidden states.
         weight: The head, or the embedding that is also the head.
-        bias: Of the head.
-        targets: The right token of each.
-        ignored: The target of tokens that do not count.
-        chunk_tokens: Tokens whose logits exist at once; what was measured to be fast if not given.
+        bias: The bias of the head.
+        targets: The right token of each, -100 where it does not count.
+        chunk_tokens: Tokens whose logits exist at once; by default as many as were measured to be
+            fast.
 
     Returns:
         The sum in nats: float64 for float64, else float32.
@@ -75,9 +60,9 @@ def linear_cross_entropy(
     _check(features, weight, bias, targets, chunk_tokens)
     chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
     if not torch.is_grad_enabled():
-        losses, _ = _run(features, weight, bias, targets, ignored, chunk, _NOTHING)
+        losses, _ = _run(features, weight, bias, targets, chunk, _NOTHING)
         return losses.sum()
-    return _Loss.apply(features, weight, bias, targets, ignored, chunk)
+    return _Loss.apply(features, weight, bias, targets, chunk)
 
 
 def linear_token_losses(
@@ -85,18 +70,15 @@ def linear_token_losses(
     weight: Float[Tensor, "vocabulary d_model"],
     bias: Float[Tensor, " vocabulary"] | None,
     targets: Int[Tensor, " tokens"],
-    *,
-    ignored: int = IGNORE_INDEX,
-    chunk_tokens: int | None = None,
 ) -> Float[Tensor, " tokens"]:
-    """Return the loss of every token, zero where it is ignored; without gradients.
+    """Return the loss of every token, zero where it does not count; without gradients.
 
     Arguments and errors as of :func:`linear_cross_entropy`.
     """
-    _check(features, weight, bias, targets, chunk_tokens)
-    chunk = chunk_tokens or choose_chunk(len(targets), len(weight), features.device.type)
+    _check(features, weight, bias, targets, None)
+    chunk = choose_chunk(len(targets), len(weight), features.device.type)
     with torch.no_grad():
-        return _run(features, weight, bias, targets, ignored, chunk, _NOTHING)[0]
+        return _run(features, weight, bias, targets, chunk, _NOTHING)[0]
 
 
 def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
@@ -109,7 +91,9 @@ def choose_chunk(tokens: int, vocabulary: int, device_type: str) -> int:
     return -(-tokens // (chunks * CHUNK_MULTIPLE)) * CHUNK_MULTIPLE
 
 
-_NOTHING = _Wanted(features=False, weight=False, bias=False)
+_Wanted = tuple[bool, ...]
+"""Whether the gradients of features, weight and bias are computed with the loss."""
+_NOTHING = (False, False, False)
 
 _Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 
@@ -124,15 +108,14 @@ class _Loss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        ignored: int,
         chunk: int,
     ) -> Tensor:
-        needs: tuple[bool, ...] = ctx.needs_input_grad
-        wanted = _Wanted(features=needs[0], weight=needs[1], bias=needs[2])
-        losses, gradients = _run(features, weight, bias, targets, ignored, chunk, wanted)
+        wanted = ctx.needs_input_grad[:3]
+        losses, gradients = _run(features, weight, bias, targets, chunk, wanted)
         ctx.save_for_backward(*gradients)
         return losses.sum()
 
+    # torch declares one gradient as the only argument.
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -142,7 +125,7 @@ class _Loss(torch.autograd.Function):
         saved: _Gradients = ctx.saved_tensors
         # Not in place: the graph may be kept for another backward pass.
         scaled = (None if part is None else part * gradient.to(part.dtype) for part in saved)
-        return *scaled, None, None, None
+        return *scaled, None, None
 
 
 def _run(
@@ -150,18 +133,16 @@ def _run(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    ignored: int,
     chunk: int,
     wanted: _Wanted,
 ) -> tuple[Tensor, _Gradients]:
-    """Losses by token and the gradients of their sum."""
     product, wide = _choose_types(features, weight)
     with torch.autocast(features.device.type, enabled=False):
         loss = _Chunks(features, weight, bias, product, wide, wanted)
         losses = features.new_empty(len(targets), dtype=wide)
         for start in range(0, len(targets), chunk):
             rows = slice(start, start + chunk)
-            losses[rows] = loss.add(rows, targets[rows], ignored)
+            losses[rows] = loss.add(rows, targets[rows])
         return losses, loss.gradients
 
 
@@ -177,14 +158,14 @@ class _Chunks:
         wide: torch.dtype,
         wanted: _Wanted,
     ) -> None:
-        """Create what gradients are summed in."""
         self._features, self._weight = features.to(product), weight.to(product)
         self._bias = None if bias is None else bias.to(product)
         self._types = [None if part is None else part.dtype for part in (features, weight, bias)]
         self._wide = wide
-        self._by_features = torch.empty_like(features) if wanted.features else None
-        self._by_weight = torch.zeros_like(weight, dtype=wide) if wanted.weight else None
-        self._by_bias = torch.zeros_like(weight[:, 0], dtype=wide) if wanted.bias else None
+        by_features, by_weight, by_bias = wanted
+        self._by_features = torch.empty_like(features) if by_features else None
+        self._by_weight = torch.zeros_like(weight, dtype=wide) if by_weight else None
+        self._by_bias = torch.zeros_like(weight[:, 0], dtype=wide) if by_bias else None
         self._logits: Tensor | None = None
         self._wide_logits: Tensor | None = None
         self._part: Tensor | None = None
@@ -197,12 +178,12 @@ class _Chunks:
         features, weight, bias = (None if part is None else part.to(kind) for part, kind in pairs)
         return features, weight, bias
 
-    def add(self, rows: slice, targets: Tensor, ignored: int) -> Tensor:
+    def add(self, rows: slice, targets: Tensor) -> Tensor:
         """Return the losses of one chunk; its gradients are added to those so far."""
         features = self._features[rows]
         narrow = self._multiply(features)
         logits = self._widen(narrow)
-        counted = targets != ignored
+        counted = targets != IGNORE_INDEX
         right = torch.where(counted, targets, 0)[:, None]
         highest = logits.amax(dim=-1, keepdim=True)
         of_right = logits.gather(1, right)
@@ -237,7 +218,7 @@ class _Chunks:
         return torch.addmm(self._bias, features, weight, out=out)
 
     def _widen(self, logits: Tensor) -> Tensor:
-        """Logits in the type of sums, where those of the chunk before were."""
+        """Return the logits in the dtype of sums, in the memory of the previous chunk."""
         if logits.dtype == self._wide:
             return logits
         if self._wide_logits is None:
@@ -262,7 +243,6 @@ class _Chunks:
 
 
 def _choose_types(features: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """Return the dtypes of products and of everything else."""
     product = features.dtype
     device = features.device.type
     if torch.is_autocast_enabled(device) and product != torch.float64:

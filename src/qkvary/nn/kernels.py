@@ -53,16 +53,16 @@ FEATURES: Mapping[str, Callable[[Tensor], Tensor]] = {
 """The feature map of each linear core."""
 
 
-class SoftmaxCore:
-    """``softmax(scores) v``. Another core is another class with this call."""
+class Core:
+    """Mixes values by scores, with the weights of all pairs or without; one subclass per core."""
 
-    has_memory: ClassVar[bool] = True
+    has_memory: ClassVar[bool] = False
     """Whether keys and values may be those of a memory."""
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Keep the configuration of the layer."""
         self.config = config
-        self.is_plain = all(term.is_plain for term in term_classes(config.variant))
+        self.is_plain = False
+        """Whether kernels for decoding compute the core and all terms of the layer."""
 
     def __call__(
         self,
@@ -71,19 +71,25 @@ class SoftmaxCore:
         *,
         training: bool,
         decode_kernel: str = "layer",
-        state: StateStore | None = None,  # noqa: ARG002
+        state: StateStore | None = None,
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Mix the values.
 
         Args:
-            scores: With all terms.
+            scores: The scores with all terms.
             value: The values.
             training: Whether attention weights are dropped out.
-            decode_kernel: What attends to few new tokens; ``layer`` is the same as without a cache.
-            state: What earlier tokens left behind, for a core that keeps a state.
+            decode_kernel: The kernel for few new tokens, if kernels compute this core; ``layer``
+                computes as without a cache.
+            state: The state of earlier tokens, for a core that keeps one.
+
+        Raises:
+            ValueError: for interrupted documents in a core that keeps a state.
         """
         config, layout = self.config, scores.layout
-        if decode_kernel != "layer" and not training and self._can_decode(scores):
+        if state is not None and layout.num_queries:
+            return self._mix_with_state(scores, value, state)
+        if decode_kernel != "layer" and self.is_plain and not training and self._is_short(layout):
             content, bias = scores.take_rope()
             query, key, scale = content.fold()
             valid = layout.attention_mask
@@ -91,12 +97,67 @@ class SoftmaxCore:
                 query, key, value, scale=scale, valid=valid, kernel=decode_kernel, bias=bias
             )
         dropout = config.dropout if training else 0.0
-        if choose_kernel(config, layout.num_keys, training=training) == "explicit":
+        if self._needs_map(scores, dropout):
             weights = self.weights(scores)
             return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
+        return self._mix(scores, value, dropout)
+
+    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the weight of each pair, 0 for pairs that must not see each other."""
+        raise NotImplementedError
+
+    def _is_short(self, layout: Layout) -> bool:
+        """Return whether kernels for decoding support a call: few queries that see all keys."""
+        variant = self.config.variant
+        # A layer with a window stores the tokens that its first query sees.
+        near = variant.stride is None and (
+            variant.window is None or layout.num_keys <= variant.window
+        )
+        few = layout.num_queries <= MOST_DECODED
+        alone = layout.document_ids is None and not torch.is_grad_enabled()
+        return near and few and alone
+
+    def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
+        """Return whether the weights of all pairs are needed, or take fewer products."""
+        raise NotImplementedError
+
+    def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
+        """Mix the values without the weights of all pairs."""
+        raise NotImplementedError
+
+    def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
+        """Mix the values of earlier tokens, in a state, and of new ones; update the state."""
+        raise NotImplementedError
+
+
+class SoftmaxCore(Core):
+    """``softmax(scores) v``."""
+
+    has_memory = True
+
+    def __init__(self, config: AttentionConfig) -> None:
+        super().__init__(config)
+        plain = all(term.is_plain for term in term_classes(config.variant))
+        self.is_plain = plain and config.variant.core == "softmax"
+
+    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the attention probabilities."""
+        return torch.softmax(self.multiply(scores), dim=-1)
+
+    def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+        """Return the scores as a tensor, close to the lowest number for hidden pairs."""
+        found, bias = scores.multiply(), self._bias(scores)
+        # In place: no gradient needs the products as they were, and the map is the largest tensor.
+        return found if bias is None else found.add_(bias)
+
+    def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
+        keys = scores.layout.num_keys
+        return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
+
+    def _mix(self, scores: Scores, value: Tensor, dropout: float, /) -> Tensor:
+        config, variant = self.config, self.config.variant
         query, key, scale = scores.fold()
-        variant = config.variant
-        plain = layout.is_plain_causal(
+        plain = scores.layout.is_plain_causal(
             causal=config.causal, window=variant.window, stride=variant.stride
         )
         plain = plain and scores.pair_bias is None
@@ -115,16 +176,6 @@ class SoftmaxCore:
         )
         return mixed[..., : value.shape[-1]] if wider else mixed
 
-    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the attention probabilities."""
-        return torch.softmax(self.multiply(scores), dim=-1)
-
-    def multiply(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
-        """Return the scores as a tensor, next to nothing for pairs that must not see each other."""
-        found, bias = scores.multiply(), self._bias(scores)
-        # In place: no gradient needs the products as they were, and the map is the largest tensor.
-        return found if bias is None else found.add_(bias)
-
     def _bias(self, scores: Scores) -> Tensor | None:
         """Return the bias of the pairs and the penalty of those that must not see each other."""
         config, device = self.config, scores.query.device.type
@@ -140,15 +191,6 @@ class SoftmaxCore:
         )
         return bias if penalty is None else penalty if bias is None else bias + penalty
 
-    def _can_decode(self, scores: Scores) -> bool:
-        """Return whether kernels for decoding support a call: few queries and plain scores."""
-        window, layout = self.config.variant.window, scores.layout
-        # What a layer stores ends where its window does, for the first of the queries.
-        near = self.config.variant.stride is None and (window is None or layout.num_keys <= window)
-        few = layout.num_queries <= MOST_DECODED
-        alone = layout.document_ids is None and not torch.is_grad_enabled()
-        return self.is_plain and near and few and alone
-
 
 class GaussianCore(SoftmaxCore):
     """``exp(-s |q - k|^2 / 2 + terms) v`` with the score scale s: SOFT without its approximation.
@@ -160,31 +202,20 @@ class GaussianCore(SoftmaxCore):
     Source: Lu et al. 2021, "SOFT: Softmax-free Transformer with Linear Complexity", section 3.
     """
 
-    def __call__(
-        self,
-        scores: Scores,
-        value: Float[Tensor, "batch kv_heads keys head_dim"],
-        *,
-        training: bool,
-        decode_kernel: str = "layer",  # noqa: ARG002
-        state: StateStore | None = None,  # noqa: ARG002
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Mix the values; no kernel for decoding knows this core."""
-        dropout = self.config.dropout if training else 0.0
-        weights = self.weights(scores)
-        return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
-
-    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the kernel of each pair, 0 for pairs that must not see each other."""
         half = 0.5 * scores.scale / scores.temperature
         query = scores.query.square().sum(dim=-1, keepdim=True)
         key = scores.key.square().sum(dim=-1)
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[..., None, :]
-        # Of the distance nothing is left but rounding where query and key are equal.
+        # Where query and key are equal, the distance is rounding error.
         return torch.exp(self.multiply(scores) - half * (query + key))
 
+    def _needs_map(self, _: Scores, __: float, /) -> bool:
+        return True
 
-class SimaCore:
+
+class SimaCore(Core):
     """``q' k'^T v``, each channel of q' and k' divided by its l1 norm over the tokens.
 
     No softmax and no score scale, which the norms would undo. The products are taken in the order
@@ -194,49 +225,29 @@ class SimaCore:
     Transformers", section 3.
     """
 
-    has_memory: ClassVar[bool] = False
-
-    def __init__(self, config: AttentionConfig) -> None:
-        """Keep the configuration of the layer."""
-        self.config = config
-
-    def __call__(
-        self,
-        scores: Scores,
-        value: Float[Tensor, "batch kv_heads keys head_dim"],
-        *,
-        training: bool,
-        decode_kernel: str = "layer",  # noqa: ARG002
-        state: StateStore | None = None,  # noqa: ARG002
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Mix the values."""
-        dropout = self.config.dropout if training else 0.0
-        if dropout or self._has_map(scores):
-            weights = self.weights(scores)
-            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
-        query, key = self._normalise(scores)
-        return content_scores(query, (key.mT @ value).mT)
-
-    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the products of normalised queries and keys, which may be negative."""
         documents, weights = scores.layout.document_ids, content_scores(*self._normalise(scores))
         if documents is None:
             return weights
         return weights * (documents[:, None, :, None] == documents[:, None, None, :])
 
-    def _has_map(self, scores: Scores) -> bool:
-        """Return whether the map of all pairs is needed, or takes no more products."""
+    def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
         layout, heads, size = scores.layout, scores.query.shape[1], scores.query.shape[-1]
         by_channel = size * (scores.key.shape[1] * layout.num_keys + heads * layout.num_queries)
         fewer = 2 * heads * layout.num_queries * layout.num_keys <= by_channel
-        return fewer or layout.document_ids is not None
+        return dropout > 0.0 or fewer or layout.document_ids is not None
+
+    def _mix(self, scores: Scores, value: Tensor, _: float, /) -> Tensor:
+        query, key = self._normalise(scores)
+        return content_scores(query, (key.mT @ value).mT)
 
     def _normalise(self, scores: Scores) -> tuple[Tensor, Tensor]:
         layout = scores.layout
         return _divide_by_norm(scores.query, layout), _divide_by_norm(scores.key, layout)
 
 
-class LinearCore:
+class LinearCore(Core):
     """``phi(q) phi(k)^T v``, divided by the sums of the weights unless that is switched off.
 
     Tokens are summed up in chunks, and decoded by a recurrence whose state does not grow. Dropout
@@ -247,40 +258,11 @@ class LinearCore:
     with Linear Attention"; for one projection Kayyam et al. 2026, appendix A.1.
     """
 
-    has_memory: ClassVar[bool] = False
-
     def __init__(self, config: AttentionConfig) -> None:
-        """Keep the configuration of the layer."""
-        self.config = config
+        super().__init__(config)
         self.features = FEATURES[config.variant.core]
 
-    def __call__(
-        self,
-        scores: Scores,
-        value: Float[Tensor, "batch kv_heads keys head_dim"],
-        *,
-        training: bool,
-        decode_kernel: str = "layer",  # noqa: ARG002
-        state: StateStore | None = None,
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Mix the values; no kernel for decoding knows this core.
-
-        Raises:
-            ValueError: for documents that are interrupted.
-        """
-        dropout = self.config.dropout if training else 0.0
-        is_empty = scores.layout.num_queries == 0
-        if is_empty or (state is None and (dropout or self._has_map(scores))):
-            weights = self.weights(scores)
-            return mix_values(F.dropout(weights, dropout) if dropout else weights, value)
-        with _without_autocast(value.device.type):
-            found = self._sum(scores, value.to(_wide(value)), state)
-            mixed = found.values
-            if found.weights is not None:
-                mixed = mixed / found.weights.clamp(min=LEAST_SUM)[..., None]
-            return mixed.to(value.dtype)
-
-    def weights(self, scores: Scores) -> Float[Tensor, "batch heads queries keys"]:
+    def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the weight of each pair, 0 for pairs that must not see each other."""
         query, key = self._map(scores)
         penalty = scores.layout.penalty(causal=self.config.causal, window=None, dtype=query.dtype)
@@ -290,13 +272,31 @@ class LinearCore:
             weights = weights / total.clamp(min=LEAST_SUM)[..., None]
         return weights.to(scores.query.dtype)
 
-    def _sum(
-        self,
-        scores: Scores,
-        value: Float[Tensor, "batch kv_heads keys head_dim"],
-        store: StateStore | None,
-    ) -> Mixture:
-        """Return the sums over what each query sees, and keep what later tokens need."""
+    def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
+        config, layout = self.config, scores.layout
+        if dropout > 0.0 or config.kernel == "explicit" or layout.num_queries == 0:
+            return True
+        if config.causal:
+            return False
+        size, heads, queries = config.size_per_head, config.num_heads, layout.num_queries
+        by_sums = size * (config.num_kv_heads * layout.num_keys + heads * queries)
+        by_sums += heads * queries * config.variant.is_normalised
+        fewer = 2 * heads * queries * layout.num_keys <= by_sums
+        return fewer or layout.document_ids is not None
+
+    def _mix(self, scores: Scores, value: Tensor, _: float, /) -> Tensor:
+        return self._mix_with_state(scores, value, None)
+
+    def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore | None, /) -> Tensor:
+        with _without_autocast(value.device.type):
+            found = self._sum(scores, value.to(_wide(value)), state)
+            mixed = found.values
+            if found.weights is not None:
+                mixed = mixed / found.weights.clamp(min=LEAST_SUM)[..., None]
+            return mixed.to(value.dtype)
+
+    def _sum(self, scores: Scores, value: Tensor, store: StateStore | None) -> Mixture:
+        """Return the sums over the tokens that each query sees; update the state."""
         (query, key), layout = self._map(scores), scores.layout
         documents, sums = layout.document_ids, self._sums(scores)
         if not self.config.causal:
@@ -331,28 +331,14 @@ class LinearCore:
         )
 
     def _map(self, scores: Scores) -> tuple[Tensor, Tensor]:
-        """Return the features of query and key, none of padding."""
         query, key = (self.features(one.to(_wide(one))) for one in (scores.query, scores.key))
         if not self.config.variant.is_normalised:
             query = query * scores.scale
         mask = scores.layout.attention_mask
         return query, key if mask is None else key.masked_fill(~mask[:, None, :, None], 0.0)
 
-    def _has_map(self, scores: Scores) -> bool:
-        """Return whether the map of all pairs is asked for, needed, or takes no more products."""
-        config, layout = self.config, scores.layout
-        if config.kernel == "explicit":
-            return True
-        if config.causal:
-            return False
-        size, heads, queries = config.size_per_head, config.num_heads, layout.num_queries
-        by_sums = size * (config.num_kv_heads * layout.num_keys + heads * queries)
-        by_sums += heads * queries * config.variant.is_normalised
-        fewer = 2 * heads * queries * layout.num_keys <= by_sums
-        return fewer or layout.document_ids is not None
 
-
-CORES: Mapping[str, type[SoftmaxCore | SimaCore | LinearCore]] = {
+CORES: Mapping[str, type[Core]] = {
     "softmax": SoftmaxCore,
     "sima": SimaCore,
     "soft": GaussianCore,

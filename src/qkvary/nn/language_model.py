@@ -101,30 +101,6 @@ class LanguageModel(nn.Module):
         self.head_bias = nn.Parameter(torch.empty(config.vocabulary)) if config.head_bias else None
         self._initialize(seed)
 
-    @overload
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch tokens"],
-        *,
-        targets: None = None,
-        cache: KVCache | None = None,
-        attention_mask: AttentionMask | None = None,
-        positions: Int[Tensor, "rows keys"] | None = None,
-        document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, "batch tokens vocabulary"]: ...
-
-    @overload
-    def forward(
-        self,
-        tokens: Int[Tensor, "batch tokens"],
-        *,
-        targets: Int[Tensor, "batch tokens"],
-        cache: KVCache | None = None,
-        attention_mask: AttentionMask | None = None,
-        positions: Int[Tensor, "rows keys"] | None = None,
-        document_ids: Int[Tensor, "batch keys"] | None = None,
-    ) -> Float[Tensor, ""]: ...
-
     def forward(
         self,
         tokens: Int[Tensor, "batch tokens"],
@@ -200,22 +176,15 @@ class LanguageModel(nn.Module):
         self,
         features: Float[Tensor, "batch tokens d_model"],
         targets: Int[Tensor, "batch tokens"],
-        *,
-        chunk_tokens: int | None = None,
     ) -> Float[Tensor, ""]:
         """Return the sum over counted tokens of the cross entropy of ``head(features)``, in nats.
 
         Args:
             features: Hidden states.
             targets: The right next token of each, -100 where it does not count.
-            chunk_tokens: Tokens whose logits exist at once, where the default does not suit.
         """
         return linear_cross_entropy(
-            features.flatten(0, 1),
-            self.output_weight,
-            self.head_bias,
-            targets.flatten(),
-            chunk_tokens=chunk_tokens,
+            features.flatten(0, 1), self.output_weight, self.head_bias, targets.flatten()
         )
 
     def token_losses(

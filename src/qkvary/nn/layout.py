@@ -172,7 +172,7 @@ class Layout:
             (one[:, 1:] != one[:, :-1]).sum(dim=-1) for one in (ids, ids.sort(dim=-1).values)
         )
         if torch.compiler.is_compiling():
-            # A graph cannot branch on its tensors.
+            # A graph cannot branch on its tensors, and torch has no public name for this operation.
             torch.ops.aten._assert_async.msg((changed == fewest).all(), message)  # noqa: SLF001
         elif not torch.equal(changed, fewest):
             raise ValueError(message)

@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
+# torch has no public name for it.
 from torch._C import _are_functorch_transforms_active  # pyright: ignore[reportPrivateUsage]
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils.flop_counter import register_flop_formula
@@ -33,7 +35,8 @@ class Linear(nn.Linear):
 
     def forward(
         self,
-        input: Float[Tensor, "*batch inner"],  # noqa: A002  the name is torch's
+        # The name is torch's.
+        input: Float[Tensor, "*batch inner"],  # noqa: A002
     ) -> Float[Tensor, "*batch width"]:
         """``input W^T + b``."""
         return linear(input, self.weight, self.bias)
@@ -65,8 +68,9 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
         and all(part.dtype == torch.float32 and part.device.type == "cpu" for part in parts)
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
+        # Documented, but not declared as public.
         and not torch.jit.is_tracing()  # pyright: ignore[reportPrivateImportUsage]
-        # torch.func has no rule for the operation, and torch no public way to ask for it.
+        # torch.func has no rule for the operation.
         and not _are_functorch_transforms_active()
         and all(unpack_dual(part).tangent is None for part in parts)
         and _has_onednn()
@@ -86,14 +90,13 @@ def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """The product, whose gradients are products of the same kind."""
-
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         by_x, by_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(x if by_weight else None, weight if by_x else None)
         return _multiply(x, weight, bias)
 
+    # torch declares one gradient as the only argument.
     @staticmethod
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grad_outputs: Tensor
@@ -125,5 +128,4 @@ if _PRODUCT is not None:
 
     @register_flop_formula(_PRODUCT)
     def _count(x: torch.Size, weight: torch.Size, *_: Any, **__: Any) -> int:
-        """Return the operations that torch's counter reports for such a product."""
         return 2 * x.numel() * weight[0]

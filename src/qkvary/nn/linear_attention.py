@@ -199,7 +199,6 @@ def _attend(
     seen: _Documents | None,
     keep: bool,
 ) -> tuple[Mixture, State | None]:
-    """Attend to tokens that are whole chunks of one size."""
     # Queries [batch, kv_heads, chunks, group, tokens, channels]: a group reads one KV head.
     key, value = (one.unflatten(2, (-1, size)).contiguous() for one in (key, value))
     query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
@@ -222,7 +221,6 @@ def _attend(
 def _attend_inside(
     query: GroupedQueries, key: ChunkedKeys, value: ChunkedKeys, sums: Sums, seen: _Documents | None
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Return the sums over the pairs within each chunk."""
     size = key.shape[3]
     inside = torch.ones(size, size, dtype=query.dtype, device=query.device).tril()
     products = _by_group(query, key.mT)
@@ -241,7 +239,6 @@ def _scan(
     before: State | None,
     seen: _Documents | None,
 ) -> tuple[State, State]:
-    """Return the states before all chunks, along one dimension more, and that behind the last."""
     plain = key if seen is None else key * seen.stays[:, None, :, :, None]
     carried = None if seen is None else seen.carries[:, None]
     faded, factor = plain, carried

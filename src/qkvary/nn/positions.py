@@ -46,7 +46,6 @@ class Rotation:
     def __init__(
         self, positions: Int[Tensor, "batch tokens"], config: AttentionConfig, dtype: torch.dtype
     ) -> None:
-        """Compute cosines and sines of ``positions``."""
         self.dim = config.rotated_channels
         index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
         frequencies = config.position.rotary_base ** (-index / self.dim)
@@ -95,7 +94,6 @@ def interleave_sinusoids(
 
 @functools.lru_cache(maxsize=8)
 def _frequencies(width: int, device: torch.device) -> Tensor:
-    """Return the frequencies of the pairs of channels, made once."""
     frequencies = [10_000.0 ** (-channel / width) for channel in range(0, width, 2)]
     # No part of a graph, whatever mode it is made in.
     with torch.inference_mode(mode=False):

@@ -41,7 +41,6 @@ class Dequantized(nn.Module):
     """Makes numbers of codes; the parametrization of a parameter."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        """Take note of the type of the numbers."""
         super().__init__()
         self.dtype = dtype
 
@@ -109,7 +108,6 @@ def find_numbers(model: nn.Module) -> Iterator[Numbers]:
 
 
 def _matrices(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the parameters that a step reads as a whole."""
     yield model, model.output_name
     for module in model.stack.modules():
         if isinstance(module, Projection) and module.down is not None:

@@ -1,7 +1,7 @@
 """The blocks of a network, one after the other, and what all networks add to their tokens."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -34,7 +34,7 @@ class Stack(nn.Module):
         super().__init__()
         own = config.layers[:1] if config.shared_blocks else config.layers
         layers = blocks or (Block(layer, config.block) for layer in own)
-        self.blocks: Iterable[Block] = nn.ModuleList(layers)  # pyright: ignore[reportAttributeAccessIssue]
+        self.blocks = cast("Iterable[Block]", nn.ModuleList(layers))
         self._repeats = config.num_layers if config.shared_blocks else 1
         final = config.block.has_final_norm
         self.final_norm = make_norm(config.d_model, config.block) if final else None
@@ -70,7 +70,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         # What a block appended to a cache would be appended twice.
         if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
-            return checkpoint(block, x, use_reentrant=False, **others)  # pyright: ignore[reportReturnType]
+            return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
         return block(x, cache=cache, **others)
 
     def attention_maps(

@@ -34,7 +34,6 @@ class ScoreTerm(nn.Module):
     """Whether something learned is added, for which CPUs have no fused kernel."""
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the term of a layer."""
         super().__init__()
         self.config = config
 
@@ -57,7 +56,6 @@ class KeyValueNorm(ScoreTerm):
     is_plain = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the gain."""
         super().__init__(config)
         self.weight = nn.Parameter(torch.empty(config.width(config.variant.sharing.key)))
 
@@ -86,7 +84,6 @@ class Latent(ScoreTerm):
     is_plain = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the two matrices."""
         super().__init__(config)
         rank, width = config.width(config.variant.sharing.key), config.kv_width
         self.key = Projection(rank, width, bias=False)
@@ -144,7 +141,6 @@ class Rotary(ScoreTerm):
     is_plain = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Warn of the meaning of a value that is not invariant to translation."""
         super().__init__(config)
         if config.value_rope == "rotated":
             warnings.warn(
@@ -201,7 +197,6 @@ class PlusBias(ScoreTerm):
     is_learned_bias = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the m weights and the bias, one set a layer or one a head."""
         super().__init__(config)
         position = config.position
         sets = config.num_heads if position.plus_per_head else 1
@@ -239,7 +234,6 @@ class KeyBias(ScoreTerm):
     is_learned_bias = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the temperatures and the biases of positions."""
         super().__init__(config)
         sets = config.num_heads if config.position.plus_per_head else 1
         self.gain = nn.Parameter(torch.empty(sets))
@@ -263,7 +257,6 @@ class RelativeBias(ScoreTerm):
     is_learned_bias = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the table; causal layers have no entries for the future."""
         super().__init__(config)
         self.furthest = config.position.relative_distance
         self.nearest = 0 if config.causal else -self.furthest
@@ -317,7 +310,6 @@ class Decay(ScoreTerm):
     """
 
     def __init__(self, config: AttentionConfig) -> None:
-        """Create the logits of learned factors."""
         super().__init__(config)
         learned = config.variant.decay == "learned"
         self.weight = nn.Parameter(torch.empty(config.num_kv_heads)) if learned else None

@@ -7,12 +7,11 @@ never guessed. Never imports torch.
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
-from qkvary.costs.exact_savings import Method
 from qkvary.costs.formats import Format
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
@@ -35,17 +34,9 @@ SMALL = 600_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServedVariant:
+class ServedVariant(Candidate):
     """One variant with its cache in one format."""
 
-    label: str
-    """The variant."""
-    name: str
-    """The variant with its storage, if that is not the default."""
-    is_original: bool
-    """Whether it has the weights of the given model."""
-    saving: Method | None
-    """The method of an exact saving with these weights, if any."""
     plan: ServingPlan
     """The serving plan."""
     state_bytes: int
@@ -109,10 +100,7 @@ def serve_variants(
             ]
             served.append(
                 ServedVariant(
-                    label=candidate.label,
-                    name=candidate.name,
-                    is_original=candidate.is_original,
-                    saving=candidate.saving,
+                    **{field.name: getattr(candidate, field.name) for field in fields(candidate)},
                     plan=plan,
                     state_bytes=state_bytes,
                     quality=quality,
@@ -167,13 +155,20 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
     )
     if frontier:
         is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
-        yield _original_is_best(original) if is_best else _fewest(frontier[0])
+        yield (
+            "No variant of the frontier in this table needs fewer devices than "
+            f"{as_given(original.label)}."
+            if is_best
+            else f"Fewest devices on the published frontier: {frontier[0].label}, "
+            f"{_devices(frontier[0])}, {_change(frontier[0])}."
+        )
         rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
         if rest:
             # A model without published figures is not on the frontier itself.
             is_further = original.status == "frontier" or not is_best
             start = "Also on the frontier" if is_further else "On the frontier"
-            yield f"{start}: {'; '.join(map(_summarise, rest))}."
+            listing = (f"{row.label} ({_devices(row)}, {_change(row)})" for row in rest)
+            yield f"{start}: {'; '.join(listing)}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
@@ -271,22 +266,6 @@ def _is_no_worse(own: int | None, other: int | None) -> bool:
     return other is None or (own is not None and own <= other)
 
 
-def _original_is_best(row: ServedVariant) -> str:
-    return (
-        f"No variant of the frontier in this table needs fewer devices than {as_given(row.label)}."
-    )
-
-
-def _fewest(row: ServedVariant) -> str:
-    return (
-        f"Fewest devices on the published frontier: {row.label}, {_devices(row)}, {_change(row)}."
-    )
-
-
-def _summarise(row: ServedVariant) -> str:
-    return f"{row.label} ({_devices(row)}, {_change(row)})"
-
-
 def _change(row: ServedVariant) -> str:
     quality = row.quality
     if quality is None:
@@ -316,7 +295,7 @@ def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
 
 
 def _authors_own_claim(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the use of K=V that its authors name."""
+    """Yield the authors' own recommendation of K=V."""
     by_label = {row.label: row for row in rows}
     one_head, both = by_label.get("MQA"), by_label.get("Q-MQA")
     if one_head is None or both is None:

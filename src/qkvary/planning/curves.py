@@ -12,11 +12,8 @@ from typing import get_args
 
 from qkvary.arch.blocks import CompressedAttention, ProjectedAttention
 from qkvary.arch.models import Model
-from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.candidates import Candidate
-from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.formats import Format
-from qkvary.costs.serving import Demand
 from qkvary.literature.figures import BASELINE
 from qkvary.literature.quality import (
     REAL_FRACTIONS,
@@ -81,7 +78,7 @@ class _Curves:
     memory_bytes: int
     """Its memory."""
     left_out: tuple[str, ...]
-    """Rows without a line: they have no cache, or no user of theirs fits within the axis."""
+    """Rows without a line: they have no cache, or not one user fits within the axis."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +118,7 @@ class PublishedPoint(Quality):
     real_low: float
     """The estimated change per real token, for the largest share of real tokens."""
     real_high: float
-    """The same for the smallest plausible share."""
+    """The estimated change for the smallest plausible share of real tokens."""
     status: Status
     """The frontier status among all variants of its size."""
     dominated_by: tuple[str, ...]
@@ -159,7 +156,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
     rows = plan.candidates.rows
     found: dict[tuple[int, ...], list[int]] = {}
     for order, row in enumerate(rows):
-        held = tuple(_user_bytes(row.model, demand, cache, tokens) for tokens in contexts)
+        held = tuple(demand.user_bytes(row.model, cache, context=tokens) for tokens in contexts)
         found.setdefault(held, []).append(order)
     curves = [
         Curve(
@@ -182,7 +179,7 @@ def compute_cache_curves(plan: Plan) -> CacheCurves | None:
         max_tokens=model.max_tokens,
         device=demand.device.title,
         memory_bytes=demand.device.memory_bytes,
-        free_bytes=demand.usable_bytes - _weights(model, demand),
+        free_bytes=demand.usable_bytes - demand.weight_bytes(model),
         left_out=tuple(
             name_row(rows[order])
             for held, same in found.items()
@@ -201,10 +198,7 @@ def compute_user_curves(plan: Plan) -> UserCurves | None:
     if not model.is_causal:
         return None
     rows = plan.candidates.rows
-    loads = [
-        (_weights(row.model, demand), _user_bytes(row.model, demand, cache, demand.context))
-        for row in rows
-    ]
+    loads = [(demand.weight_bytes(row.model), demand.user_bytes(row.model, cache)) for row in rows]
     usable = 1 - demand.reserve
     memory = demand.device.memory_bytes
     firsts = [(weights + user) / usable for weights, user in loads if user]
@@ -251,18 +245,18 @@ def compute_quality_points(size: Size) -> QualityPoints:
     whole = placed[BASELINE].cost
     points: list[PublishedPoint] = []
     for quality in found:
-        standing = placed[quality.variant]
+        position = placed[quality.variant]
         real_low, real_high = (
             change_per_real_token(quality.change_percent, fraction) for fraction in REAL_RANGE
         )
         points.append(
             PublishedPoint(
                 **dataclasses.asdict(quality),
-                share=standing.cost / whole,
+                share=position.cost / whole,
                 real_low=real_low,
                 real_high=real_high,
-                status=standing.status,
-                dominated_by=tuple(one.variant for one in standing.dominated_by),
+                status=position.status,
+                dominated_by=position.dominated_by,
             )
         )
     points.sort(key=lambda point: (-point.share, point.change_percent))
@@ -288,22 +282,6 @@ def estimate_note() -> str:
 def name_row(row: Candidate) -> str:
     """Return the name of a row, with a star for the given weights."""
     return row.name + (" *" if row.is_original else "")
-
-
-def _weights(model: Model, demand: Demand) -> int:
-    return weight_bytes(model, demand.weights) if demand.count_weights else 0
-
-
-def _user_bytes(model: Model, demand: Demand, cache: Format, tokens: int) -> int:
-    return sum(
-        layerwise_cache_bytes(
-            model,
-            context=tokens,
-            stored_as=cache,
-            encoder_tokens=demand.encoder_tokens,
-            peak=True,
-        )
-    )
 
 
 def _windows(model: Model) -> set[int]:

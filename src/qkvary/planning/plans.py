@@ -11,7 +11,7 @@ from qkvary.arch.choices import check_word
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
 from qkvary.arch.variants import AnyVariant
-from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
+from qkvary.costs.candidates import Candidates, choose_candidates
 from qkvary.costs.comparison import collect_notes
 from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
@@ -28,7 +28,12 @@ from qkvary.planning.advice import (
     nearest_size,
     serve_variants,
 )
-from qkvary.planning.training_advice import TrainedVariant, advise_training, train_variants
+from qkvary.planning.training_advice import (
+    Regime,
+    TrainedVariant,
+    advise_training,
+    train_variants,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,18 +63,6 @@ class TrainingAnswer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Regime:
-    """The settings of training."""
-
-    precision: Precision = "mixed"
-    """The number formats of weights, gradients and activations."""
-    checkpointing: bool = False
-    """Whether activations of blocks are recomputed instead of stored."""
-    utilization: float = 0.4
-    """The share of the peak matrix rate."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A question with its answer, as reports show it."""
 
@@ -95,9 +88,6 @@ class Plan:
     """Whether memory is written in powers of ten."""
 
 
-DEFAULT_REGIME = Regime()
-
-
 def make_plan(
     model: Model,
     demand: Demand,
@@ -106,7 +96,7 @@ def make_plan(
     *,
     goal: Goal = "serving",
     task: TaskKind = "causal",
-    regime: Regime = DEFAULT_REGIME,
+    regime: Regime | None = None,
     decimal: bool = False,
 ) -> Plan:
     """Plan the serving or the training of a model and its variants.
@@ -124,6 +114,7 @@ def make_plan(
     Raises:
         ValueError: for a label that cannot be read, an unknown goal or kind of task, or no format.
     """
+    regime = regime or Regime()
     check_word("goal", goal, get_args(Goal))
     check_word("task", task, get_args(TaskKind))
     check_word("precision", regime.precision, get_args(Precision))
@@ -193,18 +184,9 @@ def answer_training(
         regime: The settings of training.
         task: The kind of task.
     """
-    trained: list[Candidate] = [row for row in candidates.rows if row.saving is None]
-    rows = train_variants(
-        trained,
-        device=demand.device,
-        tokens=demand.context,
-        precision=regime.precision,
-        checkpointing=regime.checkpointing,
-        reserve=demand.reserve,
-        utilization=regime.utilization,
-        size=nearest_size(model_parameters(candidates.original.model).total),
-        encoder_tokens=demand.encoder_tokens,
-    )
+    trained = [row for row in candidates.rows if row.saving is None]
+    size = nearest_size(model_parameters(candidates.original.model).total)
+    rows = train_variants(trained, demand, regime, size=size)
     return TrainingAnswer(
         rows=rows,
         advice=(*advise_training(rows), *advise_task(task)),

@@ -7,13 +7,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from qkvary.costs.candidates import Candidate
-from qkvary.costs.devices import Device
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
+from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
 from qkvary.literature.figures import load_published
 from qkvary.literature.quality import Quality, Size, quality_of
 from qkvary.planning.advice import as_given, own_name, published_change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regime:
+    """The settings of training."""
+
+    precision: Precision = "mixed"
+    """The number formats of weights, gradients and activations."""
+    checkpointing: bool = False
+    """Whether activations of blocks are recomputed instead of stored."""
+    utilization: float = 0.4
+    """The share of the peak matrix rate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,29 +47,15 @@ class TrainedVariant:
 
 
 def train_variants(
-    candidates: Sequence[Candidate],
-    *,
-    device: Device,
-    tokens: int,
-    precision: Precision,
-    checkpointing: bool,
-    reserve: float,
-    utilization: float,
-    size: Size,
-    encoder_tokens: int | None = None,
+    candidates: Sequence[Candidate], demand: Demand, regime: Regime, *, size: Size
 ) -> tuple[TrainedVariant, ...]:
     """Plan the training of every candidate on one device.
 
     Args:
         candidates: A model in several variants.
-        device: The device.
-        tokens: Tokens per sequence.
-        precision: The number formats of weights, gradients and activations.
-        checkpointing: Whether activations of blocks are recomputed instead of stored.
-        reserve: The share of memory that stays free.
-        utilization: The share of the peak matrix rate.
+        demand: The device, its reserve and the sequence length.
+        regime: The settings of training.
         size: The papers' model whose published changes are used.
-        encoder_tokens: Tokens of the encoder, if the model does not fix them.
     """
     speeds = _published_speeds() if size == "300M" else {}
     rows: list[TrainedVariant] = []
@@ -65,13 +63,13 @@ def train_variants(
         quality = published_change(candidate, size)
         plan = plan_training(
             candidate.model,
-            device=device,
-            tokens=tokens,
-            precision=precision,
-            checkpointing=checkpointing,
-            reserve=reserve,
-            utilization=utilization,
-            encoder_tokens=encoder_tokens,
+            device=demand.device,
+            tokens=demand.context,
+            precision=regime.precision,
+            checkpointing=regime.checkpointing,
+            reserve=demand.reserve,
+            utilization=regime.utilization,
+            encoder_tokens=demand.encoder_tokens,
         )
         rows.append(
             TrainedVariant(
@@ -94,7 +92,12 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
     if base.plan.largest_batch < 1:
         yield _explain_misfit(base)
     known = [row for row in rows if row.quality is not None]
-    better = [row for row in known if not any(_dominates(other, row) for other in known)]
+    points = [(row.plan.macs_per_token, row.quality.change_percent) for row in rows if row.quality]
+    better = [
+        row
+        for row, point in zip(known, points, strict=True)
+        if not any(dominates(other, point) for other in points)
+    ]
     if better:
         best = min(better, key=lambda row: row.plan.macs_per_token)
         saved = 100 * (1 - best.plan.macs_per_token / base.plan.macs_per_token)
@@ -135,15 +138,6 @@ def _compare_speeds() -> str:
         f"MQA trains faster ({speeds['MQA'] / 1000:.0f}k against {speeds['Q-K=V'] / 1000:.0f}k "
         f"tokens/s) at a smaller change of perplexity ({one_head.change_percent:+.1f} % against "
         f"{tied.change_percent:+.1f} %)."
-    )
-
-
-def _dominates(one: TrainedVariant, other: TrainedVariant) -> bool:
-    if one.quality is None or other.quality is None:
-        return False
-    return dominates(
-        (one.plan.macs_per_token, one.quality.change_percent),
-        (other.plan.macs_per_token, other.quality.change_percent),
     )
 
 

@@ -11,7 +11,7 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.random_numbers import random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
 from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
 
@@ -19,7 +19,7 @@ SAMPLES = 2
 """Sets that a run shows."""
 
 VALIDATION_SHARE = 10
-"""Of each class every tenth part of the training images, the last, is for validation."""
+"""The last one in this many parts of the training images of each class is for validation."""
 
 
 class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
@@ -46,7 +46,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         super().__init__(config)
         loaded = load_features(config.features)
         # Copies, because torch has no read-only tensors.
-        train, test = (torch.tensor(part.features) for part in (loaded.train, loaded.test))
+        train, test = map(torch.tensor, loaded)
         held_out = train.shape[1] // VALIDATION_SHARE
         self.splits = {
             "train": train[:, :-held_out],
@@ -66,18 +66,10 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         Raises:
             ValueError: if the network is not an encoder that fits the sets.
         """
-        width, size = self.config.width, self.config.set_size
-        if (
-            not isinstance(network, EncoderConfig)
-            or not network.reads_vectors
-            or (network.vocabulary, network.classes) != (width, 1)
-            or network.max_tokens < size
-        ):
-            raise ValueError(
-                f"expected an EncoderConfig that reads vectors of {width} numbers, with 1 class "
-                f"and at least {size} max_tokens for task anomaly, got {network}"
-            )
-        return Encoder(network, seed=seed)
+        exact = {"reads_vectors": True, "vocabulary": self.config.width, "classes": 1}
+        least = {"max_tokens": self.config.set_size}
+        fitting = require_network(network, EncoderConfig, "anomaly", exact=exact, least=least)
+        return Encoder(fitting, seed=seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the sets of the next anomalies of the epoch's order; drop a last partial batch.
@@ -166,6 +158,4 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         return sets, places
 
 
-def load(config: AnomalyTaskConfig) -> AnomalyTask:
-    """Return the task."""
-    return AnomalyTask(config)
+load = AnomalyTask

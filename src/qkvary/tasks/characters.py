@@ -141,6 +141,4 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
             yield Batch(inputs=text[None, end:-1], targets=text[None, end + 1 :])
 
 
-def load(config: CharacterTaskConfig) -> CharacterTask:
-    """Return the task."""
-    return CharacterTask(config)
+load = CharacterTask

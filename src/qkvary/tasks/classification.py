@@ -1,7 +1,6 @@
 """The common part of tasks whose loss is the cross entropy of one answer out of several."""
 
-import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar, cast
 
 import torch
@@ -21,6 +20,7 @@ from qkvary.tasks.config import (
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationContext, Split
 
 Config = TypeVar("Config", bound=TaskConfig)
+Kind = TypeVar("Kind", bound=Network)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 
 
@@ -101,28 +101,50 @@ def build_language_model(
     Raises:
         ValueError: if the network is not a language model that fits the task.
     """
-    if (
-        not isinstance(network, LanguageModelConfig)
-        or not vocabulary <= network.vocabulary <= (math.inf if more else vocabulary)
-        or network.max_tokens < task.sequence_length
-    ):
-        least = "at least " if more else ""
-        raise ValueError(
-            f"expected a LanguageModelConfig with a vocabulary of {least}{vocabulary:,} and at "
-            f"least {task.sequence_length:,} max_tokens for task {task.name}, got "
-            f"{describe_sizes(network)}"
+    exact = {} if more else {"vocabulary": vocabulary}
+    fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
+    fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
+    return LanguageModel(fitting, seed=seed)
+
+
+def require_network(
+    network: Network,
+    kind: type[Kind],
+    task: str,
+    *,
+    exact: Mapping[str, object],
+    least: Mapping[str, int] | None = None,
+) -> Kind:
+    """Return a network that fits a task.
+
+    Args:
+        network: The network.
+        kind: The class that its configuration must have.
+        task: The name of the task, for messages.
+        exact: Values that its fields must have, by name.
+        least: Values that its fields must reach, by name.
+
+    Raises:
+        ValueError: for the first condition that is not met, with the value of the field.
+    """
+    if not isinstance(network, kind):
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
+            f"expected a network of {kind.__name__} for task {task}, got {type(network).__name__}"
         )
-    return LanguageModel(network, seed=seed)
-
-
-def describe_sizes(network: Network) -> str:
-    """Return the kind of a network and the sizes that a task may ask for."""
-    sizes = {
-        name: getattr(network, name)
-        for name in ("vocabulary", "classes", "max_tokens", "pooling")
-        if hasattr(network, name)
-    }
-    return f"{type(network).__name__} ({', '.join(f'{n} {size}' for n, size in sizes.items())})"
+    for name, value in exact.items():
+        if getattr(network, name) != value:
+            raise ValueError(
+                f"expected the {name} {value} of a network for task {task}, got "
+                f"{getattr(network, name)}"
+            )
+    for name, value in (least or {}).items():
+        if getattr(network, name) < value:
+            raise ValueError(
+                f"expected {name} of at least {value:,} of a network for task {task}, got "
+                f"{getattr(network, name):,}"
+            )
+    return network
 
 
 def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:

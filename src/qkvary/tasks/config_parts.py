@@ -1,4 +1,4 @@
-"""What configurations of tasks have in common: metrics, checks, constants. Torch-free."""
+"""The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
 
 import hashlib
 from typing import ClassVar, Protocol

@@ -112,7 +112,7 @@ class AttentionExample:
     tokens: tuple[str, ...]
     """The example's tokens as printed, one per column."""
     targets: tuple[int | None, ...]
-    """For each row the column that holds its answer; None if no single column does."""
+    """The column that holds the answer of each row; None if no single column does."""
     kind: str = ""
     """The layers, where a network has several kinds, such as ``cross attention``."""
     others: "tuple[AttentionExample, ...]" = ()

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.digits import DigitSplit, draw_digits
+from qkvary.data.digits import draw_digits
 from qkvary.data.epochs import epoch_batch
+from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -47,19 +48,19 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         self,
         config: SequenceTaskConfig,
         columns: Columns,
-        relabel: Callable[[Tensor], Tensor] | None = None,
+        relabel: Callable[[Tensor, int], Tensor] = lambda digits, _vocabulary: digits,
     ) -> None:
         """Create the task; examples are drawn on first use.
 
         Args:
             config: Lengths and sizes.
             columns: The column of each answer.
-            relabel: Maps the digits of these columns to the answers; identity by default.
+            relabel: Maps the digits of these columns and the size of the vocabulary to the answers;
+                by default the answers are the digits.
         """
         super().__init__(config)
         self.columns = columns
         self.relabel = relabel
-        self._splits: dict[DigitSplit, Tensor] = {}
 
     def build(self, network: Network, seed: int) -> Encoder:
         """Build the encoder.
@@ -67,17 +68,11 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         Raises:
             ValueError: if the network is not an encoder that fits the digits.
         """
-        digits, length = self.config.vocabulary, self.config.length
-        if (
-            not isinstance(network, EncoderConfig)
-            or (network.vocabulary, network.classes) != (digits, digits)
-            or network.max_tokens < length
-        ):
-            raise ValueError(
-                f"expected an EncoderConfig with vocabulary and classes of {digits} and at least "
-                f"{length} max_tokens for task {self.config.name}, got {network}"
-            )
-        return Encoder(network, seed=seed)
+        config = self.config
+        exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
+        least = {"max_tokens": config.length}
+        fitting = require_network(network, EncoderConfig, config.name, exact=exact, least=least)
+        return Encoder(fitting, seed=seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch.
@@ -127,25 +122,21 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
     def _make_batch(self, examples: Tensor) -> Batch:
         tokens = examples.long()
         taken = tokens.gather(-1, self.columns(tokens))
-        return Batch(inputs=tokens, targets=taken if self.relabel is None else self.relabel(taken))
+        return Batch(inputs=tokens, targets=self.relabel(taken, self.config.vocabulary))
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all sequences of a split."""
         size = max(1, EVALUATION_BATCH_TOKENS // self.config.length)
         return map(self._make_batch, self._examples(split).split(size))
 
-    def _examples(self, split: DigitSplit) -> Tensor:
-        if split not in self._splits:
-            config = self.config
-            count = {
-                "train": config.train_examples,
-                "validation": config.validation_examples,
-                "test": config.test_examples,
-            }[split]
-            self._splits[split] = _draw(
-                config.data_seed, config.length, split, count, config.vocabulary
-            )
-        return self._splits[split]
+    def _examples(self, split: DataSplit) -> Tensor:
+        config = self.config
+        count = {
+            "train": config.train_examples,
+            "validation": config.validation_examples,
+            "test": config.test_examples,
+        }[split]
+        return _draw(config.data_seed, config.length, split, count, config.vocabulary)
 
 
 def positions_like(tokens: Tensor) -> Tensor:
@@ -154,7 +145,7 @@ def positions_like(tokens: Tensor) -> Tensor:
 
 
 @functools.lru_cache(maxsize=9)
-def _draw(seed: int, length: int, split: DigitSplit, count: int, vocabulary: int) -> Tensor:
+def _draw(seed: int, length: int, split: DataSplit, count: int, vocabulary: int) -> Tensor:
     # Shared by all tasks and runs of this process; one byte per digit if possible.
     digits = draw_digits(seed=seed, length=length, split=split, count=count, vocabulary=vocabulary)
     return torch.from_numpy(digits).to(torch.uint8 if vocabulary <= 256 else torch.int32)

@@ -15,7 +15,7 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.images import Images, load_images
 from qkvary.data.random_numbers import permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.classification import ClassificationTask, attention_maps
+from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
 
@@ -57,18 +57,14 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         Raises:
             ValueError: if the network is not one that fits the images.
         """
-        about = self.config.images
-        if (
-            not isinstance(network, VisionTransformerConfig)
-            or (network.channels, network.classes) != (about.pixels.channels, about.classes)
-            or network.image_size != self.config.image_size
-        ):
-            raise ValueError(
-                f"expected a VisionTransformerConfig with image_size {self.config.image_size}, "
-                f"channels {about.pixels.channels} and classes {about.classes} for task "
-                f"{self.config.name}, got {network}"
-            )
-        return VisionTransformer(network, seed=seed)
+        about, config = self.config.images, self.config
+        exact = {
+            "image_size": config.image_size,
+            "channels": about.pixels.channels,
+            "classes": about.classes,
+        }
+        fitting = require_network(network, VisionTransformerConfig, config.name, exact=exact)
+        return VisionTransformer(fitting, seed=seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next images of the epoch's shuffled order; drop a last partial batch.
@@ -141,7 +137,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
 def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     """Return the training and validation rows of the training files, both in their order.
 
-    None stands for validation on the test images.
+    None means validation on the test images.
     """
     total, held_out = config.images.train_images, config.validation_images
     if config.splits == "as-published" and config.images.validates_on_test:
@@ -188,6 +184,4 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
 
 
-def load(config: ImageTaskConfig) -> ImageTask:
-    """Return the task."""
-    return ImageTask(config)
+load = ImageTask

@@ -105,7 +105,8 @@ class LanguageTask:
     ) -> dict[str, float]:
         """Score a split, or its first tokens; the test split with both protocols."""
         processes = context.processes
-        part, limit = self._split(split), self._token_limit(split)
+        part, config = self._split(split), self.config
+        limit = config.test_tokens if split == "test" else config.validation_tokens
         padded = self.config.protocol == "padded-paper"
         documents = None
         if padded or split == "test":
@@ -164,10 +165,6 @@ class LanguageTask:
 
     # ---- scores
 
-    def _token_limit(self, split: Split) -> int | None:
-        test = split == "test"
-        return self.config.test_tokens if test else self.config.validation_tokens
-
     def _score_windows(
         self, model: nn.Module, split: TokenSplit, limit: int | None, processes: ProcessGroup
     ) -> "_Sums":
@@ -192,9 +189,7 @@ class LanguageTask:
         tokens = torch.from_numpy(split.read(start, count + 1))[None]
         documents = None
         if self.config.document_mask:
-            positions = np.arange(start, start + count)
-            found = np.searchsorted(split.document_starts, positions, side="right") - 1
-            documents = torch.from_numpy(found)[None]
+            documents = torch.from_numpy(split.documents_of(np.arange(start, start + count)))[None]
         return Batch(tokens[:, :-1], tokens[:, 1:], documents)
 
     def _score_documents(
@@ -234,8 +229,6 @@ class LanguageTask:
 
 @dataclass(slots=True)
 class _Sums:
-    """The sums from which scores are computed."""
-
     nats: float = 0.0
     counted: float = 0.0
     real_nats: float = 0.0
@@ -290,6 +283,4 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     return data
 
 
-def load(config: LanguageTaskConfig) -> LanguageTask:
-    """Return the task."""
-    return LanguageTask(config)
+load = LanguageTask

@@ -1,16 +1,11 @@
 """Sub: every digit x becomes 9 - x."""
 
-from torch import Tensor
+from functools import partial
 
-from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.digit_sequences import DigitSequenceTask, positions_like
 
-
-def columns(tokens: Tensor) -> Tensor:
-    """Return the same index."""
-    return positions_like(tokens)
-
-
-def load(config: SequenceTaskConfig) -> DigitSequenceTask:
-    """Return the task."""
-    return DigitSequenceTask(config, columns, lambda digits: config.vocabulary - 1 - digits)
+load = partial(
+    DigitSequenceTask,
+    columns=positions_like,
+    relabel=lambda digits, vocabulary: vocabulary - 1 - digits,
+)

@@ -12,7 +12,7 @@ from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps, describe_sizes
+from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.config_parts import TEXT_VOCABULARY
 from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
@@ -53,19 +53,10 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         Raises:
             ValueError: if the network is not a pooled encoder that fits windows and labels.
         """
-        context, labels = self.config.context, len(self.labels)
-        if (
-            not isinstance(network, EncoderConfig)
-            or (network.vocabulary, network.classes) != (TEXT_VOCABULARY, labels)
-            or network.pooling == "none"
-            or network.max_tokens < context
-        ):
-            raise ValueError(
-                f"expected an EncoderConfig with pooling, a vocabulary of {TEXT_VOCABULARY}, "
-                f"{labels} classes and at least {context} max_tokens for task texts, got "
-                f"{describe_sizes(network)}"
-            )
-        return Encoder(network, seed=seed)
+        exact = {"pooling": "mean", "vocabulary": TEXT_VOCABULARY, "classes": len(self.labels)}
+        least = {"max_tokens": self.config.context}
+        fitting = require_network(network, EncoderConfig, "texts", exact=exact, least=least)
+        return Encoder(fitting, seed=seed)
 
     def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the logits of the labels; padding is masked."""
@@ -177,6 +168,4 @@ def _print_token(token: int) -> str:
     return {10: "↵", 32: "␣"}.get(token, chr(token) if 32 < token < 127 else f"{token:02X}")
 
 
-def load(config: TextTaskConfig) -> TextTask:
-    """Return the task."""
-    return TextTask(config)
+load = TextTask

@@ -16,6 +16,7 @@ from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
 from qkvary.tasks.bleu import sacrebleu_score, word_bleu
+from qkvary.tasks.classification import require_network
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -99,18 +100,16 @@ class TranslationTask:
         Raises:
             ValueError: if the network is not an encoder-decoder that fits the words.
         """
-        sizes = (self.source_words.vocabulary, self.target_words.vocabulary, PADDING)
-        if (
-            not isinstance(network, EncoderDecoderConfig)
-            or (network.source_vocabulary, network.vocabulary, network.padding) != sizes
-            or network.max_tokens < self.config.max_tokens
-        ):
-            raise ValueError(
-                f"expected an EncoderDecoderConfig with a source_vocabulary of {sizes[0]:,}, a "
-                f"vocabulary of {sizes[1]:,}, the padding {PADDING} and at least "
-                f"{self.config.max_tokens} max_tokens for task translation, got {network}"
-            )
-        return EncoderDecoder(network, seed=seed)
+        exact = {
+            "source_vocabulary": self.source_words.vocabulary,
+            "vocabulary": self.target_words.vocabulary,
+            "padding": PADDING,
+        }
+        least = {"max_tokens": self.config.max_tokens}
+        fitting = require_network(
+            network, EncoderDecoderConfig, "translation", exact=exact, least=least
+        )
+        return EncoderDecoder(fitting, seed=seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next pairs of the epoch's shuffled order; drop a last partial batch.
@@ -136,7 +135,8 @@ class TranslationTask:
         with torch.inference_mode():
             for batch in self._batches(pairs):
                 found = self._loss_sum(model, batch.to(device)).item()
-                total, words = total + found, words + _count_words(batch.targets)
+                is_word = (batch.targets != PADDING) & (batch.targets != IGNORE_INDEX)
+                total, words = total + found, words + int(is_word.sum())
                 means.append(found / batch.counted)
             answers = self.translate(model, split, context.generate)
         references = [sentence[1:-1] for sentence in pairs.targets]
@@ -276,7 +276,6 @@ class TranslationTask:
         return Batch(inputs=target[:, :-1], targets=targets, source=source)
 
     def _loss_sum(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the sum of the losses of all words."""
         return model(
             batch.inputs,
             source=batch.source,
@@ -288,10 +287,6 @@ class TranslationTask:
         """Return a translation with the marks that the published code keeps."""
         is_ended = len(answer) < self.config.max_tokens
         return (BEGIN, *answer, END) if is_ended else (BEGIN, *answer)
-
-
-def _count_words(targets: Tensor) -> int:
-    return int(((targets != PADDING) & (targets != IGNORE_INDEX)).sum())
 
 
 def _pad(rows: Sequence[Sequence[int]]) -> Tensor:
@@ -318,6 +313,4 @@ def _translate_whole(
     return [tuple(row[: row.index(END)] if END in row else row) for row in rows]
 
 
-def load(config: TranslationTaskConfig) -> TranslationTask:
-    """Return the task."""
-    return TranslationTask(config)
+load = TranslationTask

@@ -3,6 +3,7 @@
 import math
 import re
 
+from qkvary.text.names import short
 from qkvary.text.numbers import real, scaled, whole
 
 _BINARY = (" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB")
@@ -105,8 +106,9 @@ def parse_count(text: str) -> int:
     match = re.fullmatch(r"([0-9]{1,15})([kKmM]?)", _ungroup(text))
     factor = 0 if match is None else {"": 1, "k": 2**10, "m": 2**20}[match[2].lower()]
     if match is None or int(match[1]) * factor > LARGEST_COUNT:
-        shown = text if len(text) <= 60 else text[:57] + "..."
-        raise ValueError(f"expected a whole number such as 1024, 32k or 1M, got {shown!r}")
+        raise ValueError(
+            f"expected a whole number such as 1024, 32k or 1M, got {short(text, 60)!r}"
+        )
     return int(match[1]) * factor
 
 

@@ -326,11 +326,11 @@ class RunConfig:
         """
         if isinstance(self.network, VisionTransformerConfig):
             return self.network.tokens
-        if isinstance(self.task, ImageTaskConfig):
-            raise ValueError(  # noqa: TRY004 - a choice that does not fit, not a wrong type
-                f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
-            )
-        return self.task.sequence_length
+        if not isinstance(self.task, ImageTaskConfig):
+            return self.task.sequence_length
+        raise ValueError(
+            f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
+        )
 
     @property
     def execution(self) -> ExecutionSettings:

@@ -27,12 +27,12 @@ class Distribution:
     size = 1
     """Number of processes."""
 
-    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
+    def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
         """Wrap a network that is on its device; return the module that computes the loss."""
         return model
 
-    def accumulate(self, wrapped: nn.Module, *, last: bool) -> AbstractContextManager[None]:  # noqa: ARG002
-        """Return a context for one micro-batch; gradients are synchronized after the last one."""
+    def no_sync(self, _: nn.Module, /) -> AbstractContextManager[None]:
+        """Return a context for a micro-batch whose gradients are not synchronized."""
         return nullcontext()
 
     def all_reduce(self, values: Sequence[float]) -> list[float]:
@@ -115,12 +115,11 @@ class Distribution:
         """Return the digest of all weights and the optimizer state of one process; collective."""
         return state_sha256(model.state_dict(), optimizer_tensors(optimizer))
 
-    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:  # noqa: ARG002
+    def gather_network(self, model: nn.Module, _: Callable[[], nn.Module], /) -> nn.Module:
         """Return the unsharded network on rank 0 and ``model`` itself on other ranks; collective.
 
-        Args:
-            model: The network that was wrapped.
-            build: Builds a new network to hold the gathered weights.
+        The arguments are the network that was wrapped, and a function that builds a new network to
+        hold the gathered weights.
         """
         return model
 

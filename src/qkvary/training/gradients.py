@@ -80,7 +80,8 @@ class Gradients:
             if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
                 return None
             weight = count / total if total else 0.0
-            with distribution.accumulate(self.wrapped, last=number == len(batches)):
+            is_last = number == len(batches)
+            with nullcontext() if is_last else distribution.no_sync(self.wrapped):
                 with self.precision():
                     mean = self.task.loss(self.wrapped, batch.to(self.run.device))
                 # Processes average their gradients, but the weighted sum is needed.

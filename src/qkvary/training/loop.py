@@ -150,8 +150,6 @@ def train(
 
 
 class _Trainer:
-    """The state of one call of ``train``."""
-
     def __init__(
         self,
         begun: RunConfig,

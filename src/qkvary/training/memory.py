@@ -98,7 +98,6 @@ def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError
 
 
 def _count_rows(run: RunConfig, processes: int) -> tuple[int, int]:
-    """Return the rows of a process in a step, and in a micro-batch."""
     own = -(-run.training.batch_size // processes)
     return own, min(run.training.execution.micro_batch_size or own, own)
 

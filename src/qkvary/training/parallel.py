@@ -7,7 +7,7 @@ checkpoints that any number of processes can read, and gathering of the full net
 import os
 import re
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -86,8 +86,6 @@ def join_process_group(
 
 
 class _MultiProcess(Distribution):
-    """The common part of both strategies."""
-
     def __init__(self, processes: Collectives, kind: str) -> None:
         self.processes, self.kind = processes, kind
         self.rank, self.size = processes.rank, processes.size
@@ -145,15 +143,14 @@ class _MultiProcess(Distribution):
         processes.run_on_first(lambda: keep_up_to(directory, step, keep))
         return state.about
 
-    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
-        """Return the reader of this rank's part of a checkpoint."""
+    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
         raise NotImplementedError
 
 
 class Replicated(_MultiProcess):
     """Each process has the full network; gradients are averaged (DDP)."""
 
-    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:  # noqa: ARG002
+    def wrap(self, model: nn.Module, _: Precision, /) -> nn.Module:
         """Wrap the network; its weights are those of rank 0."""
         wrapped = DistributedDataParallel(
             model,
@@ -166,16 +163,17 @@ class Replicated(_MultiProcess):
             wrapped.register_comm_hook(None, _average_in_order)
         return wrapped
 
-    def accumulate(self, wrapped: nn.Module, *, last: bool) -> AbstractContextManager[None]:
-        """Synchronize gradients after the last micro-batch only."""
-        return nullcontext() if last else cast("DistributedDataParallel", wrapped).no_sync()
+    def no_sync(self, wrapped: nn.Module, /) -> AbstractContextManager[None]:
+        """Return a context without synchronization of gradients."""
+        return cast("DistributedDataParallel", wrapped).no_sync()
 
-    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:  # noqa: ARG002
+    def _reader(self, _: nn.Module, __: torch.optim.Optimizer, /) -> Reader:
         return Reader(number=self.rank, count=self.size)
 
 
 def _average_in_order(
     _state: object,
+    # Documented, but not declared as public.
     bucket: dist.GradBucket,  # pyright: ignore[reportPrivateImportUsage]
 ) -> torch.futures.Future[Tensor]:
     """Average gradients in the order of the ranks, independently of their place in the bucket.
@@ -207,11 +205,10 @@ class Sharded(_MultiProcess):
     """
 
     def __init__(self, processes: Collectives, kind: str) -> None:
-        """Create the device mesh."""
         super().__init__(processes, kind)
         self.mesh: DeviceMesh = init_device_mesh(kind, (processes.size,))
 
-    def wrap(self, model: nn.Module, precision: Precision) -> nn.Module:
+    def wrap(self, model: nn.Module, precision: Precision, /) -> nn.Module:
         """Shard each block, and then the rest of the network.
 
         With bfloat16 the blocks' weights are gathered in bfloat16, except for the norms, which
@@ -235,10 +232,12 @@ class Sharded(_MultiProcess):
         return model
 
     @contextmanager
-    def accumulate(self, wrapped: nn.Module, *, last: bool) -> Generator[None]:
-        """Synchronize gradients after the last micro-batch only."""
-        cast("FSDPModule", wrapped).set_requires_gradient_sync(last)
+    def no_sync(self, wrapped: nn.Module, /) -> Generator[None]:
+        """Return a context without synchronization of gradients."""
+        sharded = cast("FSDPModule", wrapped)
+        sharded.set_requires_gradient_sync(False)
         yield
+        sharded.set_requires_gradient_sync(True)
 
     def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the total norm of the gradients, over all processes."""
@@ -289,7 +288,7 @@ class Sharded(_MultiProcess):
         tensors = _tensors(model, optimizer)
         return state_sha256(tensors["weights"], tensors["optimizer"], whole=_whole)
 
-    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module]) -> nn.Module:
+    def gather_network(self, model: nn.Module, build: Callable[[], nn.Module], /) -> nn.Module:
         """Build the full network on rank 0; return ``model`` on other ranks."""
         weights: dict[str, Tensor] = {}
         for name, tensor in model.state_dict().items():
@@ -302,7 +301,7 @@ class Sharded(_MultiProcess):
         network.load_state_dict(weights)
         return network.train(model.training)
 
-    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Reader:
+    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
         parameters = _parameters(optimizer)
         weights: dict[str, Tensor] = model.state_dict()
 
@@ -375,7 +374,6 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
 
 
 def _parameter_of(name: str, parameters: Sequence[Tensor]) -> Tensor | None:
-    """Return the parameter of an optimizer tensor, by the tensor's name."""
     number, _, _ = name.partition(".")
     # Names are read before the digest is checked: a damaged file may hold any.
     known = number.isdecimal() and int(number) < len(parameters)

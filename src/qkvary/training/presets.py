@@ -167,20 +167,39 @@ _PADDED = (
     "protocol padded-paper: each row is one document of at most 2,048 tokens, padded with the "
     "separator, and the padding counts in the loss as published"
 )
+_ALL_SHARINGS = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 
 
 def _three_projections(
     name: str,
-    training: TrainingConfig,
-    *,
+    *remarks: str,
+    steps: int,
+    micro: int,
+    accumulated: int,
+    rate: float,
+    warmup: int,
+    evaluate_every: int,
     validated: int,
-    variants: tuple[str, ...],
+    variants: tuple[str, ...] = _ALL_SHARINGS,
     reported_step: int | None = None,
-    remarks: tuple[str, ...],
 ) -> Preset:
-    """Return a preset of paper 1, whose validations scored ``validated`` micro-batches."""
-    rows = training.execution.micro_batch_size or training.batch_size
+    """Return a preset of paper 1: AdamW that decays everything, warm-up and a cosine to a tenth.
+
+    A step has ``micro`` rows, ``accumulated`` times, on 8 devices; a validation scored
+    ``validated`` micro-batches.
+
+    Source: the public code of paper 1.
+    """
     network = NETWORKS[name]
+    training = TrainingConfig(
+        steps=steps,
+        batch_size=micro * accumulated * 8,
+        execution=ExecutionConfig(micro_batch_size=micro, precision="bf16"),
+        optimizer=adamw(rate, decay="all"),
+        schedule=ScheduleConfig(name="cosine", warmup_steps=warmup, floor=0.1),
+        evaluate_every=evaluate_every,
+        guards=GuardConfig(skip_gradient_norm=100.0),
+    )
     return Preset(
         name=name,
         network=network,
@@ -190,79 +209,55 @@ def _three_projections(
         tokenizer="gpt2",
         source=THREE_PROJECTIONS,
         variants=variants,
-        validation_tokens=validated * rows * network.max_tokens,
+        validation_tokens=validated * micro * network.max_tokens,
         reported_step=reported_step,
         remarks=(_PADDED, *remarks),
     )
 
 
-def _published_training(
-    *, steps: int, rows: int, micro: int, rate: float, warmup: int, evaluate_every: int
-) -> TrainingConfig:
-    """Return paper 1's training: AdamW that decays everything, warm-up and a cosine to a tenth.
-
-    Source: the public code of paper 1.
-    """
-    return TrainingConfig(
-        steps=steps,
-        batch_size=rows,
-        execution=ExecutionConfig(micro_batch_size=micro, precision="bf16"),
-        optimizer=adamw(rate, decay="all"),
-        schedule=ScheduleConfig(name="cosine", warmup_steps=warmup, floor=0.1),
-        evaluate_every=evaluate_every,
-        guards=GuardConfig(skip_gradient_norm=100.0),
-    )
-
-
-def _paper_1() -> tuple[Preset, ...]:
-    return (
-        _three_projections(
-            "lm-300m",
-            _published_training(
-                steps=4_238, rows=6 * 24 * 8, micro=6, rate=2e-4, warmup=500, evaluate_every=200
-            ),
-            validated=813,
-            variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
-            remarks=(
-                (
-                    "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
-                    "warm-up and accumulation of the larger network for both: lm-300m-poster"
-                ),
-                "the published script of Q-GQA has 8 KV heads where the table says 4",
-            ),
-        ),
-        _three_projections(
-            "lm-300m-poster",
-            _published_training(
-                steps=4_238, rows=4 * 36 * 8, micro=4, rate=6e-5, warmup=1_000, evaluate_every=500
-            ),
-            validated=1_220,
-            variants=("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA"),
-            remarks=(
-                (
-                    "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
-                    "those of the public code; the poster's 10 billion positions in 4,238 steps "
-                    "leave 4 rows at once, 36 times, on 8 devices, and its 10 million validation "
-                    "tokens 1,220 batches of 4 rows"
-                ),
-            ),
-        ),
-        _three_projections(
-            "lm-1.2b",
-            _published_training(
-                steps=8_477, rows=2 * 36 * 8, micro=2, rate=6e-5, warmup=1_000, evaluate_every=500
-            ),
-            validated=2_441,
-            variants=("QKV", "Q-K=V", "GQA-8", "MQA", "Q-GQA-8", "Q-MQA"),
-            reported_step=7_500,
-            remarks=(
-                (
-                    "rows of a step: 2 at once, 36 times, on 8 devices; results are those of step "
-                    "7,500, where the rate has not reached its floor"
-                ),
-            ),
-        ),
-    )
+_PAPER_1 = (
+    _three_projections(
+        "lm-300m",
+        "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
+        "warm-up and accumulation of the larger network for both: lm-300m-poster",
+        "the published script of Q-GQA has 8 KV heads where the table says 4",
+        steps=4_238,
+        micro=6,
+        accumulated=24,
+        rate=2e-4,
+        warmup=500,
+        evaluate_every=200,
+        validated=813,
+    ),
+    _three_projections(
+        "lm-300m-poster",
+        "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
+        "those of the public code; the poster's 10 billion positions in 4,238 steps "
+        "leave 4 rows at once, 36 times, on 8 devices, and its 10 million validation "
+        "tokens 1,220 batches of 4 rows",
+        steps=4_238,
+        micro=4,
+        accumulated=36,
+        rate=6e-5,
+        warmup=1_000,
+        evaluate_every=500,
+        validated=1_220,
+    ),
+    _three_projections(
+        "lm-1.2b",
+        "rows of a step: 2 at once, 36 times, on 8 devices; results are those of step "
+        "7,500, where the rate has not reached its floor",
+        steps=8_477,
+        micro=2,
+        accumulated=36,
+        rate=6e-5,
+        warmup=1_000,
+        evaluate_every=500,
+        validated=2_441,
+        variants=("QKV", "Q-K=V", "GQA-8", "MQA", "Q-GQA-8", "Q-MQA"),
+        reported_step=7_500,
+    ),
+)
 
 
 # ---- paper 3
@@ -275,7 +270,7 @@ _GPT2_TRAINING = TrainingConfig(
     schedule=ScheduleConfig(name="cosine", warmup_steps=2_000, floor=0.1, decay_steps=600_000),
     evaluate_every=1_000,
 )
-"""Its cosine spans 600,000 steps, far more than were trained."""
+"""The cosine spans 600,000 steps, far more than were trained."""
 
 _GPT2_VALIDATION = 200 * 12 * 1_024
 """Batches, windows of each and their tokens. The public code draws other windows each time, the
@@ -284,66 +279,52 @@ same for all networks; here they are the first of the validation split."""
 _IDENTITY = (
     "identity query: scores are halved and matrices decay with 2^-5 = 0.1 * 0.3125, as published"
 )
-_NO_FIGURE = "in the public code; no figure is printed for it"
-_SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
-
-
-def _gpt2(
-    name: str,
-    *remarks: str,
-    base: str = "gpt2-124m",
-    variants: tuple[str, ...] = (),
-    weight_decay: float | None = None,
-) -> Preset:
-    training = _GPT2_TRAINING
-    if weight_decay is not None:
-        optimizer = replace(training.optimizer, weight_decay=weight_decay)
-        training = replace(training, optimizer=optimizer)
-    return Preset(
-        name=name,
-        network=NETWORKS[name],
-        training=training,
-        protocol="packed",
-        corpus="openwebtext",
-        tokenizer="gpt2",
-        source=QUERY_IDENTITY,
-        variants=variants,
-        validation_tokens=_GPT2_VALIDATION,
-        reported_step=100_000,
-        remarks=remarks,
-        base=base,
-    )
-
-
-def _paper_3() -> tuple[Preset, ...]:
-    return (
-        _gpt2(
-            "gpt2-124m",
-            "windows are drawn without replacement here, and with it in the public code",
-            base="",
-            variants=("QKV", "I-K-V"),
-        ),
-        _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
-        _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
-        _gpt2("gpt2-117m-identity", _IDENTITY),
-        _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
-        _gpt2("gpt2-117m-identity-derived", _DERIVED),
-        _gpt2("gpt2-124m-identity-derived", _DERIVED),
-        _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
-        _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
-        _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
-        _gpt2("gpt2-163m-untied", _UNTIED),
-        _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
-        _gpt2("gpt2-124m-scale", _SAME_TUNING),
-        _gpt2("gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
-    )
-
-
 _DERIVED = (
     "identity query, matrices decay with 2^-5; scores are scaled by s sqrt d = 0.55, the paper's "
     "own derivation, where it rounds to 1/2"
 )
 _UNTIED = "a head of its own, which the theorem about one layer needs; nothing is published"
+_NO_FIGURE = "in the public code; no figure is printed for it"
+_SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
+
+
+def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
+    optimizer = replace(_GPT2_TRAINING.optimizer, weight_decay=weight_decay)
+    is_baseline = name == "gpt2-124m"
+    return Preset(
+        name=name,
+        network=NETWORKS[name],
+        training=replace(_GPT2_TRAINING, optimizer=optimizer),
+        protocol="packed",
+        corpus="openwebtext",
+        tokenizer="gpt2",
+        source=QUERY_IDENTITY,
+        variants=("QKV", "I-K-V") if is_baseline else (),
+        validation_tokens=_GPT2_VALIDATION,
+        reported_step=100_000,
+        remarks=remarks,
+        base="" if is_baseline else "gpt2-124m",
+    )
+
+
+_PAPER_3 = (
+    _gpt2(
+        "gpt2-124m", "windows are drawn without replacement here, and with it in the public code"
+    ),
+    _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
+    _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
+    _gpt2("gpt2-117m-identity", _IDENTITY),
+    _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
+    _gpt2("gpt2-117m-identity-derived", _DERIVED),
+    _gpt2("gpt2-124m-identity-derived", _DERIVED),
+    _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
+    _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
+    _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
+    _gpt2("gpt2-163m-untied", _UNTIED),
+    _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
+    _gpt2("gpt2-124m-scale", _SAME_TUNING),
+    _gpt2("gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
+)
 
 
 # ---- for new work
@@ -373,14 +354,15 @@ def _holds(remark: str, network: LanguageModelConfig) -> bool:
 
 def _modern(
     name: str,
-    *remarks: str,
     steps: int,
     rows: int,
     micro: int,
     rate: float,
+    *remarks: str,
     corpus: str = "fineweb",
     tokenizer: str = "gpt2",
 ) -> Preset:
+    """Return a preset of a step of ``rows``, ``micro`` at once."""
     return Preset(
         name=name,
         network=NETWORKS[name],
@@ -398,65 +380,49 @@ def _modern(
         corpus=corpus,
         tokenizer=tokenizer,
         source=MODERN,
-        remarks=(_MODERN_REMARK, *remarks),
+        remarks=(_MODERN_REMARK, *(remarks or (_CHINCHILLA,))),
     )
 
 
 _MODERN_SIZES = (
-    ("lm-30m", 4_570, 128, 16, 1e-3),
-    ("lm-60m", 4_620, 256, 16, 1e-3),
-    ("lm-124m", 4_720, 512, 16, 6e-4),
-    ("lm-350m", 13_550, 256, 8, 3e-4),
-    ("lm-1b", 19_340, 512, 4, 2e-4),
+    _modern(
+        "lm-1m",
+        1_280,
+        16,
+        16,
+        3e-3,
+        "minutes on two cores: 5 tokens a parameter, a quarter of Chinchilla's",
+        corpus="tinystories",
+        tokenizer="bytes",
+    ),
+    _modern(
+        "lm-10m",
+        3_060,
+        64,
+        8,
+        1e-3,
+        "bytes, because GPT-2's table alone would have more parameters",
+        _CHINCHILLA,
+        corpus="english-novels",
+        tokenizer="bytes",
+    ),
+    _modern("lm-30m", 4_570, 128, 16, 1e-3),
+    _modern("lm-60m", 4_620, 256, 16, 1e-3),
+    _modern("lm-124m", 4_720, 512, 16, 6e-4),
+    _modern("lm-350m", 13_550, 256, 8, 3e-4),
+    _modern("lm-1b", 19_340, 512, 4, 2e-4),
 )
-"""Name, steps, rows of a step, rows at once and learning rate."""
-
-
-def _modern_sizes() -> tuple[Preset, ...]:
-    return (
-        _modern(
-            "lm-1m",
-            "minutes on two cores: 5 tokens a parameter, a quarter of Chinchilla's",
-            steps=1_280,
-            rows=16,
-            micro=16,
-            rate=3e-3,
-            corpus="tinystories",
-            tokenizer="bytes",
-        ),
-        _modern(
-            "lm-10m",
-            "bytes, because GPT-2's table alone would have more parameters",
-            _CHINCHILLA,
-            steps=3_060,
-            rows=64,
-            micro=8,
-            rate=1e-3,
-            corpus="english-novels",
-            tokenizer="bytes",
-        ),
-        *(
-            _modern(name, _CHINCHILLA, steps=steps, rows=rows, micro=micro, rate=rate)
-            for name, steps, rows, micro, rate in _MODERN_SIZES
-        ),
-    )
 
 
 def _portable(preset: Preset) -> Preset:
-    """Return the preset of the same size in the portable form."""
     name = f"{preset.name}-portable"
     remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
     return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
 
 
-def _portable_sizes() -> tuple[Preset, ...]:
-    return tuple(_portable(one) for one in _modern_sizes() if one.name in PORTABLE_SIZES)
-
+_PORTABLE = (_portable(one) for one in _MODERN_SIZES if one.name in PORTABLE_SIZES)
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {
-        preset.name: preset
-        for preset in (*_paper_1(), *_paper_3(), *_modern_sizes(), *_portable_sizes())
-    }
+    {preset.name: preset for preset in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES, *_PORTABLE)}
 )
 """Every preset by name."""

@@ -127,7 +127,6 @@ class Collectives:
         return kind(f"process {rank}: {message}" if rank else message)
 
     def _gather(self, mine: Tensor) -> Tensor:
-        """Return the vectors of all ranks as rows."""
         rows = torch.empty(self.size * len(mine), dtype=mine.dtype)
         dist.all_gather_single(rows, mine)
         return rows.view(self.size, len(mine))
@@ -176,6 +175,7 @@ def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
     )
     group = dist.group.WORLD
     _leak(group)
+    # torch has no public function that changes the timeout of a process group.
     dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
@@ -203,7 +203,6 @@ def _choose_device(kind: str, info: RankInfo) -> None:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Translate torch's errors about a lost process into ``ResourceError``."""
     try:
         yield
     except RuntimeError as error:

@@ -106,7 +106,6 @@ def _earlier_repair(contents: JournalContents, mark: FileEntry) -> Sequence[dict
 
 
 def _is_before(event: dict[str, Any], step: int) -> bool:
-    """Return whether an event was logged before the checkpoint of a step."""
     is_again = event["event"] in _AFTER_CHECKPOINT
     return event["step"] < step or (event["step"] == step and not is_again)
 

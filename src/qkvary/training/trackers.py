@@ -1,16 +1,16 @@
 """Copies the log of a run to a tracker of experiments. Torch-free until one is opened.
 
 The log itself is the run's ``metrics.jsonl``; a copy is never read back, and no error of a tracker
-ends a run. Every tracker has one shape: it is opened with a ``TrackedRun``, and has ``log`` and
-``finish``.
+ends a run.
 """
 
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.packages import require
@@ -33,65 +33,34 @@ class TrackedRun:
     """The folder of all copies, for trackers that write files of their own."""
 
 
-class Tracker(Protocol):
-    """An opened tracker."""
-
-    def log(self, values: Mapping[str, float | str], step: int) -> None:
-        """Log values by name."""
-        ...
-
-    def finish(self) -> None:
-        """Write what is pending, and close."""
-        ...
+class _Opened(NamedTuple):
+    log: Callable[[Mapping[str, float | str], int], None]
+    """Logs values by name at a step."""
+    finish: Callable[[], None]
+    """Writes what is pending, and closes."""
 
 
-class _TensorBoard:
-    """Event files, ``FOLDER/tensorboard/PROJECT/NAME/``."""
-
-    def __init__(self, run: TrackedRun, first_step: int) -> None:
-        # Optional dependency.
-        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415
-
+def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
+    """Open a tracker; event files of TensorBoard are in ``FOLDER/tensorboard/PROJECT/NAME/``."""
+    if tracker == "tensorboard":
         directory = run.folder / "tensorboard" / run.project / run.name
         # Hides later entries of an earlier, killed process.
-        self._writer: Any = SummaryWriter(str(directory), purge_step=first_step)
+        board: Any = import_module("torch.utils.tensorboard")
+        writer = board.SummaryWriter(str(directory), purge_step=first_step)
 
-    def log(self, values: Mapping[str, float | str], step: int) -> None:
-        for name, value in values.items():
-            add = self._writer.add_text if isinstance(value, str) else self._writer.add_scalar
-            add(name, value, step)
+        def log(values: Mapping[str, float | str], step: int) -> None:
+            for name, value in values.items():
+                add = writer.add_text if isinstance(value, str) else writer.add_scalar
+                add(name, value, step)
 
-    def finish(self) -> None:
-        self._writer.close()
-
-
-class _Project:
-    """A project of Weights & Biases, or of trackio, which has the same functions."""
-
-    def __init__(self, library: Any, run: TrackedRun, **options: Any) -> None:
-        self._library = library
-        self._library.init(
-            project=run.project, name=run.name, config=dict(run.config), resume="allow", **options
-        )
-
-    def log(self, values: Mapping[str, float | str], step: int) -> None:
-        self._library.log(dict(values), step=step)
-
-    def finish(self) -> None:
-        self._library.finish()
-
-
-def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> Tracker:
-    if tracker == "tensorboard":
-        return _TensorBoard(run, first_step)
-    # Optional dependencies.
+        return _Opened(log, writer.close)
+    # trackio has the functions of wandb.
     if tracker == "trackio":
-        import trackio  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-        return _Project(trackio, run)
-    import wandb  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-    return _Project(wandb, run, id=run.name, dir=str(run.folder))
+        library, own = cast("Any", import_module("trackio")), {}
+    else:
+        library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
+    library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
+    return _Opened(lambda values, step: library.log(dict(values), step=step), library.finish)
 
 
 class LogCopy:
@@ -109,7 +78,7 @@ class LogCopy:
         """
         self._name: TrackerName | None = tracker
         self._run, self._warn = run, warn
-        self._opened: Tracker | None = None
+        self._opened: _Opened | None = None
 
     def log(self, entry: Mapping[str, JsonValue]) -> None:
         """Copy one entry of the log, as ``<event>/<name>``."""
@@ -121,31 +90,31 @@ class LogCopy:
             for name, value in entry.items()
             if name not in _NOT_CURVES and isinstance(value, int | float | str)
         }
-        try:
-            # Libraries announce themselves; standard output is for results.
-            with redirect_stdout(sys.stderr):
-                if self._opened is None:
-                    # A resumed run repeats the entries after its checkpoint, not those at its step.
-                    first = step + (entry["event"] == "resumed")
-                    self._opened = _open(self._name, self._run, first)
-                self._opened.log(values, step)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
-            self._give_up(error)
+        with self._guard():
+            if self._opened is None:
+                # A resumed run repeats the entries after its checkpoint, not those at its step.
+                first = step + (entry["event"] == "resumed")
+                self._opened = _open(self._name, self._run, first)
+            self._opened.log(values, step)
 
     def finish(self) -> None:
         """End the copy."""
-        if self._opened is None:
-            return
-        try:
-            with redirect_stdout(sys.stderr):
+        if self._opened is not None:
+            with self._guard():
                 self._opened.finish()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - no copy is worth a run
-            self._give_up(error)
-        self._opened = None
+            self._opened = None
 
-    def _give_up(self, error: BaseException) -> None:
-        self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
-        self._name, self._opened = None, None
+    @contextmanager
+    def _guard(self) -> Generator[None]:
+        """End the copy, not the run, if the tracker fails."""
+        try:
+            # Libraries announce themselves; standard output is for results.
+            with redirect_stdout(sys.stderr):
+                yield
+        # Trackers raise anything, and no copy is worth a run.
+        except (Exception, SystemExit) as error:  # noqa: BLE001
+            self._warn(f"{self._name} gets no more of the log: {type(error).__name__}: {error}")
+            self._name, self._opened = None, None
 
 
 def require_tracker(tracker: TrackerName | None) -> None:

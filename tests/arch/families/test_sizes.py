@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from qkvary.arch.families.published_configs import PUBLISHED_CONFIGS
+from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.sizes import (
     has_size,
     load_size,
@@ -27,14 +27,14 @@ def test_every_name_is_a_model_that_decodes(name: str) -> None:
     assert model_cache_bytes(model, context=100) > 0
 
 
-@pytest.mark.parametrize("name", PUBLISHED_CONFIGS)
+@pytest.mark.parametrize("name", published_configs())
 def test_every_published_model_says_where_its_fields_stand(name: str) -> None:
-    published = PUBLISHED_CONFIGS[name]
+    published = published_configs()[name]
     assert re.match(r"https://|defaults of \w+ in transformers 5\.23\.0", published.source)
-    assert published.fields["model_type"] in FAMILIES
+    assert published.config["model_type"] in FAMILIES
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) & set(PUBLISHED_CONFIGS)))
+@pytest.mark.parametrize("name", sorted(set(NAMES) & set(published_configs())))
 def test_a_name_and_a_file_of_one_model_agree(name: str) -> None:
     named, file = load_size(name), read(name)
     assert named.layers == file.layers

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from qkvary.arch.families import table
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.table import FAMILIES, read_model
+from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
 from qkvary.arch.models import Model
 from qkvary.costs.parameters import model_parameters
 from tests.arch.families.config_files import FOLDER, NAMES, load, read
@@ -17,21 +16,18 @@ from tests.arch.families.config_files import FOLDER, NAMES, load, read
 NOTE = "counts the language model only: a vision or audio tower is not counted"
 
 
-def test_a_family_stands_under_its_own_name_once() -> None:
-    assert {name: family.model_type for name, family in FAMILIES.items()} == {
-        name: name for name in FAMILIES
-    }
-    assert all(family.title for family in FAMILIES.values())
-    files = [value for value in vars(table).values() if hasattr(value, "FAMILIES_OF_FILE")]
-    declared = [family for file in files for family in file.FAMILIES_OF_FILE]
-    assert len(declared) == len(FAMILIES)
+FILES = {name: file for name, file in vars(table).items() if hasattr(file, "READERS")}
+
+
+def test_a_family_is_declared_once() -> None:
+    assert sum(len(file.READERS) for file in FILES.values()) == len(FAMILIES)
+    assert set(FAMILIES) >= MULTIMODAL
 
 
 def test_every_file_that_declares_families_is_in_the_table() -> None:
     sources = (FOLDER.parents[3] / "src" / "qkvary" / "arch" / "families").glob("*.py")
-    declaring = {path.stem for path in sources if "\nFAMILIES_OF_FILE" in path.read_text("utf-8")}
-    listed = {name for name, value in vars(table).items() if hasattr(value, "FAMILIES_OF_FILE")}
-    assert declaring == listed
+    declaring = {path.stem for path in sources if "\nREADERS" in path.read_text("utf-8")}
+    assert declaring == set(FILES)
 
 
 def test_files_are_of_families_that_are_read() -> None:
@@ -108,15 +104,12 @@ def test_the_whole_says_whether_its_head_is_tied_where_the_text_does_not() -> No
     assert model_parameters(read_model(untied, "seer")).head > 0
 
 
-def test_a_family_may_say_where_its_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    inner = FAMILIES["llama"].read
-    family = Family(model_type="seer", title="Seer", read=inner, text_section="language")
-    monkeypatch.setitem(FAMILIES, "seer", family)
-    model = read_model({"model_type": "seer", "language": load("llama-3.1-8b")}, "seer")
-    assert (model.layers, model.notes) == (read("llama-3.1-8b").layers, (NOTE,))
-    # Without the section the sizes stand at the top.
-    flat = read_model({**load("llama-3.1-8b"), "model_type": "seer"}, "seer")
-    assert (flat.layers, flat.notes) == (read("llama-3.1-8b").layers, ())
+def test_sizes_may_stand_at_the_top_of_a_multimodal_family() -> None:
+    text = load("gemma-3-270m") | {"model_type": "gemma3_text"}
+    inside = read_model({"model_type": "gemma3", "text_config": text}, "seer")
+    flat = read_model({**text, "model_type": "gemma3"}, "seer")
+    assert (inside.layers, inside.notes) == (flat.layers, (NOTE,))
+    assert flat.notes == ()
 
 
 VALUES: tuple[Any, ...] = (

@@ -14,7 +14,6 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import KeyRotation
 from qkvary.nn.decoding.triton_attention import attend_triton
 
 CAPABILITIES = (80, 90)
@@ -40,20 +39,18 @@ class AbsentDriver:
 def cases() -> dict[str, Decoding]:
     query = torch.zeros(2, 8, 1, WIDTH, dtype=torch.bfloat16)
     key = torch.zeros(2, 2, 700, WIDTH, dtype=torch.bfloat16)
-    wide, codes, scales = key.float(), key.to(torch.int8), torch.zeros(2, 2, 700, 2)
+    wide = key.float()
     valid = torch.ones(2, 700, dtype=torch.bool)
-    rotation = KeyRotation(dim=32, base=1e4)
 
     def ask(stored: torch.Tensor, value: torch.Tensor, **more: Any) -> Decoding:
         asked = more.pop("query", query)
-        return Decoding(query=asked, key=stored, value=value, scale=0.1, start=699, **more)
+        return Decoding(query=asked, key=stored, value=value, scale=0.1, **more)
 
     return {
         "one tensor": ask(key, key),
         "two tensors": ask(key, key.clone()),
-        "turned": ask(key, key, rotation=rotation, valid=valid),
+        "padding": ask(key, key, valid=valid),
         "bias": ask(key, key, bias=torch.zeros(2, 8, 1, 700)),
-        "codes": ask(codes, codes, key_scales=scales, value_scales=scales),
         "float32": ask(wide, wide, query=query.float()),
         "many rows": ask(key, key, query=torch.zeros(2, 128, 1, WIDTH, dtype=torch.bfloat16)),
     }

@@ -13,7 +13,6 @@ import torch
 
 from qkvary.nn.decoding import build, choice, compiled, kept, native
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.decoding.rotation import KeyRotation
 from tests.nn.decoding.cases import GATES, distance, draw
 
 NARROWER = (
@@ -268,13 +267,11 @@ def test_narrower_vectors_give_the_same(
     library = native.library.__wrapped__()
     assert library is not None
     monkeypatch.setattr(native, "library", lambda: library)
-    rotation = KeyRotation(dim=22, base=50.0)
     for heads, tokens, dim in ((2, 150, 32), (4, 97, 37), (6, 1100, 64), (10, 65, 64), (34, 9, 40)):
         query = draw(1, heads, 1, dim, seed=1, dtype=dtype)
         key = draw(1, 2, tokens, dim, seed=2, dtype=dtype)
-        for turning in (None, rotation):
-            results = [
-                decode_attention(query, key, key, scale=0.2, kernel=kernel, rotation=turning)
-                for kernel in ("native", "folded")
-            ]
-            assert distance(*results) < 2 * GATES[dtype]
+        results = [
+            decode_attention(query, key, key, scale=0.2, kernel=kernel)
+            for kernel in ("native", "folded")
+        ]
+        assert distance(*results) < 2 * GATES[dtype]

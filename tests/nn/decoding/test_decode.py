@@ -6,15 +6,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.decoding.problem import read_codes
-from qkvary.nn.decoding.rotation import KeyRotation
 from tests.conftest import examples
 from tests.nn.decoding.cases import GATES, KERNELS, TIMED, distance, draw, kernels_for
 from tests.pairwise import pairwise
-from tests.reference.decoding import Turning, attend_stored
+from tests.reference.decoding import attend_stored
 
 DTYPES = list(GATES)
 
@@ -33,7 +30,6 @@ def calls(draws: st.DrawFn) -> dict[str, object]:
         "value_dim": draws(st.sampled_from([None, None, 1, 5, 16, 32, 64, 83])),
         "dtype": draws(st.sampled_from(DTYPES)),
         "is_masked": draws(st.booleans()),
-        "is_turned": draws(st.booleans()),
         "is_biased": draws(st.booleans()),
         "seed": draws(st.integers(0, 2**31)),
     }
@@ -63,7 +59,6 @@ def check(
     value_dim: int | None,
     dtype: torch.dtype,
     is_masked: bool,
-    is_turned: bool,
     is_biased: bool,
     seed: int,
     device: str = "cpu",
@@ -76,25 +71,12 @@ def check(
         value = draw(batch, kv_heads, tokens, value_dim, seed=seed + 2, dtype=dtype)
     generator = torch.Generator().manual_seed(seed)
     valid = torch.rand(batch, tokens, generator=generator) > 0.4 if is_masked else None
-    rotation = turning = None
-    if is_turned and dim > 1:
-        turned = max(2, dim // 2 // 2 * 2)
-        first = [3 * row - 2 for row in range(batch)]
-        rotation = KeyRotation(dim=turned, base=97.0, first=torch.tensor(first, device=device))
-        turning = Turning(turned, 97.0, first)
     scale = dim**-0.5
     bias = None
     if is_biased:
         bias = draw(batch, heads, queries, tokens, seed=seed + 3, dtype=torch.float32)
     expected = attend_stored(
-        query,
-        key,
-        value,
-        scale=scale,
-        start=tokens - queries,
-        valid=valid,
-        turning=turning,
-        bias=bias,
+        query, key, value, scale=scale, start=tokens - queries, valid=valid, bias=bias
     )
     query, key = query.to(device), key.to(device)
     value = key if value_dim is None else value.to(device)
@@ -102,7 +84,7 @@ def check(
     bias = None if bias is None else bias.to(device)
     for kernel in kernels_for(dtype, device):
         result = decode_attention(
-            query, key, value, scale=scale, valid=valid, kernel=kernel, rotation=rotation, bias=bias
+            query, key, value, scale=scale, valid=valid, kernel=kernel, bias=bias
         ).cpu()
         assert result.dtype == dtype
         assert result.shape == expected.shape
@@ -220,14 +202,6 @@ def test_what_padding_holds_does_not_matter(kernel: str) -> None:
     assert torch.equal(before, after)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_an_earlier_start_hides_later_keys(kernel: str) -> None:
-    query, key = draw(1, 6, 4, 16, seed=11), draw(1, 3, 90, 16, seed=12)
-    expected = attend_stored(query, key[:, :, :40], key[:, :, :40], scale=0.3, start=20)
-    result = decode_attention(query, key, key, scale=0.3, start=20, kernel=kernel)
-    assert distance(result, expected) < GATES[torch.float32]
-
-
 @pairwise("kernel, tokens, heads", itertools.product(KERNELS, [1, 63, 129, 1100], [2, 6, 32]))
 def test_one_tensor_and_a_copy_of_it_give_the_same(kernel: str, tokens: int, heads: int) -> None:
     query, key = draw(1, heads, 1, 64, seed=13), draw(1, 2, tokens, 64, seed=14)
@@ -251,44 +225,6 @@ def test_two_threads_give_what_one_gives(kernel: str, heads: int) -> None:
     assert distance(two, one) < 1e-5
     if kernel == "native":
         assert torch.equal(one, two)
-
-
-def code(numbers: Tensor, groups: int) -> tuple[Tensor, Tensor]:
-    """Codes of 8 bits with a scale for each group of channels."""
-    cut = numbers.unflatten(-1, (groups, -1))
-    scales = cut.abs().amax(dim=-1) / 127
-    return (cut / scales[..., None]).round().flatten(-2).to(torch.int8), scales
-
-
-@pairwise(
-    "kernel, dtype, groups, is_shared, dim",
-    itertools.product(KERNELS, [torch.float32, torch.bfloat16], [1, 3, 4], [True, False], [12, 96]),
-    ids=str,
-)
-def test_codes_are_attended_to_as_the_numbers_they_stand_for(
-    kernel: str, dtype: torch.dtype, groups: int, is_shared: bool, dim: int
-) -> None:
-    query = draw(2, 6, 1, dim, seed=17, dtype=dtype)
-    key, key_scales = code(draw(2, 3, 131, dim, seed=18), groups)
-    value, value_scales = code(draw(2, 3, 131, dim, seed=19), groups)
-    if is_shared:
-        value, value_scales = key, key_scales
-    numbers = (
-        read_codes(key, key_scales, torch.float64),
-        read_codes(value, value_scales, torch.float64),
-    )
-    expected = attend_stored(query, *numbers, scale=0.3, start=130)
-    result = decode_attention(
-        query,
-        key,
-        value,
-        scale=0.3,
-        key_scales=key_scales,
-        value_scales=value_scales,
-        kernel=kernel,
-    )
-    assert result.dtype == dtype
-    assert distance(result, expected) < GATES[dtype]
 
 
 @pairwise(
@@ -333,11 +269,12 @@ REFUSED = [
         r"expected a key of \[1, 2, 5, channels\], got \[2, 2, 5, 8\]",
     ),
     ({"value": torch.ones(1, 2, 6, 8)}, r"expected a value of \[1, 2, 5, channels\], got"),
-    ({"value": torch.ones(1, 2, 5, 8).to(torch.int8)}, r"expected a value of floats, or of int8"),
+    (
+        {"key": torch.ones(1, 2, 5, 8).to(torch.int8)},
+        r"expected a key of torch.float32, got torch.i",
+    ),
     ({"value": torch.ones(1, 2, 5, 8).half()}, r"expected a value of torch.float32, got torch.f"),
-    ({"key_scales": torch.ones(1, 2, 5, 1)}, r"got torch.float32 with scales"),
-    ({"start": -1}, r"expected a start of at least 0, got -1"),
-    ({"rotation": KeyRotation(dim=10, base=9.0)}, r"expected at most 8 rotated channels, got 10"),
+    ({"bias": torch.ones(1, 4, 1, 4)}, r"expected a bias of \[1, 4, 1, 5\], got \[1, 4, 1, 4\]"),
     (
         {"kernel": "fast"},
         r"expected a kernel for decoding, got 'fast'; choices: auto, layer, folded, ",
@@ -362,20 +299,6 @@ def test_what_does_not_fit_is_refused(changed: dict[str, object], message: str) 
         fitting["value"] = given_key
     with pytest.raises(ValueError, match=message):
         decode_attention(**{**fitting, **changed})  # type: ignore[arg-type]
-
-
-def test_scales_must_fit_their_codes() -> None:
-    codes, query = torch.ones(1, 2, 5, 8, dtype=torch.int8), torch.ones(1, 4, 1, 8)
-    with pytest.raises(ValueError, match="number of groups that divides 8 channels"):
-        decode_attention(query, codes, codes, scale=1.0, key_scales=torch.ones(1, 2, 5, 3))
-    with pytest.raises(ValueError, match="without scales"):
-        decode_attention(query, codes, codes, scale=1.0, key_scales=torch.ones(1, 2, 5, 2))
-
-
-@pytest.mark.parametrize("dim", [0, 3])
-def test_channels_turn_in_pairs(dim: int) -> None:
-    with pytest.raises(ValueError, match=f"expected an even number of rotated channels, got {dim}"):
-        KeyRotation(dim=dim, base=10.0)
 
 
 def test_gradients_elsewhere_do_not_matter() -> None:

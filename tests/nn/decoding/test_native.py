@@ -10,10 +10,9 @@ from torch import Tensor
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.build import find_compiler
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.decoding.rotation import KeyRotation
 from tests.nn.decoding.cases import distance, draw
 from tests.pairwise import pairwise
-from tests.reference.decoding import Turning, attend_stored
+from tests.reference.decoding import attend_stored
 
 if find_compiler() is None:
     # To have none is normal: there is no such kernel then, and torch's forms are tested elsewhere.
@@ -32,7 +31,7 @@ WORTH = (1, 2, 65_536, 64)
         [1, 2, 3, 4, 5],
         [16, 32, 48, 64, 80, 96, 128, 160],
         NEAR,
-        ["none", "value", "padding", "turned"],
+        ["none", "value", "padding"],
     ),
     ids=str,
 )
@@ -41,19 +40,11 @@ def test_few_rows(rows: int, dim: int, dtype: torch.dtype, special: str) -> None
     key = draw(2, 2, 131, dim, seed=dim, dtype=dtype)
     value = draw(2, 2, 131, 96, seed=7, dtype=dtype) if special == "value" else key
     valid = torch.ones(2, 131, dtype=torch.bool)
-    rotation = turning = None
     if special == "padding":
         valid[0, :40] = valid[1, 100:] = False
-    if special == "turned":
-        rotation = KeyRotation(dim=dim // 2, base=50.0, first=torch.tensor([0, -3]))
-        turning = Turning(dim // 2, 50.0, [0, -3])
     scale = dim**-0.5
-    expected = attend_stored(
-        query, key, value, scale=scale, start=130, valid=valid, turning=turning
-    )
-    result = decode_attention(
-        query, key, value, scale=scale, valid=valid, kernel="native", rotation=rotation
-    )
+    expected = attend_stored(query, key, value, scale=scale, start=130, valid=valid)
+    result = decode_attention(query, key, value, scale=scale, valid=valid, kernel="native")
     assert distance(result, expected) < NEAR[dtype]
 
 

@@ -13,11 +13,10 @@ import torch
 
 from qkvary.nn.decoding import choice, triton_attention
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import KeyRotation
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, KERNELS, distance, draw
 from tests.pairwise import pairwise
-from tests.reference.decoding import Turning, attend_stored
+from tests.reference.decoding import attend_stored
 
 HOPPER_PROCESSORS = 132
 LEAST_SHARED_BYTES = 99 << 10
@@ -34,30 +33,11 @@ def make(
     batch: int = 1,
     queries: int = 1,
     dtype: torch.dtype = torch.float32,
-    rotation: KeyRotation | None = None,
 ) -> Decoding:
     key = torch.zeros(batch, kv_heads, tokens, dim, dtype=dtype)
     value = key if value_dim is None else torch.zeros(*key.shape[:3], value_dim, dtype=dtype)
     query = torch.zeros(batch, heads, queries, dim, dtype=dtype)
-    start = tokens - queries
-    return Decoding(query=query, key=key, value=value, scale=1.0, start=start, rotation=rotation)
-
-
-def coded(groups: int, dim: int = 24) -> Decoding:
-    codes, scales = torch.zeros(1, 2, 9, dim, dtype=torch.int8), torch.ones(1, 2, 9, groups)
-    query = torch.zeros(1, 2, 1, dim)
-    return Decoding(
-        query=query,
-        key=codes,
-        value=codes,
-        scale=1.0,
-        start=8,
-        key_scales=scales,
-        value_scales=scales,
-    )
-
-
-TURN = KeyRotation(dim=8, base=10.0)
+    return Decoding(query=query, key=key, value=value, scale=1.0)
 
 
 @pytest.mark.parametrize(
@@ -71,15 +51,9 @@ TURN = KeyRotation(dim=8, base=10.0)
         (make(dim=64, value_dim=513, dtype=torch.bfloat16), False),
         (make(dim=256), True),
         (make(dim=257), False),
-        (make(dim=256, dtype=torch.bfloat16, rotation=TURN), True),
-        (make(dim=257, dtype=torch.bfloat16, rotation=TURN), False),
-        (coded(3), True),
-        (coded(4), False),
     ],
 )
-def test_what_is_too_wide_or_cut_unevenly_is_left_to_others(
-    problem: Decoding, is_taken: bool
-) -> None:
+def test_what_is_too_wide_is_left_to_others(problem: Decoding, is_taken: bool) -> None:
     assert triton_attention.supports(problem) == is_taken
     assert (choice.choose(problem, "triton") == "triton") == is_taken
 
@@ -138,9 +112,7 @@ def test_runs_cover_all_keys_and_none_is_empty(
     monkeypatch.setattr(triton_attention, "_processors", lambda _: processors)
     key = torch.zeros(1, dtype=torch.bfloat16).expand(batch, kv_heads, tokens, 64)
     query = torch.zeros(batch, heads, 1, 64, dtype=torch.bfloat16)
-    pieces = triton_attention.cut(
-        Decoding(query=query, key=key, value=key, scale=1.0, start=tokens - 1)
-    )
+    pieces = triton_attention.cut(Decoding(query=query, key=key, value=key, scale=1.0))
     tiles = -(-tokens // pieces.tile)
     each = -(-tiles // pieces.runs)
     assert (pieces.runs - 1) * each < tiles <= pieces.runs * each
@@ -153,19 +125,13 @@ def test_runs_cover_all_keys_and_none_is_empty(
         assert programs >= min(most / 2, triton_attention.MOST_RUNS / 2)
 
 
-def test_keys_that_nobody_sees_are_not_read() -> None:
-    query, key = torch.zeros(1, 2, 3, 16), torch.zeros(1, 2, 1000, 16)
-    hidden = Decoding(query=query, key=key, value=key, scale=1.0, start=20)
-    assert triton_attention.cut(hidden).tokens == 23
-
-
 @pairwise(
-    "processors, dtype, is_turned",
+    "processors, dtype, is_biased",
     itertools.product([1, 40], triton_attention.TYPES, [False, True]),
     ids=str,
 )
 def test_any_number_of_runs_gives_the_same(
-    monkeypatch: pytest.MonkeyPatch, processors: int, dtype: torch.dtype, is_turned: bool
+    monkeypatch: pytest.MonkeyPatch, processors: int, dtype: torch.dtype, is_biased: bool
 ) -> None:
     """Far positions, runs of padding alone, several blocks of rows, and other values."""
     monkeypatch.setattr(triton_attention, "_processors", lambda _: processors)
@@ -175,16 +141,13 @@ def test_any_number_of_runs_gives_the_same(
     key, value = draw(2, 2, 93, 32, seed=2, dtype=dtype), draw(2, 2, 93, 19, seed=3, dtype=dtype)
     valid = torch.ones(2, 93, dtype=torch.bool)
     valid[0, :70], valid[1, 17::3] = False, False
-    rotation = KeyRotation(dim=12, base=99.0, first=torch.tensor([70, 0])) if is_turned else None
-    problem = Decoding(
-        query=query, key=key, value=value, scale=0.1, start=92, valid=valid, rotation=rotation
-    )
+    bias = draw(2, 34, 1, 93, seed=4) if is_biased else None
+    problem = Decoding(query=query, key=key, value=value, scale=0.1, valid=valid, bias=bias)
     pieces = triton_attention.cut(problem)
     assert triton_attention.supports(problem)
     assert (pieces.runs > 1) == (processors > 1)
     assert pieces.blocks > 1
-    turning = Turning(12, 99.0, [70, 0]) if is_turned else None
-    expected = attend_stored(query, key, value, scale=0.1, start=92, valid=valid, turning=turning)
+    expected = attend_stored(query, key, value, scale=0.1, start=92, valid=valid, bias=bias)
     assert distance(triton_attention.attend_triton(problem), expected) < GATES[dtype]
 
 

@@ -11,10 +11,9 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import choice, triton_attention
 from qkvary.nn.decoding.decode import decode_attention
-from qkvary.nn.decoding.rotation import KeyRotation
 from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import GATES, distance, draw
-from tests.nn.decoding.test_decode import calls, check, code
+from tests.nn.decoding.test_decode import calls, check
 
 DEVICE = "cuda"
 LONG = 32_768
@@ -38,40 +37,21 @@ def test_all_that_run_there_equal_plain_loops(call: dict[str, object]) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("kv_heads", [16, 4, 1])
 @pytest.mark.parametrize("is_shared", [True, False])
-@pytest.mark.parametrize("is_turned", [True, False])
-def test_a_long_context(
-    dtype: torch.dtype, kv_heads: int, is_shared: bool, is_turned: bool
-) -> None:
+def test_a_long_context(dtype: torch.dtype, kv_heads: int, is_shared: bool) -> None:
     """Against float64 on the same device; nearer than the gate, since nothing rounds but types."""
     query = draw(2, 16, 1, 128, seed=1, dtype=dtype, spread=4.0).to(DEVICE)
     key = draw(2, kv_heads, LONG, 128, seed=2, dtype=dtype).to(DEVICE)
     value = key if is_shared else draw(2, kv_heads, LONG, 128, seed=3, dtype=dtype).to(DEVICE)
     valid = torch.ones(2, LONG, dtype=torch.bool, device=DEVICE)
     valid[0, :1001] = False
-    first = torch.tensor([1001, 0], device=DEVICE)
-    rotation = KeyRotation(dim=64, base=1e4, first=first) if is_turned else None
     scale = 128**-0.5
     wide = (part.double() for part in (query, key, value))
-    expected = decode_attention(*wide, scale=scale, valid=valid, kernel="matmul", rotation=rotation)
-    result = decode_attention(
-        query, key, value, scale=scale, valid=valid, kernel="triton", rotation=rotation
-    )
+    expected = decode_attention(*wide, scale=scale, valid=valid, kernel="matmul")
+    result = decode_attention(query, key, value, scale=scale, valid=valid, kernel="triton")
     assert result.dtype == dtype
     assert distance(result, expected) < GATES[dtype] / 2
-    again = decode_attention(
-        query, key, value, scale=scale, valid=valid, kernel="triton", rotation=rotation
-    )
+    again = decode_attention(query, key, value, scale=scale, valid=valid, kernel="triton")
     assert torch.equal(result, again)
-
-
-@pytest.mark.parametrize("groups", [1, 2, 4])
-def test_codes(groups: int) -> None:
-    key, scales = (part.to(DEVICE) for part in code(draw(2, 4, 5003, 64, seed=4), groups))
-    query = draw(2, 12, 1, 64, seed=5, dtype=torch.bfloat16).to(DEVICE)
-    options = {"scale": 0.3, "key_scales": scales, "value_scales": scales}
-    result = decode_attention(query, key, key, kernel="triton", **options)  # type: ignore[arg-type]
-    expected = decode_attention(query.double(), key, key, kernel="matmul", **options)  # type: ignore[arg-type]
-    assert distance(result, expected) < GATES[torch.bfloat16] / 2
 
 
 def test_a_timing_chooses_among_the_kernels_of_the_device() -> None:

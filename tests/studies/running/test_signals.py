@@ -15,7 +15,7 @@ from qkvary.studies.running.signals import ending_signals
 
 @pytest.fixture
 def hangup() -> Iterator[None]:
-    before = signal.getsignal(signal.SIGHUP)
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from qkvary.costs.macs import network_macs
+from qkvary.arch.models import as_model
+from qkvary.costs.macs import forward_macs
 from qkvary.studies.running import timing
 from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
@@ -29,7 +30,7 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def time_step(run: RunConfig) -> float:
         timed.append(run)
-        macs = network_macs(run.network, length=run.sequence_length).total
+        macs = forward_macs(as_model(run.network), tokens=run.sequence_length, pairs="square").total
         return 0.5 + 1e-3 * macs * run.training.batch_size
 
     monkeypatch.setattr(timing, "time_step", time_step)

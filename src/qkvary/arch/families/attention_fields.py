@@ -1,6 +1,6 @@
 """Heads, windows and rotation of configurations, and the attention layer made of them.
 
-What most families have in common; what only one has stands with that family.
+The parts that most families share; a part of one family is in the file of that family.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class Heads:
 
         Args:
             window: Tokens that a query sees, itself included; ``None`` for all.
-            positions: What the scores know of positions.
+            positions: The joint position term of the scores.
             rotation: Base and fraction of rotary positions.
             bias: Biases on the input projections.
             out_bias: Bias on the output projection.
@@ -99,8 +99,8 @@ def read_rotation(
 
     Args:
         fields: The configuration.
-        fraction: The share of rotated channels where the configuration says nothing.
-        base: Likewise.
+        fraction: The default share of rotated channels.
+        base: The default base of the frequencies.
 
     Raises:
         ValueError: if a value makes no sense.

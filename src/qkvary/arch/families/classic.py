@@ -1,20 +1,21 @@
-"""The families with LayerNorm: GPT-2, GPT-NeoX, OPT, Bloom, Falcon and Phi.
+"""The families with LayerNorm: GPT-2, GPT-NeoX and Pythia, OPT, Bloom, Falcon, Phi 1 and 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
+from collections.abc import Mapping
+
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, attention_width
 from qkvary.arch.families.attention_fields import Heads, read_rotation
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 NEOX_ROTATED = 0.25
 """The share of rotated channels where a GPT-NeoX configuration does not say."""
 PHI_ROTATED = 0.5
-"""Likewise for Phi."""
+"""The share of rotated channels where a Phi configuration does not say."""
 OPT_OFFSET = 2
 """Rows of OPT's learned positions that no token uses."""
 
@@ -143,13 +144,13 @@ def _equal_heads(
     width: tuple[str, ...] = ("hidden_size",),
     heads: tuple[str, ...] = ("num_attention_heads",),
 ) -> Heads:
-    """Sizes of a family without head sharing, with the names that they have there."""
+    """Sizes of a family without head sharing, by the names of their fields."""
     count = fields.size(*heads)
     return Heads(d_model=fields.size(*width), count=count, kv_count=count)
 
 
 def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:
-    """Return the tokens, and whether the head is their table; ``tied`` where nothing is said."""
+    """Return the tokens, and whether the head is their table; ``tied`` is the default."""
     return fields.size("vocab_size"), fields.flag("tie_word_embeddings", default=tied)
 
 
@@ -189,11 +190,11 @@ def _build(
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="gpt2", title="GPT-2", read=_read_gpt2),
-    Family(model_type="gpt_neox", title="GPT-NeoX and Pythia", read=_read_gpt_neox),
-    Family(model_type="opt", title="OPT", read=_read_opt),
-    Family(model_type="bloom", title="Bloom", read=_read_bloom),
-    Family(model_type="falcon", title="Falcon", read=_read_falcon),
-    Family(model_type="phi", title="Phi 1 and 2", read=_read_phi),
-)
+READERS: Mapping[str, Reader] = {
+    "gpt2": _read_gpt2,
+    "gpt_neox": _read_gpt_neox,
+    "opt": _read_opt,
+    "bloom": _read_bloom,
+    "falcon": _read_falcon,
+    "phi": _read_phi,
+}

@@ -6,7 +6,7 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from qkvary.arch.blocks import (
     CompressedAttention,
@@ -17,8 +17,7 @@ from qkvary.arch.blocks import (
     Layer,
 )
 from qkvary.arch.families.attention_fields import build_each
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
@@ -26,7 +25,7 @@ WINDOWED = "sliding_attention"
 SPARSE = "compressed_sparse_attention"
 HEAVY = "heavily_compressed_attention"
 LAYER_TYPES = (WINDOWED, SPARSE, HEAVY)
-"""The layers of DeepSeek V4: a window, and summaries of a few or of many tokens beside it."""
+"""The layers of DeepSeek V4: a window alone, or with summaries of a few or of many tokens."""
 NETWORK_TYPES = ("hash_moe", "moe")
 """Whether a table or the input chooses experts. Both score them with a matrix."""
 RATES = {SPARSE: 4, HEAVY: 128}
@@ -41,21 +40,12 @@ SCALES = 3
 """Learned factors of a hyper-connection: of what it reads, writes and mixes."""
 
 
-def _read_deepseek_v2(fields: Fields, name: str) -> Model:
-    bias = fields.flag("mlp_bias", default=False)
-    return _read_latent(fields, name, bias=bias, predicts=0)
-
-
-def _read_deepseek_v3(fields: Fields, name: str) -> Model:
-    return _read_latent(fields, name, bias=False, predicts=1)
-
-
 def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Model:
-    """DeepSeek V2 or V3.
+    """Return a DeepSeek V2 or V3.
 
     Args:
         fields: The configuration.
-        name: What the model is called.
+        name: The name of the model.
         bias: Biases on the dense networks and those of shared experts.
         predicts: Layers that predict further tokens, where the configuration does not say.
     """
@@ -177,7 +167,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
         return _cut(fields, "layer_types", layers, LAYER_TYPES)
     ratios = fields.items("compress_ratios")
     if ratios is None:
-        # Two layers with many tokens to a summary, then few and many by turns.
+        # Two layers with many tokens to a summary, then few and many in alternation.
         return [HEAVY if index < 2 or index % 2 == 0 else SPARSE for index in range(layers)]
     if len(ratios) < layers:
         raise fields.refuse("compress_ratios", f"at least {layers} entries")
@@ -222,8 +212,10 @@ def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, predicts: in
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="deepseek_v2", title="DeepSeek V2", read=_read_deepseek_v2),
-    Family(model_type="deepseek_v3", title="DeepSeek V3 and R1", read=_read_deepseek_v3),
-    Family(model_type="deepseek_v4", title="DeepSeek V4", read=_read_deepseek_v4),
-)
+READERS: Mapping[str, Reader] = {
+    "deepseek_v2": lambda fields, name: _read_latent(
+        fields, name, bias=fields.flag("mlp_bias", default=False), predicts=0
+    ),
+    "deepseek_v3": lambda fields, name: _read_latent(fields, name, bias=False, predicts=1),
+    "deepseek_v4": _read_deepseek_v4,
+}

@@ -4,12 +4,12 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
+from collections.abc import Mapping
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import Heads
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Linear, Norm, Table
 
@@ -144,7 +144,7 @@ def _see_everything(config: AttentionConfig) -> AttentionConfig:
     return dataclasses.replace(config, causal=False)
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="t5", title="T5", read=_read_t5),
-    Family(model_type="whisper", title="Whisper", read=_read_whisper),
-)
+READERS: Mapping[str, Reader] = {
+    "t5": _read_t5,
+    "whisper": _read_whisper,
+}

@@ -5,9 +5,10 @@ A configuration is untrusted input: every value may be missing, of a wrong type,
 
 import math
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from qkvary.arch.models import Model
 from qkvary.arch.parts import LARGEST_SIZE
 
 MOST_LAYERS = 10_000
@@ -92,11 +93,9 @@ class Fields:
     def flag(self, *names: str, default: bool) -> bool:
         """Return a yes or no."""
         value = self._find(names)
-        if value is None:
-            return default
-        if not isinstance(value, bool):
+        if value is not None and not isinstance(value, bool):
             raise self._wrong(names, "true or false", value)
-        return value
+        return default if value is None else value
 
     def number(self, *names: str, default: float) -> float:
         """Return a finite number."""
@@ -110,11 +109,9 @@ class Fields:
     def text(self, *names: str, default: str) -> str:
         """Return a word."""
         value = self._find(names)
-        if value is None:
-            return default
-        if not isinstance(value, str):
+        if value is not None and not isinstance(value, str):
             raise self._wrong(names, "a text", value)
-        return value
+        return default if value is None else value
 
     def items(self, *names: str) -> tuple[object, ...] | None:
         """Return a list, or ``None`` where it is absent."""
@@ -179,3 +176,7 @@ def _is_finite(value: float) -> bool:
         return math.isfinite(value)
     except OverflowError:
         return False
+
+
+Reader = Callable[[Fields, str], Model]
+"""Makes a model of a configuration and of the name that it gets in tables."""

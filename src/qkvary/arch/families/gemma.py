@@ -7,14 +7,13 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
 from qkvary.arch.sharing import share
@@ -26,23 +25,23 @@ GEMMA2_WINDOW = 4096
 GEMMA2_PERIOD = 2
 """Every second layer of Gemma 2 is global."""
 PERIOD = 6
-"""Every sixth layer of Gemma 3 and 4 is global, where nothing else is said."""
+"""Every sixth layer of Gemma 3 and 4 is global by default."""
 GEMMA4_WINDOW = 512
 """The window where a Gemma 4 configuration does not say."""
 UNIFIED_WINDOW = 1024
-"""Likewise for Gemma 4 without a vision tower."""
+"""The window where a configuration of Gemma 4 without a vision tower does not say."""
 HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
 """Sizes of attention where a Gemma 3 or 4 configuration does not say, as published files do not."""
 GLOBAL_HEAD_DIM = 512
-"""Channels of a head of Gemma 4's global layers, where nothing is said."""
+"""Channels of a head of Gemma 4's global layers, by default."""
 GEMMA3_VOCABULARY = 262_208
 """Tokens where a Gemma 3 configuration does not say."""
 GEMMA4_VOCABULARY = 262_144
-"""Likewise for Gemma 4, whose inputs per layer have as many rows."""
+"""Tokens where a Gemma 4 configuration does not say, also of its inputs per layer."""
 PER_LAYER_WIDTH = 256
-"""Channels of Gemma 4's input to each layer, where nothing is said; 0 or a null is for none."""
+"""Channels of Gemma 4's input to each layer, by default; 0 or a null means none."""
 GLOBAL_ROTATED = 0.25
-"""The share of rotated channels in Gemma 4's global layers, where nothing is said."""
+"""The share of rotated channels in Gemma 4's global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
 """Bases of the rotary frequencies of Gemma 3 and 4, by default."""
 
@@ -155,7 +154,7 @@ def _nested_rotation(fields: Fields, kind: str) -> Fields:
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
-    # The last layer is global whatever is said, as it is in transformers.
+    # The last layer is always global, as it is in transformers.
     types = (*_read_types(fields, PERIOD)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)
@@ -317,17 +316,10 @@ def _build(
     experts: Experts | None = None,
     notes: tuple[str, ...] = (),
 ) -> Model:
-    """Return the model with these layers.
+    """Return the model with these layers, each with so many norms, and norms of its heads.
 
-    Args:
-        fields: The configuration.
-        name: What the model is called.
-        kinds: What each attention layer is.
-        norms: Normalisations around each layer.
-        head_norms: Of queries, and of own keys.
-        vocabulary: Tokens where the configuration does not say.
-        experts: The experts of each layer, in addition to its feed-forward network.
-        notes: What the reader of the figures must know.
+    ``vocabulary`` holds where the configuration does not say; ``experts`` are added to the
+    feed-forward network of each layer.
     """
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)
@@ -363,18 +355,13 @@ def _build(
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="gemma", title="Gemma", read=_read_gemma),
-    Family(model_type="gemma2", title="Gemma 2", read=_read_gemma2),
-    Family(model_type="gemma3_text", title="Gemma 3, text", read=_read_gemma3),
-    Family(model_type="gemma3", title="Gemma 3", read=_read_gemma3, text_section="text_config"),
-    Family(model_type="gemma4_text", title="Gemma 4, text", read=_read_gemma4),
-    Family(model_type="gemma4", title="Gemma 4", read=_read_gemma4, text_section="text_config"),
-    Family(model_type="gemma4_unified_text", title="Gemma 4 12B, text", read=_read_gemma4_unified),
-    Family(
-        model_type="gemma4_unified",
-        title="Gemma 4 12B",
-        read=_read_gemma4_unified,
-        text_section="text_config",
-    ),
-)
+READERS: Mapping[str, Reader] = {
+    "gemma": _read_gemma,
+    "gemma2": _read_gemma2,
+    "gemma3_text": _read_gemma3,
+    "gemma3": _read_gemma3,
+    "gemma4_text": _read_gemma4,
+    "gemma4": _read_gemma4,
+    "gemma4_unified_text": _read_gemma4_unified,
+    "gemma4_unified": _read_gemma4_unified,
+}

@@ -1,22 +1,23 @@
-"""Llama and its descendants: rotary positions, RMSNorm, gated feed-forward networks.
+"""Llama 1 to 3, Mistral, Mixtral, Qwen 2, 2.5 and 3, Phi 3 and 4.
+
+They have rotary positions, RMSNorm and gated feed-forward networks.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import Heads, build_each, read_rotation, read_windows
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 ROTARY_BASE = 10_000.0
 """Base of the rotary frequencies, where a configuration does not say."""
 MIXTRAL_BASE = 1_000_000.0
-"""Likewise for Mixtral."""
+"""The base of Mixtral, where a configuration does not say."""
 QWEN_WINDOW = 4096
 """The window of Qwen configurations that switch it on without saying how long it is."""
 QWEN_FULL_LAYERS = 28
@@ -34,7 +35,7 @@ class _Attention:
     heads: Heads
     """Sizes."""
     windows: Sequence[int | None]
-    """Of each layer."""
+    """The window of each layer."""
     bias: bool = False
     """Biases on the input projections."""
     out_bias: bool = False
@@ -133,11 +134,11 @@ def _read_heads(fields: Fields, *, optional: bool = False, dim: int | None = Non
         dim: Channels of a head where the configuration does not say.
     """
     count = fields.size("num_attention_heads")
-    silent = optional or fields.mentions("num_key_value_heads")
+    may_lack = optional or fields.mentions("num_key_value_heads")
     return Heads(
         d_model=fields.size("hidden_size"),
         count=count,
-        kv_count=fields.size("num_key_value_heads", default=count if silent else None),
+        kv_count=fields.size("num_key_value_heads", default=count if may_lack else None),
         dim=fields.optional_size("head_dim") or dim,
     )
 
@@ -232,12 +233,12 @@ def _build(
     )
 
 
-FAMILIES_OF_FILE = (
-    Family(model_type="llama", title="Llama 1 to 3", read=_read_llama),
-    Family(model_type="mistral", title="Mistral", read=_read_mistral),
-    Family(model_type="mixtral", title="Mixtral", read=_read_mixtral),
-    Family(model_type="qwen2", title="Qwen 2 and 2.5", read=_read_qwen2),
-    Family(model_type="qwen3", title="Qwen 3", read=_read_qwen3),
-    Family(model_type="qwen3_moe", title="Qwen 3 with experts", read=_read_qwen3_moe),
-    Family(model_type="phi3", title="Phi 3 and 4", read=_read_phi3),
-)
+READERS: Mapping[str, Reader] = {
+    "llama": _read_llama,
+    "mistral": _read_mistral,
+    "mixtral": _read_mixtral,
+    "qwen2": _read_qwen2,
+    "qwen3": _read_qwen3,
+    "qwen3_moe": _read_qwen3_moe,
+    "phi3": _read_phi3,
+}

@@ -1,13 +1,27 @@
-"""All published models that have a name here."""
+"""Configurations of published models, and where they were published.
 
-from qkvary.arch.families.published_classic import CLASSIC_CONFIGS
-from qkvary.arch.families.published_config import PublishedConfig
-from qkvary.arch.families.published_llama import LLAMA_CONFIGS
-from qkvary.arch.families.published_mixed import MIXED_CONFIGS
+``published.json`` has the fields that sizes follow from. A copy of a configuration file is a source
+where it names the model that it was copied from.
+"""
 
-PUBLISHED_CONFIGS: dict[str, PublishedConfig] = {
-    **CLASSIC_CONFIGS,
-    **LLAMA_CONFIGS,
-    **MIXED_CONFIGS,
-}
-"""By name."""
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class PublishedConfig(NamedTuple):
+    """The configuration of a model, and its source."""
+
+    source: str
+    """An address, or the class of transformers whose defaults they are."""
+    config: Mapping[str, object]
+    """The fields of its ``config.json``."""
+
+
+@functools.cache
+def published_configs() -> Mapping[str, PublishedConfig]:
+    """Return all published models that have a name here, read once per process."""
+    content = json.loads(Path(__file__).with_name("published.json").read_bytes())
+    return {name: PublishedConfig(**entry) for name, entry in content.items()}

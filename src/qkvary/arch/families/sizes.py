@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from qkvary.arch.families.published_configs import PUBLISHED_CONFIGS
+from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.named_networks import ALIASES, NETWORKS, canonical_name
@@ -11,7 +11,7 @@ from qkvary.text.names import find_name, near_names
 
 def name_sizes() -> tuple[str, ...]:
     """Return all names, the networks of this package first."""
-    return (*NETWORKS, *PUBLISHED_CONFIGS)
+    return (*NETWORKS, *published_configs())
 
 
 def has_size(name: str) -> bool:
@@ -37,7 +37,7 @@ def load_size(name: str) -> Model:
         raise ValueError(f"expected a named size, got {name[:60]!r}; {hint}")
     if known in NETWORKS:
         return as_model(NETWORKS[known], name=known)
-    return read_model(PUBLISHED_CONFIGS[known].fields, known)
+    return read_model(published_configs()[known].config, known)
 
 
 def suggest_sizes(name: str) -> Sequence[str]:
@@ -46,4 +46,4 @@ def suggest_sizes(name: str) -> Sequence[str]:
 
 
 def _find(name: str) -> str | None:
-    return canonical_name(name) or find_name(name, PUBLISHED_CONFIGS)
+    return canonical_name(name) or find_name(name, published_configs())

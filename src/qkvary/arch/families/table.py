@@ -5,19 +5,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from qkvary.arch.families import classic, deepseek, encoder_decoder, gemma, llama
-from qkvary.arch.families.family import Family
-from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 
-FAMILIES: dict[str, Family] = {
-    family.model_type: family
+FAMILIES: dict[str, Reader] = {
+    model_type: read
     for file in (classic, llama, gemma, deepseek, encoder_decoder)
-    for family in file.FAMILIES_OF_FILE
+    for model_type, read in file.READERS.items()
 }
-"""Every family that can be read, by ``model_type``."""
+"""The reader of every family, by ``model_type``."""
+
+MULTIMODAL = frozenset({"gemma3", "gemma4", "gemma4_unified"})
+"""Families whose language model is a section of the configuration, if it has that section."""
 
 TEXT_SECTION = "text_config"
-"""Keys of the language model in multimodal models, unless their family says otherwise."""
+"""The key of that section, also in multimodal models of other families."""
 
 LLAMA_SIZES = (
     ("hidden_size", "n_embd", "d_model"),
@@ -34,43 +36,29 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
 
     Args:
         config: The content of a ``config.json``.
-        name: What the model is called in tables.
+        name: The name of the model in tables.
 
     Raises:
         ValueError: for an unknown family, a field that is missing or makes no sense, or sizes that
             do not fit each other; always in one sentence.
     """
     model_type = config.get("model_type")
-    family = _find(model_type)
-    part = _text_part(config, family)
-    if family is None and part is not None:
-        family = _find(part.content.get("model_type"))
-    if family is None:
-        raise _unknown(model_type, Fields(config, "unknown") if part is None else part)
+    is_known = isinstance(model_type, str) and model_type in FAMILIES
+    fields = Fields(config, str(model_type) if is_known else "unknown")
+    part = None
+    if not is_known or model_type in MULTIMODAL:
+        part = fields.section(TEXT_SECTION)
     if part is None:
-        return family.read(Fields(config, family.model_type), name)
-    return _read_part(family, Fields(part.content, family.model_type), name)
-
-
-def _find(model_type: object) -> Family | None:
-    return FAMILIES.get(model_type) if isinstance(model_type, str) else None
-
-
-def _text_part(config: Mapping[str, object], family: Family | None) -> Fields | None:
-    """Return the configuration of the language model inside one of several modalities."""
-    section = TEXT_SECTION if family is None else family.text_section
-    if section is None:
-        return None
-    part = Fields(config, "unknown" if family is None else family.model_type).section(section)
+        if not is_known:
+            raise _unknown(model_type, fields)
+        return FAMILIES[fields.family](fields, name)
+    family = model_type if is_known else part.content.get("model_type")
+    if not isinstance(family, str) or family not in FAMILIES:
+        raise _unknown(model_type, part)
     tied = config.get("tie_word_embeddings")
-    if part is None or tied is None or part.has("tie_word_embeddings"):
-        return part
     # The head belongs to the whole, which alone may say that it is the embedding.
-    return Fields({**part.content, "tie_word_embeddings": tied}, part.family)
-
-
-def _read_part(family: Family, part: Fields, name: str) -> Model:
-    model = family.read(part, name)
+    whole = {} if tied is None or part.has("tie_word_embeddings") else {"tie_word_embeddings": tied}
+    model = FAMILIES[family](Fields({**part.content, **whole}, family), name)
     note = "counts the language model only: a vision or audio tower is not counted"
     return replace(model, notes=(*model.notes, note))
 

@@ -12,14 +12,14 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
+from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
-from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
+from qkvary.storage.untrusted_files import read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+TOKENIZER_FILES = ()
 LARGEST_SIZE = 2**24
 
 _SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
@@ -52,29 +52,20 @@ _LAYER_NAMES = {
 
 def recognises(path: Path) -> bool:
     """Return whether a path is such a folder, or its weights."""
-    folder = path.parent if path.name == WEIGHTS else path
-    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
-        return False
-    return b'"chars"' in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
-
-
-def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
-    """Return no name: the configuration has the characters."""
-    return ()
+    return holds(path, b'"chars"')
 
 
 def load(path: Path) -> LoadedModel:
     """Load a model with its characters.
 
     Raises:
-        UsageError: if a file cannot be read, or the network is of an unsupported kind.
+        UsageError: if the weights cannot be read, or the network is of an unsupported kind.
         DamagedError: if a file is damaged.
         UnsafeError: if it is a pickle.
     """
-    folder = path.parent if path.name == WEIGHTS else path
+    folder, config = read_folder(path)
     where = str(folder / CONFIG)
     try:
-        config = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
         tokenizer = CharacterTokenizer(_read_characters(config, where))
     except DamagedError:
         raise

@@ -12,18 +12,20 @@ from qkvary.checkpoints.formats.stock_folder import read_rotary_base
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     WEIGHTS,
+    holds,
+    read_folder,
     read_own_tokenizer,
     read_part,
 )
 from qkvary.checkpoints.latent_reading import LatentSizes, read_latent_network
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
-from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 FORMAT = "a DeepSeek V3 without experts that transformers saved (model.safetensors, config.json)"
 
-_MODEL_TYPE, _HEAD = b'"deepseek_v3"', "lm_head.weight"
+TOKENIZER_FILES = ()
+
+_HEAD = "lm_head.weight"
 _SIZES = {
     "d_model": "hidden_size",
     "d_ff": "intermediate_size",
@@ -44,27 +46,19 @@ _EXPECTED: dict[str, object] = {
 
 def recognises(path: Path) -> bool:
     """Return whether a path is such a folder, or its weights."""
-    folder = path.parent if path.name == WEIGHTS else path
-    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
-        return False
-    return _MODEL_TYPE in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    return holds(path, b'"deepseek_v3"')
 
 
 def load(path: Path) -> LoadedModel:
     """Load the network, and the tokenizer that an export of ours has.
 
     Raises:
-        UsageError: if a file cannot be read, or the network is of an unsupported kind.
+        UsageError: if the weights cannot be read, or the network is of an unsupported kind.
         DamagedError: if a file is damaged.
         UnsafeError: if it is a pickle.
     """
-    folder = path.parent if path.name == WEIGHTS else path
-    where = str(folder / CONFIG)
-    try:
-        content = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), where)
-    except ValueError as error:
-        raise DamagedError(f"{where} cannot be used: {error}") from None
-    fields = Fields(content, "deepseek_v3")
+    folder, content = read_folder(path)
+    where, fields = str(folder / CONFIG), Fields(content, "deepseek_v3")
     try:
         sizes, tied = _read_sizes(fields), fields.flag("tie_word_embeddings", default=False)
     except ValueError as error:
@@ -83,11 +77,6 @@ def load(path: Path) -> LoadedModel:
     except ValueError as error:
         raise DamagedError(f"{where} does not describe a network: {error}") from None
     return build_model(config, named, read_own_tokenizer(folder), str(folder / WEIGHTS))
-
-
-def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
-    """Return no name: an export of ours has its tokenizer."""
-    return ()
 
 
 def _read_sizes(fields: Fields) -> LatentSizes:

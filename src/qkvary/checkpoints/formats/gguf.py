@@ -10,6 +10,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_file, read_start
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
+TOKENIZER_FILES = ()
 
 
 def recognises(path: Path) -> bool:
@@ -44,11 +45,6 @@ def read(path: Path) -> GgufFile:
         names = ", ".join(one.name for one in found[:5])
         raise UsageError(f"expected one .gguf in {path}, got {len(found)}: {names}; name the file")
     return parse_file(read_file(found[0]), str(found[0]))
-
-
-def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
-    """Return no name: the file has its tokenizer."""
-    return ()
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -26,6 +26,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
+TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")
 ROTARY_BASE = 10_000.0
 LARGEST_SIZE = 2**24
 LONGEST_PIECE = 1024
@@ -140,11 +141,6 @@ def read_header(data: bytes, where: str) -> Header:
     )
 
 
-def tokenizer_files(vocabulary: int) -> tuple[str, ...]:
-    """Return the names of a tokenizer for so many tokens, beside the weights."""
-    return f"tok{vocabulary}.bin", "tokenizer.bin"
-
-
 def read_tokenizer(
     data: bytes, vocabulary: int, where: str, *, one_space: bool = False
 ) -> PieceTokenizer:
@@ -194,8 +190,8 @@ def _only(folder: Path) -> Path:
 
 
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
-    for name in tokenizer_files(vocabulary):
-        path = file.parent / name
+    for name in TOKENIZER_FILES:
+        path = file.parent / name.format(vocabulary)
         if path.exists() and path != file:
             data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
             joins = _joins_spaces(path.with_suffix(".model"))

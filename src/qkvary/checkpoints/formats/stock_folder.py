@@ -16,7 +16,10 @@ from qkvary.arch.families.attention_fields import Heads, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.formats.transformers_folder import (
+    CONFIG,
     OWN_TOKENIZER,
+    WEIGHTS,
+    read_folder,
     read_own_tokenizer,
     read_part,
 )
@@ -30,8 +33,8 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
 FORMAT = "GPT-2 or Llama as transformers saves them (config.json, and safetensors)"
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
+INDEX = "model.safetensors.index.json"
+TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
 _ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_new": "gelu-tanh",
@@ -65,9 +68,8 @@ def load(path: Path) -> LoadedModel:
         DamagedError: if a file is missing or damaged.
         UnsafeError: if the weights are a pickle.
     """
-    folder = path.parent if path.name == WEIGHTS else path
+    folder, content = read_folder(path)
     where = folder / CONFIG
-    content = parse_config(read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), str(where))
     architecture, read_config = _READERS[str(content["model_type"])]
     try:
         config = read_config(Fields(content, str(content["model_type"])))
@@ -81,11 +83,6 @@ def load(path: Path) -> LoadedModel:
     except KeyError as error:
         raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
     return build_model(config, weights, _read_tokenizer(folder), str(folder))
-
-
-def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
-    """Return the names of tokenizers beside the weights."""
-    return LIBRARY_TOKENIZER, PIECES
 
 
 def _read_gpt2(fields: Fields) -> LanguageModelConfig:
@@ -165,7 +162,6 @@ def read_rotary_base(fields: Fields) -> float:
 
 
 def _read_weights(folder: Path) -> Weights:
-    """Return the tensors of one file, or of all shards."""
     names = [WEIGHTS]
     if not (folder / WEIGHTS).is_file():
         if not (folder / INDEX).is_file():

@@ -24,36 +24,24 @@ OWN_TOKENIZER = "qkvary_tokenizer.json"
 """Our description of the tokenizer; transformers has its own."""
 CONFIG_FORMAT = DocumentFormat(name="a configuration of ours", version=1, key="network_format")
 PREFIX = "network."
-
-_MODEL_TYPE = b'"qkvary"'
+TOKENIZER_FILES = (OWN_TOKENIZER,)
 
 
 def recognises(path: Path) -> bool:
     """Return whether a path is such a folder, or its weights."""
-    folder = path.parent if path.name == WEIGHTS else path
-    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
-        return False
-    return _MODEL_TYPE in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
+    return holds(path, b'"qkvary"')
 
 
 def load(path: Path) -> LoadedModel:
     """Load the network.
 
     Raises:
-        UsageError: if a file cannot be read.
-        DamagedError: if a file is damaged.
+        DamagedError: if a file cannot be read or is damaged.
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if it is a pickle.
     """
-    folder = path.parent if path.name == WEIGHTS else path
+    folder, fields = read_folder(path)
     where = folder / CONFIG
-    try:
-        data = read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES)
-        fields = parse_object(data, str(where))
-    except DamagedError:
-        raise
-    except ValueError as error:
-        raise DamagedError(f"{where} cannot be used: {error}") from None
     # transformers omits default values.
     CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, where)
     weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
@@ -63,9 +51,35 @@ def load(path: Path) -> LoadedModel:
     return build_model(config, named, read_own_tokenizer(folder), str(folder / WEIGHTS))
 
 
-def tokenizer_files(_vocabulary: int) -> tuple[str, ...]:
-    """Return the name of our tokenizer, beside the weights."""
-    return (OWN_TOKENIZER,)
+def holds(path: Path, text: bytes) -> bool:
+    """Return whether a path is a folder whose ``config.json`` has a text, or the folder's weights.
+
+    Args:
+        path: The folder, or ``model.safetensors`` in it.
+        text: A text that only configurations of one format have.
+    """
+    folder = path.parent if path.name == WEIGHTS else path
+    if not ((folder / WEIGHTS).is_file() and (folder / CONFIG).is_file()):
+        return False
+    return text in read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES)
+
+
+def read_folder(path: Path) -> tuple[Path, dict[str, object]]:
+    """Return the folder of a path, which may be the weights in it, and its ``config.json``.
+
+    Raises:
+        DamagedError: if the configuration cannot be read or is not a JSON object.
+    """
+    folder = path.parent if path.name == WEIGHTS else path
+    where = folder / CONFIG
+    try:
+        return folder, parse_object(
+            read_part(folder, CONFIG, limit=MAX_SIDE_FILE_BYTES), str(where)
+        )
+    except DamagedError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{where} cannot be used: {error}") from None
 
 
 def read_part(folder: Path, name: str, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:

@@ -72,8 +72,6 @@ class GgufFile(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """The storage format of a tensor type."""
-
     number: int
     """Its number in files."""
     block: int
@@ -166,7 +164,6 @@ def _pack_value(value: Any) -> bytes:
 
 
 def _kind_of(value: Any) -> int:
-    """Return the number of a value's type."""
     if isinstance(value, str | bytes):
         return _STRING
     if isinstance(value, Sequence):
@@ -188,8 +185,6 @@ def _pack_plain(value: Any, kind: int) -> bytes:
 
 
 class _Reader:
-    """Reads values from the front of a file."""
-
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where, self.place = memoryview(data), where, 0
 
@@ -254,8 +249,6 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 class _Entry(NamedTuple):
-    """The description of a tensor in the header."""
-
     name: str
     shape: tuple[int, ...]
     type: TensorType

@@ -122,7 +122,6 @@ def _convert(
     weights: Mapping[str, TorchTensor],
     kind: TensorType,
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors by llama.cpp's names, in the order of the file."""
     if to == "llama":
         layer = config.layers[0]
         divisors = rotary_divisors(

@@ -68,8 +68,6 @@ def read_network(file: GgufFile, where: str) -> ReadNetwork:
 
 
 class _Sizes:
-    """The checked sizes of a file."""
-
     def __init__(self, file: GgufFile, architecture: str, where: str) -> None:
         self.file, self.architecture, self.where = file, architecture, where
 

@@ -44,13 +44,7 @@ class NetworkCacheLayer(CacheLayerMixin):
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Do nothing: the network allocates memory."""
 
-    def update(
-        self,
-        key_states: Tensor,  # noqa: ARG002 -- refused, whatever it is
-        value_states: Tensor,  # noqa: ARG002
-        *args: Any,  # noqa: ARG002
-        **kwargs: Any,  # noqa: ARG002
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         """Refuse the keys and values of another model.
 
         Raises:

@@ -111,7 +111,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = QKVConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    _no_split_modules = ["Block"]  # noqa: RUF012 -- as transformers declares it
+    _no_split_modules: ClassVar[list[str]] = ["Block"]
 
     def __init__(self, config: QKVConfig) -> None:
         """Build and initialise the network.
@@ -223,7 +223,7 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         return self.make_cache() if start else None
 
     @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002 -- all at once
+    def _init_weights(self, _: nn.Module) -> None:
         """Initialise all parameters that were not loaded.
 
         All at once, for any module: transformers calls this for modules whose own parameters are
@@ -248,9 +248,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         batch_size: int,
         max_cache_length: int,
     ) -> bool:
-        """Make our cache of the requested kind."""
         kind = generation_config.cache_implementation
         if model_kwargs.get("past_key_values") is not None or not generation_config.use_cache:
+            # Type checkers do not find the method of transformers' mixin.
             return super()._prepare_cache_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
                 generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
             )
@@ -291,7 +291,6 @@ def _refuse_unknown(kwargs: Mapping[str, Any]) -> None:
 
 
 def _read_quantized(config: Mapping[str, Any]) -> CacheOptions:
-    """Return ``CacheOptions`` from the names and defaults of transformers."""
     unknown = set(config) - _QUANTIZED_KEYS
     bits = config.get("nbits", 4)
     if unknown or bits not in {4, 8}:

@@ -133,7 +133,6 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
 
 
 def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:
-    """Return the index of each piece by its name in the library, with spaces unchanged."""
     names = {_UNKNOWN: 0, _BEGIN: 1, _END: 2}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         try:
@@ -160,7 +159,6 @@ def _list_merges(tokenizer: PieceTokenizer) -> list[tuple[str, str]]:
 
 
 def _found(tokenizer: PieceTokenizer) -> dict[bytes, int]:
-    """Return the pieces that can occur in texts."""
     found: dict[bytes, int] = {}
     for token, piece in enumerate(tokenizer.pieces[CONTROL_TOKENS:], start=CONTROL_TOKENS):
         if not (len(piece) == 6 and piece.startswith(b"<0x")):

@@ -131,10 +131,9 @@ def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
 
 
-def _name_tokens(config: PreTrainedConfig, tokenizer: Tokenizer | None) -> None:
+def _name_tokens(config: Any, tokenizer: Tokenizer | None) -> None:
     if tokenizer is not None:
-        config.bos_token_id = tokenizer.beginning  # pyright: ignore[reportAttributeAccessIssue]
-        config.eos_token_id = tokenizer.separator  # pyright: ignore[reportAttributeAccessIssue]
+        config.bos_token_id, config.eos_token_id = tokenizer.beginning, tokenizer.separator
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:
@@ -150,7 +149,6 @@ def _generation(tokenizer: Tokenizer | None) -> str:
 def _describe_tokenizer(
     tokenizer: Tokenizer, fast: FastTokenizer, max_tokens: int
 ) -> dict[str, bytes]:
-    """Return the tokenizer files for transformers and for us."""
     about: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": max_tokens,

@@ -12,7 +12,7 @@ Source: the modelling files of Gemma 4 in transformers 5.23.0.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, cast, get_args
@@ -36,15 +36,9 @@ class StoredPositions:
     """Positions of the cached tokens, shared by all layers: 4 bytes per token."""
 
     def __init__(self) -> None:
-        """Make an empty store."""
         self.stored: Tensor | None = None
         self._announced: Tensor | None = None
         self._is_announced = False
-
-    @property
-    def nbytes(self) -> int:
-        """The size in bytes."""
-        return 0 if self.stored is None else self.stored.untyped_storage().nbytes()
 
     def set_next(self, positions: Tensor | None) -> None:
         """Set the positions of the next call; ``None`` continues after the stored ones."""
@@ -72,24 +66,10 @@ class StoredPositions:
         parts = (new,) if self.stored is None else (self.stored, new)
         self.stored = torch.cat(parts, dim=1)
 
-    def select(self, rows: Tensor) -> None:
-        """Keep these rows, in this order."""
+    def change(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Apply an operation of the cache, if there are positions."""
         if self.stored is not None:
-            self.stored = self.stored[rows.to(self.stored.device)]
-
-    def repeat(self, times: int) -> None:
-        """Repeat every row."""
-        if self.stored is not None:
-            self.stored = self.stored.repeat_interleave(times, dim=0)
-
-    def drop_last(self, tokens: int) -> None:
-        """Remove the last tokens."""
-        if self.stored is not None and tokens:
-            self.stored = self.stored[:, : self.stored.shape[1] - tokens]
-
-    def clear(self) -> None:
-        """Remove all tokens."""
-        self.stored = None
+            self.stored = change(self.stored)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +115,6 @@ class ValueAndSliceLayer(DynamicLayer):
     """Stores V and the rotated channels of K."""
 
     def __init__(self, make_key: KeyFromValue) -> None:
-        """Make an empty layer."""
         super().__init__()
         self.make_key = make_key
 
@@ -154,7 +133,6 @@ class RotateWhenReadLayer(DynamicLayer):
     """Stores V and computes K at every read. The first such layer updates the positions."""
 
     def __init__(self, make_key: KeyFromValue, positions: StoredPositions, *, first: bool) -> None:
-        """Make an empty layer."""
         super().__init__()
         self.make_key = make_key
         self.positions = positions
@@ -179,32 +157,33 @@ class RotateWhenReadLayer(DynamicLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Select rows for beam search."""
         super().reorder_cache(cast("torch.LongTensor", beam_idx))
-        if self.first:
-            self.positions.select(beam_idx)
+        self._change(lambda stored: stored[beam_idx.to(stored.device)])
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows."""
         super().batch_select_indices(indices)
-        if self.first:
-            self.positions.select(indices)
+        self._change(lambda stored: stored[indices.to(stored.device)])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every row."""
         super().batch_repeat_interleave(repeats)
-        if self.first:
-            self.positions.repeat(repeats)
+        self._change(lambda stored: stored.repeat_interleave(repeats, dim=0))
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens, given as a negative number."""
         super().crop(tokens_to_remove)
-        if self.first:
-            self.positions.drop_last(-tokens_to_remove)
+        self._change(lambda stored: stored[:, : stored.shape[1] + tokens_to_remove])
 
     def reset(self) -> None:
         """Remove all tokens."""
         super().reset()
         if self.first:
-            self.positions.clear()
+            self.positions.stored = None
+
+    def _change(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Change the positions once for all layers."""
+        if self.first:
+            self.positions.change(change)
 
 
 _EXACT_LAYERS = (ValueAndSliceLayer, RotateWhenReadLayer)
@@ -348,7 +327,6 @@ def _swap_layers(cache: Cache, makers: Mapping[int, KeyFromValue], layout: Layou
 
 
 def _find_text_model(model: nn.Module) -> nn.Module:
-    """Return the module with the decoder layers."""
     for module in model.modules():
         if _attentions(module):
             return module
@@ -359,7 +337,6 @@ def _find_text_model(model: nn.Module) -> nn.Module:
 
 
 def _attentions(text: nn.Module) -> dict[int, nn.Module]:
-    """Return the attention layers that project once for key and value and cache both."""
     layers = getattr(text, "layers", None)
     if not isinstance(layers, nn.ModuleList) or not hasattr(text, "rotary_emb"):
         return {}

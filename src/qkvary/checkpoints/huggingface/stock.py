@@ -7,6 +7,7 @@ same up to rounding, but the savings of sharing are lost; ``StockExport.notes`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkvary.arch.networks import LanguageModelConfig
@@ -44,11 +45,8 @@ class StockExport(NamedTuple):
 
     def build(self) -> Any:
         """Build the model of transformers."""
-        # Imported here: the decode benchmark also runs without transformers.
-        from transformers import AutoModelForCausalLM  # noqa: PLC0415
-
         dtype = next(iter(self.weights.values())).dtype
-        model = AutoModelForCausalLM.from_config(self.config, dtype=dtype)
+        model = _import_transformers().AutoModelForCausalLM.from_config(self.config, dtype=dtype)
         model.load_state_dict(self.weights)
         return model.eval()
 
@@ -68,9 +66,10 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     obstacle = find_obstacle(config, chosen)
     if obstacle is not None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
-    weights = stock_weights(network, chosen)
+    weights, (name, fields) = stock_weights(network, chosen), _CONFIGS[chosen]
+    ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
     return StockExport(
-        config=_CONFIGURERS[chosen](config),
+        config=getattr(_import_transformers(), name)(**fields(config), **ends),
         weights=weights,
         notes=tuple(_find_losses(config, chosen, weights)),
     )
@@ -94,92 +93,83 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
         yield f"a width of {config.d_model}, which {heads} heads do not divide"
 
 
-def _configure_gpt2(config: LanguageModelConfig) -> PreTrainedConfig:
-    from transformers import GPT2Config  # noqa: PLC0415
-
+def _gpt2_fields(config: LanguageModelConfig) -> dict[str, Any]:
     block, layer = config.block, config.layers[0]
-    return GPT2Config(
-        vocab_size=config.vocabulary,
-        n_positions=config.max_tokens,
-        n_embd=config.d_model,
-        n_layer=config.num_layers,
-        n_head=layer.num_heads,
-        n_inner=block.d_ff,
-        activation_function=_ACTIVATIONS.get(block.activation, block.activation),
-        layer_norm_epsilon=block.norm_eps,
-        resid_pdrop=block.dropout,
-        embd_pdrop=config.embedding_dropout,
-        attn_pdrop=layer.dropout,
-        tie_word_embeddings=config.tied_head,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    return {
+        "vocab_size": config.vocabulary,
+        "n_positions": config.max_tokens,
+        "n_embd": config.d_model,
+        "n_layer": config.num_layers,
+        "n_head": layer.num_heads,
+        "n_inner": block.d_ff,
+        "activation_function": _ACTIVATIONS.get(block.activation, block.activation),
+        "layer_norm_epsilon": block.norm_eps,
+        "resid_pdrop": block.dropout,
+        "embd_pdrop": config.embedding_dropout,
+        "attn_pdrop": layer.dropout,
+    }
 
 
-def _configure_llama(config: LanguageModelConfig) -> PreTrainedConfig:
-    from transformers import LlamaConfig  # noqa: PLC0415
-
+def _common_fields(config: LanguageModelConfig) -> dict[str, Any]:
+    """Return the fields of Llama and of DeepSeek."""
     block, layer = config.block, config.layers[0]
-    return LlamaConfig(
-        vocab_size=config.vocabulary,
-        hidden_size=config.d_model,
-        intermediate_size=block.d_ff,
-        num_hidden_layers=config.num_layers,
-        num_attention_heads=layer.num_heads,
-        num_key_value_heads=count_kv_heads(config),
-        head_dim=layer.size_per_head,
-        max_position_embeddings=config.max_tokens,
-        rms_norm_eps=block.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
-        attention_bias=has_bias(config),
-        attention_dropout=layer.dropout,
-        tie_word_embeddings=config.tied_head,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+    return {
+        "vocab_size": config.vocabulary,
+        "hidden_size": config.d_model,
+        "intermediate_size": block.d_ff,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": layer.num_heads,
+        "max_position_embeddings": config.max_tokens,
+        "rms_norm_eps": block.norm_eps,
+        "rope_parameters": {"rope_type": "default", "rope_theta": layer.position.rotary_base},
+        "attention_dropout": layer.dropout,
+    }
 
 
-def _configure_deepseek(config: LanguageModelConfig) -> PreTrainedConfig:
-    from transformers import DeepseekV3Config  # noqa: PLC0415
+def _llama_fields(config: LanguageModelConfig) -> dict[str, Any]:
+    return {
+        **_common_fields(config),
+        "num_key_value_heads": count_kv_heads(config),
+        "head_dim": config.layers[0].size_per_head,
+        "attention_bias": has_bias(config),
+    }
 
-    block, layer = config.block, config.layers[0]
-    return DeepseekV3Config(
-        vocab_size=config.vocabulary,
-        hidden_size=config.d_model,
-        intermediate_size=block.d_ff,
-        moe_intermediate_size=block.d_ff,
-        num_hidden_layers=config.num_layers,
+
+def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
+    layer = config.layers[0]
+    return {
+        **_common_fields(config),
+        "moe_intermediate_size": config.block.d_ff,
         # Every layer is dense, and no other one follows.
-        first_k_dense_replace=config.num_layers,
-        num_mtp_layers=0,
-        num_attention_heads=layer.num_heads,
-        num_key_value_heads=layer.num_heads,
-        kv_lora_rank=latent_width(layer),
-        q_lora_rank=None,
-        qk_rope_head_dim=layer.variant.decoupled or 0,
-        qk_nope_head_dim=layer.size_per_head,
-        v_head_dim=layer.size_per_head,
-        max_position_embeddings=config.max_tokens,
-        rms_norm_eps=block.norm_eps,
-        rope_parameters={"rope_type": "default", "rope_theta": layer.position.rotary_base},
-        attention_dropout=layer.dropout,
-        tie_word_embeddings=config.tied_head,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
+        "first_k_dense_replace": config.num_layers,
+        "num_mtp_layers": 0,
+        "num_key_value_heads": layer.num_heads,
+        "kv_lora_rank": latent_width(layer),
+        "q_lora_rank": None,
+        "qk_rope_head_dim": layer.variant.decoupled or 0,
+        "qk_nope_head_dim": layer.size_per_head,
+        "v_head_dim": layer.size_per_head,
+    }
 
 
-_CONFIGURERS: Mapping[StockArchitecture, Callable[[LanguageModelConfig], PreTrainedConfig]] = {
-    "gpt2": _configure_gpt2,
-    "llama": _configure_llama,
-    "deepseek": _configure_deepseek,
+_CONFIGS: Mapping[
+    StockArchitecture, tuple[str, Callable[[LanguageModelConfig], dict[str, Any]]]
+] = {
+    "gpt2": ("GPT2Config", _gpt2_fields),
+    "llama": ("LlamaConfig", _llama_fields),
+    "deepseek": ("DeepseekV3Config", _deepseek_fields),
 }
+"""The class of transformers and its fields."""
+
+
+def _import_transformers() -> Any:
+    """Import transformers on first use: the decode benchmark also runs without it."""
+    return import_module("transformers")
 
 
 def _find_losses(
     config: LanguageModelConfig, to: StockArchitecture, weights: Weights
 ) -> Iterator[str]:
-    """Yield the additional costs and missing features of the stock architecture."""
     layer = config.layers[0]
     kv_heads = count_kv_heads(config) if to == "llama" else layer.num_heads
     stock = 2 * kv_heads * layer.size_per_head * config.num_layers

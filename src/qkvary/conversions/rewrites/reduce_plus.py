@@ -6,15 +6,9 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.conversions.bases import attention_draft
-from qkvary.conversions.draft import (
-    Draft,
-    RewriteOptions,
-    Rewritten,
-    block_prefix,
-    choose_blocks,
-    replace_layers,
-)
+from qkvary.conversions.attention_bases import LayerDraft
+from qkvary.conversions.bases import change_layers
+from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 from qkvary.nn.terms import PlusBias
 from qkvary.storage.errors import UsageError
 
@@ -27,24 +21,24 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
     The published term adds a fixed sinusoid to copies of the scores and maps them back. Its
     channels depend on the row or on the column: what depends on the row cancels in the softmax.
     """
-    layers: dict[int, AttentionConfig] = {}
-    notes: list[str] = []
-    for index in choose_blocks(draft, options.layer):
-        layer = attention_draft(draft, index)
+    tokens, notes = draft.config.max_tokens, list[str]()
+
+    def change(layer: LayerDraft) -> LayerDraft | None:
         if not layer.config.variant.plus:
-            continue
-        weights, tokens = dict(layer.weights), draft.config.max_tokens
+            return None
+        weights = dict(layer.weights)
         gain, table = _reduce(layer.config, weights, tokens)
         weights |= {"key_bias.gain": gain, "key_bias.weight": table}
-        draft.replace_part(f"{block_prefix(index)}attention.", weights)
         position = dataclasses.replace(layer.config.position, key_positions=tokens)
         variant = dataclasses.replace(layer.config.variant, plus=False, key_bias=True)
-        layers[index] = dataclasses.replace(layer.config, variant=variant, position=position)
+        config = dataclasses.replace(layer.config, variant=variant, position=position)
         notes.append(f"{layer.name}: {_describe(gain, table)}")
-    if not layers:
+        return LayerDraft(config, weights, layer.name)
+
+    if not change_layers(draft, options.layer, change):
         raise UsageError("expected a layer with the position term +, got none")
     return Rewritten(
-        config=replace_layers(draft.config, layers),
+        config=draft.config,
         weights=draft.weights,
         statement=STATEMENT,
         conditions=("the position term + under the softmax",),

@@ -262,7 +262,6 @@ def _gap(more: MemoryRow, less: MemoryRow) -> Iterator[MemoryGap]:
 
 
 def _memory_changes(record: DecodeRecord) -> Iterator[tuple[str, Median]]:
-    """Yield the changes of weights and answer together, which a device's allocator counts."""
     for row in record.memory:
         base = find_memory(record, _as_baseline(row.case))
         mine = row.case.variant == POSTER_VARIANT and row is find_memory(record, row.case)
@@ -286,7 +285,6 @@ def _as_baseline(case: DecodeCase) -> DecodeCase:
 
 
 def _model_changes(*, memory: bool) -> Iterator[tuple[str, float]]:
-    """Yield the changes of bytes, or of the tokens per second they allow, for the poster."""
     form = parse_format(POSTER_FORMAT)
     for batch, context in ((1, 1), (1, 2048), (16, 2048)):
         held: list[float] = []

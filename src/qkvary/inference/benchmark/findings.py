@@ -151,13 +151,11 @@ def _equality(record: DecodeRecord) -> Iterator[str]:
 
 
 def _places(speeds: Sequence[Speed]) -> list[DecodeCase]:
-    """Return one case for each workload."""
     cases = {workload_of(one.row.case): one.row.case for one in reversed(speeds)}
     return list(reversed(cases.values()))
 
 
 def _name(record: DecodeRecord, speed: Speed) -> str:
-    """Return the variant, with its cache if several caches are measured."""
     cache, variant = speed.row.cache, speed.row.case.variant
     if cache is None or len(record.question.caches) == 1:
         return variant

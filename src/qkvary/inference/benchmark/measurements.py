@@ -71,8 +71,6 @@ NEEDS_TRANSFORMERS = (
 
 @dataclass(slots=True, kw_only=True)
 class _BenchmarkedRunner:
-    """One runner on one case, with its timed answers."""
-
     case: DecodeCase
     runner: Runner
     network: LanguageModelConfig
@@ -83,9 +81,8 @@ class _BenchmarkedRunner:
     cache: CacheOptions | None = None
     formula_bytes: int = 0
     notes: tuple[str, ...] = ()
-    first: TimedAnswer | None = None
-    """The untimed warm-up answer."""
-    timed: list[TimedAnswer] = field(default_factory=list[TimedAnswer])
+    answers: list[TimedAnswer] = field(default_factory=list[TimedAnswer])
+    """The warm-up answer, then one of each round."""
 
 
 def measure(question: DecodeQuestion, *, command: str, log: Log) -> DecodeRecord:
@@ -114,8 +111,6 @@ def _check_machine(question: DecodeQuestion) -> None:
 
 
 class _Measurement:
-    """One run through all cases."""
-
     def __init__(self, question: DecodeQuestion, log: Log) -> None:
         self.question = question
         self.log = log
@@ -162,7 +157,6 @@ class _Measurement:
         )
 
     def _measure_speed(self, context: int, dtype: Dtype) -> None:
-        """Measure all variants and batches of one context and dtype."""
         question = self.question
         models = [self._source(one, context, dtype).load() for one in question.networks]
         stream = MemoryStream(question.settings.device)
@@ -173,13 +167,13 @@ class _Measurement:
                 f"speed at {context:,} tokens, batch {batch}, {dtype}: {len(runners)} take turns"
             )
             for one in runners:
-                one.first = one.answer()
+                one.answers.append(one.answer())
             for turn in range(question.settings.rounds):
                 self.bandwidths.append(stream.measure())
                 gc.collect()
                 start = turn % len(runners)
                 for one in runners[start:] + runners[:start]:
-                    one.timed.append(one.answer())
+                    one.answers.append(one.answer())
             self.speed += [_make_row(one, group[0]) for group in fields for one in group]
 
     def _case_runners(
@@ -214,16 +208,13 @@ class _Measurement:
             case=case,
             runner="prefix",
             network=config,
-            answer=lambda: answer_without_cache(
-                model, prompts, _warmup_answer(ours[0]).tokens, steps
-            ),
+            answer=lambda: answer_without_cache(model, prompts, ours[0].answers[0].tokens, steps),
             steps=steps,
             parameters=ours[0].parameters,
         )
         yield from self._stock_runners(case, model, prompts)
 
     def _choose_caches(self, model: LanguageModel) -> tuple[CacheOptions, ...]:
-        """Return the distinct requested caches of this network."""
         usual = default_options(model)
         chosen = dict.fromkeys(choice.resolve(usual) for choice in self.question.caches)
         for options in chosen:
@@ -259,7 +250,6 @@ class _Measurement:
             )
 
     def _measure_memory(self) -> Iterator[MemoryRow]:
-        """Measure the peaks of all cases, and of the long context with separate keys and values."""
         question, settings = self.question, self.question.settings
         if settings.memory_context is None:
             return
@@ -367,20 +357,9 @@ def _threads(count: int) -> Generator[None]:
         torch.set_num_threads(before)
 
 
-def _warmup_answer(one: _BenchmarkedRunner) -> TimedAnswer:
-    """Return the warm-up answer.
-
-    Raises:
-        ValueError: if the runner has not answered yet.
-    """
-    if one.first is None:
-        raise ValueError("expected a warm-up answer, got none")
-    return one.first
-
-
 def _make_row(one: _BenchmarkedRunner, ours: _BenchmarkedRunner) -> SpeedRow:
-    case = one.case
-    answer = _warmup_answer(ours).tokens
+    case, warmup, timed = one.case, one.answers[0], one.answers[1:]
+    answer = ours.answers[0].tokens
     reference = tuple(tuple(row[step] for step in one.steps) for row in answer)
     length, tokens = case.context - len(answer[0]), len(answer[0])
     return SpeedRow(
@@ -388,15 +367,15 @@ def _make_row(one: _BenchmarkedRunner, ours: _BenchmarkedRunner) -> SpeedRow:
         runner=one.runner,
         cache=one.cache,
         times=Times(
-            seconds=tuple(timed.whole.wall for timed in one.timed),
-            first_seconds=tuple(timed.first.wall for timed in one.timed),
-            cpu_seconds=tuple(timed.whole.cpu for timed in one.timed),
-            first_cpu_seconds=tuple(timed.first.cpu for timed in one.timed),
+            seconds=tuple(one.whole.wall for one in timed),
+            first_seconds=tuple(one.first.wall for one in timed),
+            cpu_seconds=tuple(one.whole.cpu for one in timed),
+            first_cpu_seconds=tuple(one.first.cpu for one in timed),
         ),
         timed_steps=len(one.steps),
-        equal_tokens=count_equal(reference, _warmup_answer(one).tokens),
+        equal_tokens=count_equal(reference, warmup.tokens),
         cache_formula_bytes=one.formula_bytes,
-        cache_bytes=_warmup_answer(one).cache_bytes,
+        cache_bytes=warmup.cache_bytes,
         step_read_bytes=(
             None
             if one.cache is None

@@ -12,12 +12,15 @@ import platform
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import nn
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import canonical_json, from_dict, stored
@@ -114,11 +117,6 @@ class MemoryReading:
         """The memory that the answer added at the peak: cache and temporaries."""
         return self.peak_bytes - self.before_bytes
 
-    @property
-    def total_bytes(self) -> int:
-        """Weights and answer, without the program."""
-        return self.weight_bytes + self.answer_bytes
-
 
 def measure_in_subprocess(job: MemoryJob) -> MemoryReading:
     """Measure in a fresh process.
@@ -148,47 +146,48 @@ def measure_here(job: MemoryJob) -> MemoryReading:
     torch.set_num_threads(job.threads)
     device = torch.device(job.network.device)
     model = job.network.load()
-    weights = sum(part.numel() * part.element_size() for part in model.parameters())
     # Only the exported copy is kept; otherwise both networks would be counted.
-    answerer = _MeasuredModel(job, model)
-    if job.cache is None:
-        del model
+    answer, weights = _measured_model(job, model)
+    del model
     few = min(WARM_TOKENS, job.prompt_tokens), min(WARM_TOKENS, job.new_tokens)
-    answerer.answer(*few)
+    answer(*few)
     source = _reset_peak(device)
     before = _read_memory(device, source, peak=False)
-    answer = answerer.answer(job.prompt_tokens, job.new_tokens)
+    cache_bytes = answer(job.prompt_tokens, job.new_tokens).cache_bytes
     peak = _read_memory(device, source, peak=True)
     return MemoryReading(
         source=source,
-        weight_bytes=answerer.weight_bytes or weights,
+        weight_bytes=weights,
         before_bytes=before,
         peak_bytes=peak,
-        cache_bytes=answer.cache_bytes,
+        cache_bytes=cache_bytes,
     )
 
 
-class _MeasuredModel:
-    """This project's network or transformers', with one interface."""
+def _measured_model(
+    job: MemoryJob, model: LanguageModel
+) -> tuple[Callable[[int, int], TimedAnswer], int]:
+    """Return a function of prompt and new tokens that answers, and the bytes of all parameters."""
+    options, chunk = job.cache, job.chunk
+    draw = partial(draw_prompts, model.config.vocabulary, batch=job.batch, seed=0)
+    if options is None:
+        stock = StockModel(model)
 
-    def __init__(self, job: MemoryJob, model: LanguageModel) -> None:
-        self._job = job
-        self._vocabulary = model.config.vocabulary
-        self._model = None if job.cache is None else model
-        self._stock = StockModel(model) if job.cache is None else None
-        parts = () if self._stock is None else tuple(self._stock.model.parameters())
-        self.weight_bytes = sum(part.numel() * part.element_size() for part in parts)
+        def answer(prompt_tokens: int, new_tokens: int) -> TimedAnswer:
+            part = chunk if prompt_tokens > chunk else None
+            return stock.answer(draw(length=prompt_tokens), new_tokens, chunk=part)
 
-    def answer(self, prompt_tokens: int, new_tokens: int) -> TimedAnswer:
-        job = self._job
-        prompts = draw_prompts(self._vocabulary, batch=job.batch, length=prompt_tokens, seed=0)
-        if self._stock is not None:
-            chunk = job.chunk if prompt_tokens > job.chunk else None
-            return self._stock.answer(prompts, new_tokens, chunk=chunk)
-        if self._model is None or job.cache is None:
-            raise ValueError("expected cache options, got none")
-        options, chunk = job.cache, job.chunk
-        return answer_with_cache(self._model, prompts, new_tokens, options=options, chunk=chunk)
+        return answer, _count_bytes(stock.model)
+
+    def answer_here(prompt_tokens: int, new_tokens: int) -> TimedAnswer:
+        prompts = draw(length=prompt_tokens)
+        return answer_with_cache(model, prompts, new_tokens, options=options, chunk=chunk)
+
+    return answer_here, _count_bytes(model)
+
+
+def _count_bytes(network: nn.Module) -> int:
+    return sum(part.numel() * part.element_size() for part in network.parameters())
 
 
 def _reset_peak(device: torch.device) -> MemorySource:

@@ -4,7 +4,6 @@ The network is exported to GPT-2 or Llama with equal weights; shared weights are
 extra ``hf``.
 """
 
-from importlib import metadata
 from typing import Any, Literal
 
 import torch
@@ -26,7 +25,7 @@ class _Clock:
     def __init__(self) -> None:
         self.moments: list[Clocks] = []
 
-    def put(self, value: Tensor) -> None:  # noqa: ARG002  the name is theirs
+    def put(self, _: Tensor, /) -> None:
         """Record the time; the values are already on the CPU."""
         self.moments.append(Clocks.now())
 
@@ -51,7 +50,6 @@ class StockModel:
         self.model: Any = exported.build().to(network.embedding.device)
         self.model.set_attn_implementation(ATTENTION)
         self.architecture = str(self.model.config.model_type)
-        self.version = metadata.version("transformers")
 
     @property
     def cache_numbers_per_token(self) -> int:

@@ -43,10 +43,6 @@ Numbers = NDArray[np.int32]
 Keys = NDArray[np.uint64]
 
 
-def _ignore_progress(_read: int, _total: int) -> None:
-    """Ignore progress."""
-
-
 def split_words(text: str) -> list[str]:
     """Return the words of a text: runs of letters and digits of any script, in lower case.
 
@@ -75,7 +71,7 @@ class TrainingText:
         self.data, self.split = data, data.splits["train"]
 
     def find(
-        self, questions: Sequence[str], *, on_progress: Progress = _ignore_progress
+        self, questions: Sequence[str], *, on_progress: Progress = lambda _read, _total: None
     ) -> list[bool]:
         """Return for each question whether it shares ``RUN`` consecutive words with a document.
 
@@ -150,7 +146,6 @@ def _decode(
 
 
 def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
-    """Yield the words of documents given in parts, with a border after each document."""
     held = ""
     for part, is_end in parts:
         text = held + part
@@ -175,8 +170,6 @@ def _find_cut(text: str) -> int:
 
 
 class _Runs:
-    """The runs of questions, by their number of words."""
-
     def __init__(self, questions: Sequence[Sequence[str]]) -> None:
         """Number the words and store the runs.
 

@@ -182,13 +182,13 @@ class NetworkLM(HFLM):
                     "a network with more positions"
                 )
             self._count(name, is_cut=len(context) + len(answer) > self._limit + 1)
+        # Decorators of lm-eval hide the method from type checkers.
         return super()._loglikelihood_tokens(  # pyright: ignore[reportAttributeAccessIssue]
             requests, disable_tqdm=disable_tqdm, override_bs=override_bs
         )
 
 
 def _sampling(options: Mapping[str, Any]) -> Sampling:
-    """Return the sampling that a task asks for; greedy by default."""
     if not options.get("do_sample") or not options.get("temperature"):
         return GREEDY
     return Sampling(
@@ -253,7 +253,6 @@ def require_any_text(tokenizer: Tokenizer) -> None:
 def _find_shared_questions(
     asked: Mapping[str, ConfiguredTask], limit: int | None, find_shared: FindShared
 ) -> dict[str, list[bool]]:
-    """Return for each task which of its questions are shared."""
     texts = {
         name: [question_text(one.task, document) for document in [*one.task.eval_docs][:limit]]
         for name, one in asked.items()
@@ -360,15 +359,14 @@ def _evaluate_task(
             accuracy=measure("acc", clean),
             normalised=measure("acc_norm", clean),
         )
-    accuracy = measure("acc", samples)
-    assert accuracy is not None  # noqa: S101  every task here has it
     return TaskScore(
         task=task.config.task,
         documents=len(samples),
         evaluated=asked.rows.evaluated_file,
         fewshot=asked.fewshot,
         shots_from=asked.rows.shots_file if asked.fewshot else None,
-        accuracy=accuracy,
+        # Every task here has it.
+        accuracy=cast("Accuracy", measure("acc", samples)),
         normalised=measure("acc_norm", samples),
         perplexity=results["results"][name].get("perplexity,none"),
         cut_prompts=lm.truncated_share(name) or 0.0,

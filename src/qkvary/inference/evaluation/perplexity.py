@@ -222,7 +222,6 @@ def pad_rows(
 
 
 def _number_blocks(text: Text, protocol: Protocol) -> NDArray[np.int64]:
-    """Return for every token the index of its block of ``context`` tokens of one document."""
     spans = text.spans(joined=protocol.joined)
     sizes = spans[:, 1] - spans[:, 0]
     counts = -(-sizes // protocol.context)

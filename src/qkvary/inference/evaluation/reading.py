@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from qkvary.arch.choices import check_word
-
-Split = Literal["train", "validation", "test"]
+from qkvary.data.split_names import DataSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +14,7 @@ class TextReading:
 
     data: tuple[Path, ...]
     """Files or folders of .txt and .jsonl, or one prepared set."""
-    split: Split = "validation"
+    split: DataSplit = "validation"
     """The split of a prepared set."""
     tokens: int | None = None
     """The maximum number of tokens to read; ``None`` for all."""
@@ -31,7 +30,7 @@ class TextReading:
     """Whether to count as the papers did too: a document per row, padded with separators."""
 
     def __post_init__(self) -> None:
-        check_word("split", self.split, get_args(Split))
+        check_word("split", self.split, get_args(DataSplit))
         if not self.data:
             raise ValueError("expected a text to score, got none")
         counts = {"tokens": self.tokens, "context": self.context, "stride": self.stride}

@@ -140,7 +140,6 @@ def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
 
 
 def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
-    """Return the losses of the selected targets, row by row."""
     chosen = wanted.to(inputs.device)
     losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
     return losses.double().cpu().numpy()

@@ -3,7 +3,9 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,18 +25,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedTasks:
-    """Tasks that can be asked."""
+    """Tasks that exist, with everything that scoring them needs."""
 
     reading: TaskReading
-    """How they are asked."""
+    """The settings."""
     local: tuple[str, ...]
-    """Those with local files."""
+    """The tasks with local files."""
     others: tuple[str, ...]
-    """Those that lm-eval loads itself."""
+    """The tasks that lm-eval loads itself."""
     against: TrainingText | None
-    """The text in which the questions of local tasks are looked for."""
+    """The text in which the questions of local tasks are searched for."""
     manager: Any
-    """What lm-eval knows of the others."""
+    """The index of lm-eval's own tasks; ``None`` if ``others`` is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +44,7 @@ class TaskMeasurement:
     """The scores of a language model on tasks."""
 
     asked: PreparedTasks
-    """The tasks and how they were asked."""
+    """The tasks and their settings."""
     scores: Mapping[str, TaskScore]
     """The score on each local task by its name."""
     mean: MeanScore | None
@@ -54,14 +56,15 @@ class TaskMeasurement:
 
 
 def prepare_tasks(reading: TaskReading) -> PreparedTasks:
-    """Check that the tasks can be asked, before a network is loaded.
+    """Check that the tasks exist, before a network is loaded.
 
     Raises:
         UsageError: if lm-eval is not installed, or there is no such task or text.
         DamagedError: if the text is damaged.
     """
     require("lm_eval")
-    names = dict.fromkeys(one for name in reading.tasks for one in _expand(name))
+    expanded = (FIVE if name == "five" else (name,) for name in reading.tasks)
+    names = dict.fromkeys(chain.from_iterable(expanded))
     others = tuple(name for name in names if name not in LOCAL_TASKS)
     if others and reading.against is not None:
         raise UsageError(
@@ -73,7 +76,7 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
         local=tuple(name for name in names if name in LOCAL_TASKS),
         others=others,
         against=None if reading.against is None else open_training_text(reading.against),
-        manager=_find_others(others) if others else None,
+        manager=_load("stock_tasks").find_stock_tasks(others) if others else None,
     )
 
 
@@ -111,10 +114,7 @@ def measure_tasks(
     }
     scores: dict[str, TaskScore] = {}
     if asked.local:
-        # It imports lm-eval, which need not be installed.
-        from qkvary.inference.evaluation.harness import evaluate_tasks  # noqa: PLC0415
-
-        scores = evaluate_tasks(
+        scores = _load("harness").evaluate_tasks(
             network,
             tokenizer,
             asked.local,
@@ -124,11 +124,9 @@ def measure_tasks(
         )
     others: dict[str, StockScore] = {}
     if asked.others:
-        from qkvary.inference.evaluation.stock_tasks import (  # noqa: PLC0415
-            evaluate_stock_tasks,
+        others = _load("stock_tasks").evaluate_stock_tasks(
+            network, tokenizer, asked.others, asked.manager, **options
         )
-
-        others = evaluate_stock_tasks(network, tokenizer, asked.others, asked.manager, **options)
     return TaskMeasurement(
         asked=asked,
         scores=scores,
@@ -138,15 +136,9 @@ def measure_tasks(
     )
 
 
-def _find_others(names: Sequence[str]) -> Any:
-    # It imports lm-eval, which need not be installed.
-    from qkvary.inference.evaluation.stock_tasks import find_stock_tasks  # noqa: PLC0415
-
-    return find_stock_tasks(names)
-
-
-def _expand(name: str) -> Sequence[str]:
-    return FIVE if name == "five" else (name,)
+def _load(name: str) -> Any:
+    """Import a module that needs lm-eval, which need not be installed."""
+    return import_module(f"qkvary.inference.evaluation.{name}")
 
 
 def _find_folder(reading: TaskReading) -> Path:

@@ -22,11 +22,6 @@ class Windows:
     def __len__(self) -> int:
         return len(self.starts)
 
-    @property
-    def targets(self) -> int:
-        """The number of scored tokens."""
-        return int((self.lengths - self.known).sum())
-
 
 def cut(spans: Positions, *, context: int, stride: int) -> Windows:
     """Cut documents into windows that score every token once, except each document's first.

@@ -79,3 +79,14 @@ def printed_value(table: str, row: str, column: str) -> float:
             f"expected a number in {table}, row {row!r}, column {column!r}, got {figure.printed!r}"
         )
     return figure.value
+
+
+def variant_of(figure: PublishedFigure) -> str:
+    """Return the variant of a figure's row.
+
+    Raises:
+        ValueError: if the row is not a variant.
+    """
+    if figure.variant is None:
+        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
+    return figure.variant

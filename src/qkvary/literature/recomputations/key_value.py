@@ -8,24 +8,15 @@ from qkvary.costs.parameters import projection_parameters
 from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_row
 
 
-def _layer(label: str) -> AttentionConfig:
-    return AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label))
-
-
 def _derive_share(*, macs: bool, value: bool = True) -> float:
     """Return KV's projections relative to QKV's, in percent."""
     sizes: list[int] = []
     for label in ("Q=K-V", "QKV"):
-        layer = _layer(label)
+        layer = AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(label))
         counted: list[Source] = [one for one in layer.variant.projections if value or one != "v"]
-        sizes.append(
-            sum(
-                projection_macs_per_token(layer, one)
-                if macs
-                else projection_parameters(layer, one).weights
-                for one in counted
-            )
-        )
+        weights = (projection_parameters(layer, one).weights for one in counted)
+        products = (projection_macs_per_token(layer, one) for one in counted)
+        sizes.append(sum(products if macs else weights))
     return 100 * sizes[0] / sizes[1]
 
 

@@ -1,13 +1,20 @@
 """The savings column of the overview article, which names neither a network nor a source."""
 
+from collections.abc import Callable
+
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
 from qkvary.literature.figures import PublishedFigure
 from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_column
-from qkvary.literature.recomputations.three_projections import variant_of
+from qkvary.literature.recomputations.derivation import (
+    Alternative,
+    Derivation,
+    Registry,
+    by_column,
+    variant_of,
+)
 
 _HEADS = 16
 _HEADS_OF_8X = 8
@@ -24,44 +31,36 @@ def _layer(label: str, heads: int = _HEADS) -> AttentionConfig:
     )
 
 
-def _attention_saved(label: str) -> float:
-    before, after = (attention_parameters(_layer(one)).total for one in ("QKV", label))
-    return 100 * (1 - after / before)
+def _saved(label: str, count: Callable[[str], int]) -> float:
+    """Return the share of QKV's numbers that a variant saves, in percent."""
+    return 100 * (1 - count(label) / count("QKV"))
 
 
-def _projections_saved(label: str) -> float:
-    sizes: list[int] = []
-    for one in ("QKV", label):
-        layer = _layer(one)
-        sources = layer.variant.projections
-        sizes.append(sum(projection_parameters(layer, source).weights for source in sources))
-    return 100 * (1 - sizes[1] / sizes[0])
+def _count_attention(label: str) -> int:
+    return attention_parameters(_layer(label)).total
 
 
-def _model_saved(label: str) -> float:
-    before, after = (costs.parameters(one).total for one in ("QKV", label))
-    return 100 * (1 - after / before)
+def _count_projections(label: str) -> int:
+    layer = _layer(label)
+    return sum(projection_parameters(layer, one).weights for one in layer.variant.projections)
+
+
+def _count_all(label: str) -> int:
+    return costs.parameters(label).total
 
 
 def _parameters(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
+    whole = "the whole 300M network of the first paper"
+    # Q-I-V was not published at 300M; Q=K-V has the same number of matrices.
+    twin = "Q=K-V" if label == "Q-I-V" else label
     alternatives = [
-        Alternative(value=_projections_saved(label), convention="input projections only"),
-        Alternative(
-            value=_model_saved(label), convention="the whole 300M network of the first paper"
-        ),
+        Alternative(value=_saved(label, _count_projections), convention="input projections only"),
+        Alternative(value=_saved(twin, _count_all), convention=whole),
     ]
-    if label == "Q-I-V":
-        # Not published at 300M; Q=K-V has the same number of matrices.
-        alternatives[1] = Alternative(
-            value=_model_saved("Q=K-V"), convention=alternatives[1].convention
-        )
     if label == "GQA-4":
-        half = Alternative(
-            value=_model_saved("GQA-8"),
-            convention=f"{alternatives[1].convention}, 8 of 16 KV heads",
-        )
-        alternatives.append(half)
+        half = _saved("GQA-8", _count_all)
+        alternatives.append(Alternative(value=half, convention=f"{whole}, 8 of 16 KV heads"))
     note = ""
     if label in ("MQA", "GQA-4"):
         note = (
@@ -69,7 +68,7 @@ def _parameters(figure: PublishedFigure) -> Derivation:
             "conventions."
         )
     return Derivation(
-        value=_attention_saved(label),
+        value=_saved(label, _count_attention),
         formula="1 - matrices of the layer / 4 d^2, each KV head being 1/16 of a matrix",
         convention="attention layer of 16 heads, output projection included, no biases",
         others=() if label == "QKV" else tuple(alternatives),

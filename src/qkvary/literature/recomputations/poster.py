@@ -1,5 +1,6 @@
 """The tables and statements of the poster "Do Transformers Need Three Projections?"."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 
@@ -12,17 +13,17 @@ from qkvary.literature.recomputations.derivation import (
     by_column,
     by_row,
     printed_value,
+    variant_of,
 )
 from qkvary.literature.recomputations.three_projections import (
     LARGE,
-    cache_reduction,
-    change,
+    SUMMARY,
     change_large,
     derive_cache_gb,
     derive_change,
     derive_large_reduction,
     derive_reduction,
-    variant_of,
+    derive_token_kb,
 )
 from qkvary.literature.recomputations.three_projections_text import attention_parameter_share
 from qkvary.literature.recomputations.training_runs import (
@@ -35,25 +36,13 @@ from qkvary.literature.recomputations.training_runs import (
 DOWNSTREAM = "poster-downstream"
 
 
-def _large_reduction(figure: PublishedFigure) -> Derivation | None:
-    return None if figure.value is None else derive_large_reduction(variant_of(figure))
-
-
-def _downstream_reduction(figure: PublishedFigure) -> Derivation | None:
-    if figure.value is None:
-        return None
+def _downstream_reduction(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
-    plain = derive_reduction(label, "1.2B")
-    slips: tuple[Alternative, ...] = ()
-    if label == "Q-MQA":
-        small = Alternative(
-            value=costs.cache_reduction(label),
-            convention="the figure of the 300M network, 16 heads",
-        )
-        slips = (small,)
-    return Derivation(
-        value=plain.value, formula=plain.formula, convention=plain.convention, slips=slips
+    slip = Alternative(
+        value=costs.cache_reduction(label), convention="the figure of the 300M network, 16 heads"
     )
+    slips = (slip,) if label == "Q-MQA" else ()
+    return dataclasses.replace(derive_reduction(label, "1.2B"), slips=slips)
 
 
 def _accuracy() -> Derivation:
@@ -81,11 +70,7 @@ def _shrinks() -> Derivation:
 
 _ROWS: dict[str, Callable[[], Derivation]] = {
     "attention's share of parameters (%)": attention_parameter_share,
-    "QKV cache at 300M (KB a token)": lambda: Derivation(
-        value=costs.cache_bytes("QKV") / costs.KIB,
-        formula=costs.CACHE_FORMULA,
-        convention="KB of 1,024 bytes",
-    ),
+    "QKV cache at 300M (KB a token)": lambda: derive_token_kb("QKV"),
     **{
         f"{label} cache at {words} (GB)": functools.partial(derive_cache_gb, label, "300M", tokens)
         for label in ("QKV", "Q-K=V")
@@ -108,9 +93,14 @@ _ROWS: dict[str, Callable[[], Derivation]] = {
 }
 
 TABLES: Registry = {
-    "poster-300m": by_column({"change": change, "cache_reduction": cache_reduction}),
-    "poster-1.2b": by_column({"change": change_large, "cache_reduction": _large_reduction}),
-    "poster-operating-points": by_column({"change": change, "cache_reduction": cache_reduction}),
+    "poster-300m": by_column(SUMMARY),
+    "poster-1.2b": by_column(
+        {
+            "change": change_large,
+            "cache_reduction": lambda figure: derive_large_reduction(variant_of(figure)),
+        }
+    ),
+    "poster-operating-points": by_column(SUMMARY),
     DOWNSTREAM: by_column({"cache_reduction": _downstream_reduction}),
     "poster-text": by_row(_ROWS),
 }

@@ -4,6 +4,9 @@ The published ``+`` maps m channels of every score map through a 1x1 map. It is 
 here; the cost model counts the equivalent reduced form.
 """
 
+import dataclasses
+from collections.abc import Callable
+
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source
@@ -16,6 +19,7 @@ from qkvary.literature.recomputations.derivation import (
     Derive,
     Registry,
     by_column,
+    variant_of,
 )
 
 WITHOUT_BIASES = "input projections only, weights without biases, one layer"
@@ -70,13 +74,11 @@ def parameters(figure: PublishedFigure) -> Derivation:
     )
 
 
-def _earlier(derive: Derive) -> Derive:
+def _earlier(derive: Callable[[PublishedFigure], Derivation]) -> Derive:
     """Return a derivation for the earlier paper's table, which omits the value's projection."""
 
-    def derived(figure: PublishedFigure) -> Derivation | None:
+    def derived(figure: PublishedFigure) -> Derivation:
         full = derive(figure)
-        if full is None:
-            return None
         config = _layer(figure)
         counted = [source for source in config.variant.projections if source != "v"]
         unit = "nd^2" if figure.column == "computation" else "d^2"
@@ -87,10 +89,8 @@ def _earlier(derive: Derive) -> Derive:
             value=plain + (extra if config.variant.plus else ""),
             convention=_VALUE_LEFT_OUT + single,
         )
-        return Derivation(
-            value=full.value,
-            formula=full.formula,
-            convention=full.convention,
+        return dataclasses.replace(
+            full,
             others=(alternative,),
             note="With the value counted, KV has two thirds of QKV, not half.",
         )
@@ -99,9 +99,7 @@ def _earlier(derive: Derive) -> Derive:
 
 
 def _layer(figure: PublishedFigure) -> AttentionConfig:
-    if figure.variant is None:
-        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
-    return AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(figure.variant))
+    return AttentionConfig(d_model=64, num_heads=4, variant=parse_variant(variant_of(figure)))
 
 
 def _squares(config: AttentionConfig, source: Source, *, macs: bool) -> int:

@@ -14,8 +14,14 @@ from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.literature.figures import PublishedFigure
 from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import Alternative, Derivation, Derive, Registry
-from qkvary.literature.recomputations.three_projections import derive_cache_gb, variant_of
+from qkvary.literature.recomputations.derivation import (
+    Alternative,
+    Derivation,
+    Derive,
+    Registry,
+    variant_of,
+)
+from qkvary.literature.recomputations.three_projections import derive_cache_gb
 
 USERS = 100
 PRICE = 2_000

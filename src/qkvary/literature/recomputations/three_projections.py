@@ -1,6 +1,6 @@
 """Tables 4 to 11 of "Do Transformers Need Three Projections?"."""
 
-import functools
+import dataclasses
 import math
 from collections.abc import Mapping
 
@@ -17,6 +17,7 @@ from qkvary.literature.recomputations.derivation import (
     Registry,
     by_column,
     printed_value,
+    variant_of,
 )
 from qkvary.literature.rounding import printed_interval
 
@@ -29,17 +30,6 @@ _NETWORKS = {"three": "QKV", "two": "Q-K=V", "one": "Q=K=V"}
 _NAMES: Mapping[Source, str] = {"q": "Q", "k": "K", "v": "V", "x": "X"}
 _BILLION = 10**9
 _MILLION = 10**6
-
-
-def variant_of(figure: PublishedFigure) -> str:
-    """Return the variant of a figure's row.
-
-    Raises:
-        ValueError: if the row is not a variant.
-    """
-    if figure.variant is None:
-        raise ValueError(f"expected a row that is a variant, got {figure.row!r}")
-    return figure.variant
 
 
 def perplexity(split: str) -> Derive:
@@ -73,23 +63,19 @@ def derive_change(
     )
 
 
-def change(figure: PublishedFigure) -> Derivation | None:
-    """Derive the change of perplexity at 300M; none for variants that were not trained there."""
-    if figure.value is None:
-        return None
+def change(figure: PublishedFigure) -> Derivation:
+    """Derive the change of perplexity at 300M."""
     return derive_change(variant_of(figure))
 
 
-def change_large(figure: PublishedFigure) -> Derivation | None:
+def change_large(figure: PublishedFigure) -> Derivation:
     """Derive the change of perplexity at 1.2B."""
-    if figure.value is None:
-        return None
     return derive_change(variant_of(figure), LARGE, "perplexity")
 
 
-def cache_reduction(figure: PublishedFigure) -> Derivation | None:
+def cache_reduction(figure: PublishedFigure) -> Derivation:
     """Derive the reduction of the cache at 300M, in percent."""
-    return None if figure.value is None else derive_reduction(variant_of(figure))
+    return derive_reduction(variant_of(figure))
 
 
 def derive_reduction(variant: str, size: costs.Size = "300M") -> Derivation:
@@ -235,10 +221,10 @@ def _saving(figure: PublishedFigure) -> Derivation:
     )
 
 
-def _per_token(figure: PublishedFigure) -> Derivation:
-    size = costs.cache_bytes(variant_of(figure))
+def derive_token_kb(label: str) -> Derivation:
+    """Derive the cache of one token at 300M, in units of 1,024 bytes."""
     return Derivation(
-        value=size / costs.KIB,
+        value=costs.cache_bytes(label) / costs.KIB,
         formula=costs.CACHE_FORMULA,
         convention="KB of 1,024 bytes",
     )
@@ -249,7 +235,7 @@ def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -
 
     Args:
         label: The variant.
-        size: Which network.
+        size: The size of the network.
         tokens: A context of 2^15 or 2^17 tokens.
         users: Sequences.
     """
@@ -272,10 +258,6 @@ def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -
     )
 
 
-def _at_32k(figure: PublishedFigure) -> Derivation:
-    return derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K)
-
-
 def _difference(figure: PublishedFigure) -> Derivation:
     own = load_published(LARGE).figure(figure.row, "perplexity")
     base = load_published(LARGE).figure("QKV", "perplexity")
@@ -295,24 +277,17 @@ def _large_parameters(figure: PublishedFigure) -> Derivation:
 
 def _large_attention(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
-    slips: tuple[Alternative, ...] = ()
-    if label == "QKV":
-        # Half-way between four matrices a layer and the three of the next row.
-        half = (costs.parameters(label, "1.2B").attention + _attention_of_shared()) / 2
-        slips = (
-            Alternative(value=half / _MILLION, convention="three and a half matrices a layer"),
-        )
+    own, shared = (costs.parameters(one, "1.2B").attention / _MILLION for one in (label, "Q-K=V"))
+    # Half-way between four matrices a layer and the three of the next row.
+    half = Alternative(value=(own + shared) / 2, convention="three and a half matrices a layer")
+    slips = (half,) if label == "QKV" else ()
     return Derivation(
-        value=costs.parameters(label, "1.2B").attention / _MILLION,
+        value=own,
         formula="layers x (query + key and value of the KV heads + output), d x width + width each",
         convention="biases everywhere, output projection included",
         slips=slips,
         note="The total of the same row needs all four matrices." if slips else "",
     )
-
-
-def _attention_of_shared() -> int:
-    return costs.parameters("Q-K=V", "1.2B").attention
 
 
 def _large_cache(figure: PublishedFigure) -> Derivation:
@@ -326,40 +301,27 @@ def _large_cache(figure: PublishedFigure) -> Derivation:
     )
 
 
-@functools.cache
-def mixed_units_reduction(label: str) -> float:
-    """Return the cache reduction at 1.2B, wrongly dividing MiB by MB, in percent."""
-    printed = printed_value(LARGE, label, "cache")
-    return 100 * (1 - printed / printed_value(LARGE, "QKV", "cache"))
-
-
 def derive_large_reduction(label: str) -> Derivation:
     """Derive a cache reduction at 1.2B, and its value with mixed units."""
-    plain = derive_reduction(label, "1.2B")
     printed = load_published(LARGE).figure(label, "cache").printed
-    return Derivation(
-        value=plain.value,
-        formula=plain.formula,
-        convention=plain.convention,
-        slips=(
-            Alternative(
-                value=mixed_units_reduction(label),
-                convention=f"1 - {printed} MiB / 5,900 MB of Table 10",
-            ),
-        ),
+    mixed = printed_value(LARGE, label, "cache") / printed_value(LARGE, "QKV", "cache")
+    slip = Alternative(
+        value=100 * (1 - mixed), convention=f"1 - {printed} MiB / 5,900 MB of Table 10"
     )
+    return dataclasses.replace(derive_reduction(label, "1.2B"), slips=(slip,))
 
 
 _PARTS = dict.fromkeys(_NETWORKS, _parameters)
 _PRODUCTS = dict.fromkeys(_NETWORKS, _macs)
-_SUMMARY = {"cache_reduction": cache_reduction, "change": change}
+SUMMARY: Mapping[str, Derive] = {"cache_reduction": cache_reduction, "change": change}
+"""The columns of several tables, in the paper and on the poster."""
 
 TABLES: Registry = {
     SMALL: by_column(
         {
             "train_perplexity": perplexity("train"),
             "validation_perplexity": perplexity("validation"),
-            **_SUMMARY,
+            **SUMMARY,
         }
     ),
     "three-projections-table-5": by_column(
@@ -371,8 +333,8 @@ TABLES: Registry = {
     "three-projections-table-7": by_column(
         {
             "cached": cached,
-            "per_token": _per_token,
-            "at_32k": _at_32k,
+            "per_token": lambda figure: derive_token_kb(variant_of(figure)),
+            "at_32k": lambda figure: derive_cache_gb(variant_of(figure), "300M", costs.TOKENS_32K),
             "reduction": cache_reduction,
         }
     ),
@@ -383,7 +345,7 @@ TABLES: Registry = {
             "saving_one": _saving,
         }
     ),
-    "three-projections-table-9": by_column(_SUMMARY),
+    "three-projections-table-9": by_column(SUMMARY),
     LARGE: by_column(
         {
             "difference": _difference,
@@ -394,6 +356,6 @@ TABLES: Registry = {
         }
     ),
     "three-projections-table-11": by_column(
-        {**_SUMMARY, "cached": cached, "projections": projections}
+        {**SUMMARY, "cached": cached, "projections": projections}
     ),
 }

@@ -66,15 +66,13 @@ def _caches() -> Rows:
 
 def _saved_cache() -> Derivation:
     qkv = derive_cache_gb("QKV", "300M", costs.TOKENS_32K, USERS)
-    half = 0.5  # Q-K=V caches one tensor of two.
-    return Derivation(
-        value=float(qkv.value) * half,
+    # Q-K=V caches one tensor of two.
+    halves = [dataclasses.replace(one, value=float(one.value) / 2) for one in qkv.others]
+    return dataclasses.replace(
+        qkv,
+        value=float(qkv.value) / 2,
         formula=f"half of: {qkv.formula}",
-        convention=qkv.convention,
-        others=tuple(
-            Alternative(value=float(one.value) * half, convention=one.convention)
-            for one in qkv.others
-        ),
+        others=tuple(halves),
     )
 
 
@@ -105,10 +103,9 @@ def _times(label: str) -> Derivation:
 
 def _nearly_hundred() -> Derivation:
     times = _times("Q-MQA")
-    return Derivation(
-        value=times.value,
-        formula=times.formula,
-        convention=times.convention,
+    return dataclasses.replace(
+        times,
+        slips=(),
         holds=float(times.value) >= 90,
         note="The same section says 67 times, which mixes units.",
     )
@@ -242,12 +239,10 @@ def _gains_shrink() -> Derivation:
 
 
 def _equal_costs() -> str:
-    same = costs.parameters("Q-K=V") == costs.parameters("Q=K-V")
-    return (
-        "identical"
-        if same and costs.macs("Q-K=V", 2048) == costs.macs("Q=K-V", 2048)
-        else "different"
+    one, other = (
+        (costs.parameters(label), costs.macs(label, 2048)) for label in ("Q-K=V", "Q=K-V")
     )
+    return "identical" if one == other else "different"
 
 
 def _plus_limit() -> Derivation:
@@ -282,14 +277,11 @@ def _quality() -> Rows:
 
 
 def _training_change() -> Derivation:
-    trained = derive_change("Q=K-V", SMALL, "train_perplexity")
-    validated = derive_change("Q=K-V")
-    return Derivation(
-        value=trained.value,
-        formula=trained.formula,
+    validated = Alternative(value=derive_change("Q=K-V").value, convention="validation perplexity")
+    return dataclasses.replace(
+        derive_change("Q=K-V", SMALL, "train_perplexity"),
         convention="training perplexity",
-        spread=trained.spread,
-        others=(Alternative(value=validated.value, convention="validation perplexity"),),
+        others=(validated,),
     )
 
 
@@ -322,9 +314,8 @@ def _frontier() -> Derivation:
         size: next(one for one in frontier_positions(size) if one.variant == "Q-K=V")
         for size in ("300M", "1.2B")
     }
-    dominators = [other.variant for other in statuses["300M"].dominated_by]
     return Derivation(
-        value=f"dominated by {listed(dominators)}",
+        value=f"dominated by {listed(statuses['300M'].dominated_by)}",
         formula="a smaller cache and a lower printed perplexity",
         holds=all(one.status == "frontier" for one in statuses.values()),
         note=(

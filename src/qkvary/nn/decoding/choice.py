@@ -27,7 +27,7 @@ VARIABLE = "QKVARY_DECODE_KERNEL"
 """The environment variable that pins a kernel, so that results depend on no measurement."""
 
 FILE_NAME = "choices.json"
-FORMAT = 1
+FORMAT = 2
 ROUNDS = 3
 TURN_SECONDS = 2e-4
 HOPELESS = 4.0
@@ -144,11 +144,9 @@ def kind_of(problem: Decoding) -> Kind:
     """Return the kind of a call; lengths, batches and queries count by powers of two."""
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
-    rotation = problem.rotation
     return (
         _describe_device(problem.key.device),
         problem.query.dtype,
-        problem.key.dtype,
         heads,
         kv_heads,
         dim,
@@ -158,7 +156,6 @@ def kind_of(problem: Decoding) -> Kind:
         _bucket(batch),
         _bucket(queries),
         torch.get_num_threads(),
-        0 if rotation is None else rotation.dim,
         problem.valid is not None,
         problem.bias is not None,
     )
@@ -167,7 +164,6 @@ def kind_of(problem: Decoding) -> Kind:
 NAMES = (
     "device",
     "query",
-    "key",
     "heads",
     "kv",
     "width",
@@ -177,7 +173,6 @@ NAMES = (
     "batch",
     "queries",
     "threads",
-    "turned",
     "padding",
     "bias",
 )
@@ -216,16 +211,21 @@ def _starts(problem: Decoding, name: str) -> bool:
 
 def _time(problem: Decoding, name: str, repeats: int) -> float:
     kernel = KERNELS[name]
-    start = _read_clock(problem.key.device)
+    start = read_clock(problem.key.device)
     for _ in range(repeats):
         kernel(problem)
-    return (_read_clock(problem.key.device) - start) / repeats
+    return (read_clock(problem.key.device) - start) / repeats
 
 
-def _read_clock(device: torch.device) -> float:
-    """Seconds, when a GPU has done what it was given."""
+def read_clock(device: torch.device) -> float:
+    """Return seconds that count the work of this process and not that of others, where possible.
+
+    A GPU finishes what it was given first. A single thread is timed by the time it runs.
+    """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif torch.get_num_threads() == 1:
+        return time.thread_time()
     return time.perf_counter()
 
 

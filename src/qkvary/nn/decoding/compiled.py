@@ -26,7 +26,6 @@ def can_compile(problem: Decoding) -> bool:
 
 def attend_compiled(problem: Decoding) -> Float[Tensor, "batch heads queries value_dim"]:
     """Attend; the first call with other types or numbers of dimensions compiles."""
-    problem = problem.plain()
     query = problem.folded_query() * problem.scale
     visible = problem.folded_visible()
     if visible is None:

@@ -19,7 +19,6 @@ Mixed = Float[Tensor, "batch heads queries value_dim"]
 
 def attend_folded(problem: Decoding) -> Mixed:
     """Attend with the fused kernel over folded queries."""
-    problem = problem.plain()
     visible = problem.folded_visible()
     query, key, value = problem.folded_query(), problem.key, problem.value
     wider = key.shape[-1] - value.shape[-1]
@@ -38,7 +37,6 @@ def attend_folded(problem: Decoding) -> Mixed:
 
 def attend_matmul(problem: Decoding) -> Mixed:
     """Attend with two products and a whole map of scores between them."""
-    problem = problem.plain()
     visible = problem.folded_visible()
     query, bias = problem.folded_query() * problem.scale, problem.folded_bias()
     scores = _scores(query, problem.key, bias, visible)

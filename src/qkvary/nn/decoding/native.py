@@ -1,7 +1,8 @@
-"""The native kernel: what ``native/attention.cpp`` computes, over tensors where they lie.
+"""The native kernel of ``native/attention.cpp``, which reads tensors in place.
 
-Reads each tile of the keys once for both products, whatever the strides between tokens, heads and
-rows of the batch. Channels must be next to each other.
+It reads each tile of the keys once for both products, whatever the strides between tokens, heads
+and rows of the batch. The channels of a token must be contiguous. Codes and un-rotated keys are
+read by the native step alone (``step``).
 """
 
 import ctypes
@@ -19,7 +20,7 @@ from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, KeyRotation, far_table, near_table, shift_queries
+from qkvary.nn.decoding.rotation import PERIOD, far_table, near_table
 
 SOURCES = tuple(
     Path(__file__).with_name("native") / name
@@ -36,15 +37,20 @@ SOURCES = tuple(
         "vectors.h",
     )
 )
-STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3}
+STORAGE = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+"""The library's number of a dtype."""
 CODES = {8: 3, 4: 4}
-"""The same of codes in a quantised cache, by their bits."""
+"""The library's number of the codes of a quantised cache, by their bits."""
 LOG2_E = math.log2(math.e)
-"""Powers of two are what the kernel computes."""
+"""The kernel computes powers of two."""
 WIDEST_VECTOR = 16
-"""Floats; tables are filled up to a multiple of it."""
+"""Floats in the widest vector; rows of tables are padded to a multiple of it."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
+_PLAIN = (0,) * 11
+"""The fields of ``Stored`` about codes, for a tensor without any."""
+_UNROTATED = (0,) * 6
+"""The fields of ``Call`` about rotation, for keys that are read as they are stored."""
 
 
 class Stored(ctypes.Structure):
@@ -106,7 +112,7 @@ class Call(ctypes.Structure):
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """Return the kernel, built at the first call on a machine; ``None`` where that cannot be."""
+    """Return the library, built at the first call on a machine; ``None`` if it cannot be built."""
     loaded = load(SOURCES)
     if loaded is None:
         return None
@@ -131,7 +137,7 @@ def notice() -> str | None:
 
 
 def supports(problem: Decoding) -> bool:
-    """Return whether the kernel reads these tensors, wherever it can be built."""
+    """Return whether the kernel reads these tensors, on a machine where it can be built."""
     query, key, value = problem.query, problem.key, problem.value
     return (
         query.is_cpu
@@ -148,23 +154,21 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
     """Attend with as many threads as torch uses.
 
     Raises:
-        RuntimeError: if the kernel is not there.
-        MemoryError: if there is no room for its partial results.
+        RuntimeError: if the kernel cannot be built.
+        MemoryError: if there is no memory for its partial results.
     """
     loaded = library()
     if loaded is None:
         raise RuntimeError("the native kernel cannot be built here")
-    query, rotation = problem.query, problem.rotation
+    query = problem.query
     dtype, shape = query.dtype, query.shape
-    if rotation is not None:
-        query = shift_queries(query.float(), rotation)
     if query.dtype not in (torch.float32, torch.bfloat16):
         query = query.float()
     if not query.is_contiguous():
         query = query.contiguous()
     width = problem.value.shape[3]
     output = torch.empty_like(query) if width == shape[3] else query.new_empty(*shape[:3], width)
-    # What is kept outlives the call.
+    # Tensors that the call points to must outlive it.
     call, _kept = describe(problem, query, output)
     if loaded.qkvary_decode(call):
         raise MemoryError("no room for the partial results of decoding attention")
@@ -172,22 +176,21 @@ def attend_native(problem: Decoding) -> Float[Tensor, "batch heads queries value
 
 
 def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, list[Tensor]]:
-    """Return the call as the library takes it, and what it points to besides.
+    """Return the call as the library takes it, and the copies that it points to.
 
     Packed at once: after a pass over the cache nothing of Python is in the processor's caches, and
     a field at a time takes as long as a tenth of the pass.
 
     Args:
-        problem: What ``supports`` accepts.
-        query: Its queries, contiguous, in float32 or bfloat16, turned back where there is a
-            rotation.
-        output: Where the result goes, of the same type.
+        problem: A call that ``supports`` accepts.
+        query: Its queries, contiguous, in float32 or bfloat16.
+        output: The tensor for the result, of the same type.
     """
     batch, groups, tokens, _ = problem.key.shape
-    shared, dtype = problem.is_shared, problem.key.dtype
+    shared = problem.is_shared
     kept: list[Tensor] = []
-    key = _store(problem.key, problem.key_scales, kept)
-    value = key if shared else _store(problem.value, problem.value_scales, kept)
+    key = _store(problem.key, kept)
+    value = key if shared else _store(problem.value, kept)
     valid = problem.valid
     if valid is not None and valid.stride(-1) != 1:
         valid = valid.contiguous()
@@ -196,10 +199,6 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     if bias is not None:
         bias = (bias.to(torch.float32) * LOG2_E).contiguous()
         kept.append(bias)
-    turned: tuple[int, ...] = (0, 0, 0, 0, 0, 0)
-    if problem.rotation is not None:
-        tables, turned = _turned(problem.rotation, tokens)
-        kept += tables
     return _pack(
         query.data_ptr(),
         output.data_ptr(),
@@ -208,14 +207,14 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
         *key,
         *value,
         shared,
-        STORAGE[dtype],
+        STORAGE[problem.key.dtype],
         batch,
         groups,
         problem.rows,
         query.shape[2],
         tokens,
         problem.start,
-        *turned,
+        *_UNROTATED,
         torch.get_num_threads(),
         query.dtype == torch.bfloat16,
         0 if bias is None else bias.data_ptr(),
@@ -226,39 +225,32 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     ), kept
 
 
-def describe_rotation(call: Call, rotation: KeyRotation, tokens: int) -> list[Tensor]:
-    """Let a call turn its keys when it reads them; returns the tables that it points to.
+def rotate_when_read(call: Call, dim: int, base: float, tokens: int) -> list[Tensor]:
+    """Make a call rotate its keys when it reads them; return the tables that it points to.
 
     Args:
-        call: Any call over at most so many tokens.
-        rotation: Of the keys.
-        tokens: How far the tables go.
+        call: A call over at most ``tokens`` tokens.
+        dim: Rotated channels of a head.
+        base: Base of the frequencies, as for ``near_table``.
+        tokens: The number of positions of the tables.
     """
-    tables, numbers = _turned(rotation, tokens)
-    call.near_cos, call.near_sin, call.far_cos, call.far_sin, call.half, call.table_stride = numbers
+    width = math.ceil(dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+    # Powers of two, so that a growing cache does not make a table for every length.
+    periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
+    tables = [*near_table(dim, base, width), *far_table(dim, base, width, periods)]
+    call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
+    call.half, call.table_stride = dim // 2, width
     return tables
 
 
-def _turned(rotation: KeyRotation, tokens: int) -> tuple[list[Tensor], tuple[int, ...]]:
-    """Return the tables of a rotation, and the fields of a call."""
-    width = math.ceil(rotation.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
-    # Powers of two, so that a growing cache does not make a table for every length.
-    periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
-    tables = [
-        *near_table(rotation.dim, rotation.base, width),
-        *far_table(rotation.dim, rotation.base, width, periods),
-    ]
-    return tables, (*(table.data_ptr() for table in tables), rotation.dim // 2, width)
-
-
 def point(stored: Stored, entries: Tensor) -> None:
-    """Let a call read entries where they lie, channels next to each other."""
+    """Make a call read entries in place; the channels of a token are contiguous."""
     stored.data, stored.dim = entries.data_ptr(), entries.shape[-1]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
-    """Let a call read codes, and the tokens behind them as they are."""
+    """Make a call read codes, and after them the tokens that are not quantised yet."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest
     stored.data, stored.dim = codes.data_ptr(), newest.shape[3]
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = codes.stride()
@@ -270,27 +262,18 @@ def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
     batch, head, token, _ = newest.stride()
     stored.newest_batch_stride, stored.newest_head_stride = batch, head
     stored.newest_token_stride = token
-    # Those that become codes lie before the first that stays.
+    # The tokens that become codes now come before the first one that stays.
     stored.newest = newest.data_ptr() + claimed.closing * token * newest.element_size()
 
 
-def _store(stored: Tensor, scales: Tensor | None, kept: list[Tensor]) -> tuple[int, ...]:
-    """Return the fields of a stored tensor; a copy that has to be made is kept."""
+def _store(stored: Tensor, kept: list[Tensor]) -> tuple[int, ...]:
+    """Return the fields of a stored tensor; a copy that has to be made is added to ``kept``."""
     strides = stored.stride()
     if strides[3] != 1:
         stored = stored.contiguous()
         kept.append(stored)
         strides = stored.stride()
-    plain = (stored.data_ptr(), *strides[:3], stored.shape[3])
-    if scales is None:
-        return *plain, *[0] * 11
-    scales = scales.to(torch.float32)
-    if scales.stride(-1) != 1:
-        scales = scales.contiguous()
-    kept.append(scales)
-    groups = scales.shape[-1]
-    shared = (groups, stored.shape[3] // groups, 1)
-    return *plain, scales.data_ptr(), *scales.stride()[:3], *shared, 0, 0, 0, 0
+    return (stored.data_ptr(), *strides[:3], stored.shape[3], *_PLAIN)
 
 
 def _format_of(structure: type[ctypes.Structure]) -> str:

@@ -19,7 +19,6 @@ from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import Call, Stored
-from qkvary.nn.decoding.rotation import KeyRotation
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
@@ -346,9 +345,7 @@ class NativeStep:
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
-            dim, base = self._turn(config)
-            rotation = KeyRotation(dim=dim, base=base)
-            self._kept += native.describe_rotation(call, rotation, self._max_tokens)
+            self._kept += native.rotate_when_read(call, *self._turn(config), self._max_tokens)
         return call
 
     def _describe_feed_forward(self, layer: _Layer, feed_forward: FeedForward) -> None:

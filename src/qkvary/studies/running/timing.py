@@ -9,8 +9,9 @@ from typing import cast
 import numpy as np
 import torch
 
+from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.macs import network_macs
+from qkvary.costs.macs import forward_macs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
@@ -75,7 +76,7 @@ def estimate_language_seconds(run: RunConfig) -> float:
     torch.set_num_threads(run.threads)
     network, training = cast("LanguageModelConfig", run.network), run.training
     length = min(TIMED_TOKENS, run.sequence_length)
-    macs = network_macs(network, length=length).total
+    macs = forward_macs(as_model(network), tokens=length, pairs="square").total
     rows = max(1, min(training.batch_size, MOST_TIMED_MACS // macs))
     sample = torch.zeros(rows, length, dtype=torch.long)
     model = LanguageModel(network).to(getattr(torch, run.dtype)).train()
@@ -92,5 +93,6 @@ def estimate_language_seconds(run: RunConfig) -> float:
 
 
 def _step_macs(run: RunConfig) -> int:
-    forward = network_macs(run.network, length=run.sequence_length)
+    model = as_model(run.network)
+    forward = forward_macs(model, tokens=run.sequence_length, pairs="square")
     return forward.total * run.training.batch_size

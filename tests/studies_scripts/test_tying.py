@@ -10,11 +10,13 @@ from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import read_window
 from qkvary.analysis.tying import Tie
 from qkvary.arch.labels import format_label
-from qkvary.conversions.tying import tie_layer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import distance
 from tests.conversions.networks import make_network
+from tests.studies_scripts.loading import load_script
+
+tie_layer = load_script("likeness-over-training", "tying").tie_layer
 
 LABELS = ("QKV", "QKV@alibi", "GQA-2@w5", "(QKV)+")
 
