@@ -36,7 +36,7 @@ class FileSystem:
     kind: str
     """Its type, such as ``ext4`` or ``nfs4``."""
     mount: str
-    """Where it is mounted."""
+    """The folder of the mount."""
     options: frozenset[str]
     """The options of the mount."""
 

@@ -206,7 +206,7 @@ def _quick_study(
     network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
-    beside = (
+    remark = (
         "Published figures beside ours are averages over larger networks that were trained longer "
         "and tested at their best epoch."
         if is_complete
@@ -227,7 +227,7 @@ def _quick_study(
             f"{patch_size} pixels, {network.tokens} tokens, width 64, two layers and four heads; "
             f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs), AdamW at "
             f"{learning_rate:g} with a warm-up and a cosine, the last network tested. "
-            f"{held_out[splits]} {beside}"
+            f"{held_out[splits]} {remark}"
         ),
         settings=(
             Setting(

@@ -48,7 +48,7 @@ def write_headline(
     tables: Sequence[ResultTable],
     contrasts: Sequence[Contrast],
     baseline: str,
-    beside: Collection[str] = (),
+    own_tables: Collection[str] = (),
 ) -> Headline:
     """Return the short answer.
 
@@ -61,7 +61,7 @@ def write_headline(
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
-        beside: Names of the tables that settings have of their own.
+        own_tables: Names of the tables that settings have of their own.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -71,13 +71,13 @@ def write_headline(
         gaps = _compared(table).values()
         intervals = sum(gap.low is not None for gap in gaps)
         decided = sum(gap.verdict in _DECIDED for gap in gaps)
-        return table.name not in beside and intervals > 0, intervals, decided
+        return table.name not in own_tables and intervals > 0, intervals, decided
 
     first = max(shown, key=rank)
     where = f"On {_the(first)}: " if len(shown) > 1 else ""
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
     across = [one for one in planned if len(one[0].rows) == 1]
-    if first.name in beside and any(gap.verdict in _DECIDED for _, gap in across):
+    if first.name in own_tables and any(gap.verdict in _DECIDED for _, gap in across):
         sentences = _across(first, across) + _describe(first, baseline, where)
     else:
         planned = [one for one in planned if one[1].verdict in _DECIDED]

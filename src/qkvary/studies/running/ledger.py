@@ -1,4 +1,4 @@
-"""The books of one call of the runner: which runs are left, how the others ended. Torch-free.
+"""The state of one call of the runner: runs that are left, and runs that ended. Torch-free.
 
 It does not know who executes the runs: worker processes of this machine, or tasks of a cluster.
 """
@@ -146,7 +146,7 @@ class Ledger:
         )
 
     def is_untouched(self, number: int) -> bool:
-        """Return whether a run is to be made again, and nobody has begun it."""
+        """Return whether a run is to be made again, and no worker has begun it."""
         key = self.cells[number].run_key
         return key in self.again and self.again[key] == self.store.version(key)
 

@@ -1,4 +1,4 @@
-"""Finished runs in one compressed file, to keep beside a report or to take to another machine.
+"""Finished runs in one compressed file, to keep with a report or to take to another machine.
 
 A line per run, each with its own digest, behind a line that says how many there are. Trained
 networks are left out. Torch-free.
@@ -24,7 +24,7 @@ from qkvary.studies.running.store import CONFIG_NAME, JOURNAL_NAME, RECORD_NAME,
 from qkvary.text.names import count
 
 Extra = Literal["maps", "samples"]
-"""What a file of runs may leave out: attention maps, or the questions that a report shows."""
+"""The parts that a file of runs may leave out: attention maps, or the questions that a report shows."""
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is no run."""
@@ -130,7 +130,7 @@ def _lines(file: lzma.LZMAFile, path: Path) -> Iterator[dict[str, Any]]:
         while line := file.readline(MOST_LINE_BYTES):
             yield from_line(line.removesuffix(b"\n"))
     except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise DamagedError(f"{path} is no sound file of packed runs: {error}") from None
+        raise DamagedError(f"{path} is not a valid file of packed runs: {error}") from None
 
 
 def _read_header(fields: Mapping[str, Any], path: Path) -> int:

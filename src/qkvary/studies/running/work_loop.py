@@ -149,7 +149,7 @@ class Worker:
         return True
 
     def _is_made_again(self, key: str) -> bool:
-        """Return whether a finished run is to be made again, and nobody has begun it."""
+        """Return whether a finished run is to be made again, and no worker has begun it."""
         again = self._job.again.get(key)
         return again is not None and again == self._store.version(key)
 

@@ -84,13 +84,13 @@ class WorkerProcess:
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        news: list[WorkerMessage] = []
+        messages: list[WorkerMessage] = []
         for line in lines:
             try:
-                news.append(WorkerMessage.from_line(line))
+                messages.append(WorkerMessage.from_line(line))
             except ValueError:
                 self._keep(line + b"\n")
-        return news
+        return messages
 
     def read_tail(self) -> bool:
         """Read from its stderr; return False at the end."""
