@@ -24,7 +24,7 @@ from qkvary.studies.running.store import CONFIG_NAME, JOURNAL_NAME, RECORD_NAME,
 from qkvary.text.names import count
 
 Extra = Literal["maps", "samples"]
-"""The parts that a file of runs may leave out: attention maps, or the questions that a report shows."""
+"""The parts that a file of runs may leave out: attention maps, or samples."""
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is no run."""
