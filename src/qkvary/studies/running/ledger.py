@@ -50,7 +50,7 @@ class RunSummary:
 
 
 class Ledger:
-    """The runs of one call of ``run_cells``: those that are left, and how the others ended."""
+    """The runs of one call of ``run_study``: those that are left, and how the others ended."""
 
     def __init__(self, cells: Sequence[Cell], store: Store) -> None:
         """Count all runs as left.

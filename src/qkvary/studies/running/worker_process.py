@@ -46,6 +46,12 @@ class WorkerProcess:
         self._input = cast("IO[bytes]", self._process.stdin)
         self._messages = cast("IO[bytes]", self._process.stdout)
         self._printed = cast("IO[bytes]", self._process.stderr)
+        self.message_pipe = self._messages.fileno()
+        """File descriptor of the messages."""
+        self.tail_pipe = self._printed.fileno()
+        """File descriptor of its stderr."""
+        self.pid = self._process.pid
+        """Process ID."""
         self._rest = b""
         self._tail = b""
         self._asked_to_stop = False
@@ -57,21 +63,6 @@ class WorkerProcess:
         with suppress(OSError, ValueError):
             self._input.write(line)
             self._input.flush()
-
-    @property
-    def message_pipe(self) -> int:
-        """File descriptor of the messages."""
-        return self._messages.fileno()
-
-    @property
-    def tail_pipe(self) -> int:
-        """File descriptor of its stderr."""
-        return self._printed.fileno()
-
-    @property
-    def pid(self) -> int:
-        """Process ID."""
-        return self._process.pid
 
     @property
     def tail(self) -> str:
