@@ -18,9 +18,9 @@ SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap
 """The tasks, in the order of the papers' tables."""
 
 SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of the synthetic table of paper 1; paper 2 has the first three."""
+"""The rows of the tables of synthetic and vision tasks of paper 1; paper 2 has the first three."""
 
-CHARACTER_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
+CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
 """The rows of the character experiment of paper 2."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")

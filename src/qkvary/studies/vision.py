@@ -8,6 +8,7 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, ScaleConfig
 from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import (
@@ -16,9 +17,6 @@ from qkvary.training.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-
-VISION_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of paper 1's table of vision tasks; paper 2 has the first three."""
 
 EPOCHS: Mapping[ImageSetName, int] = {
     "mnist": 20,
@@ -250,7 +248,7 @@ def _quick_study(
                 note=vision_floor(task),
             ),
         ),
-        variants=VISION_VARIANTS,
+        variants=SYNTHETIC_VARIANTS,
         seeds=(0, 1, 2),
         published=PUBLISHED_TABLES if is_complete else (),
         contrasts=(("(Q=K-V)+", "Q=K-V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),
