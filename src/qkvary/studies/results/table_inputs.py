@@ -91,8 +91,8 @@ class TableInputs:
 
     def pair_steps(self, table: ResultTable, ours: str, other: str, horizon: int) -> Pairing:
         """Pair the restricted steps to solve of two variants in one table."""
-        both = (self.restricted(label, table, horizon) for label in (ours, other))
-        return self._pair(*both, other, table.settings, steps_wording(horizon))
+        found, theirs = (self.restricted(label, table, horizon) for label in (ours, other))
+        return self._pair(found, theirs, other, table.settings, steps_wording(horizon))
 
     def _pair(
         self,
