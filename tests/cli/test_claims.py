@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.cli.claims import complete_claim, complete_document
+from qkvary.cli.claims import Document, Name
 from qkvary.cli.main import main
 from qkvary.literature.claim import document_names, load_document
 from qkvary.studies.results.claim_verdicts import CLAIM_VERDICTS
@@ -40,12 +40,12 @@ def test_what_is_said_twice_is_counted_once(capsys: pytest.CaptureFixture[str]) 
     main = [one for one in distinct if one["main"]]
     text = " ".join(printed(capsys).split())
     assert 0 < len(main) < len(distinct) < len(claims)
-    assert f"{len(claims) - len(distinct)} claims of them say what another one says." in text
+    assert f"{len(claims) - len(distinct)} claims of them repeat another one." in text
     assert f"Without these, {len(distinct)} statements: " in text
     assert f"Of these, {len(main)} statements of abstracts and conclusions: " in text
     # A claim whose twin is not shown counts itself.
     (one,) = [one["name"] for one in claims if one["name"] == "poster-1"]
-    assert "say what another" not in printed(capsys, one)
+    assert "repeat another" not in printed(capsys, one)
 
 
 def test_json_holds_every_claim_with_its_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_the_report_is_written_and_checked(
 ) -> None:
     printed(capsys, "--out", str(tmp_path / "page"))
     page = tmp_path / "page" / "report.html"
-    assert "It would take" in page.read_text("utf-8")
+    assert "A test needs" in page.read_text("utf-8")
     assert (tmp_path / "page" / "tables" / "claims.csv").is_file()
     stored = tmp_path / "page" / "report.json"
     assert "every verdict follows" in printed(capsys, "--check", str(stored))
@@ -127,8 +127,9 @@ def test_the_report_is_written_and_checked(
 
 
 def test_names_are_completed() -> None:
-    assert list(complete_document(None)) == list(document_names())
-    assert list(complete_claim(None)) == EVERY
+    (document,), (name,) = Document.__metadata__, Name.__metadata__
+    assert list(document.completer(None)) == list(document_names())
+    assert list(name.completer(None)) == EVERY
 
 
 @pytest.mark.parametrize(

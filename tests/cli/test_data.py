@@ -17,7 +17,8 @@ import qkvary
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._data_prepare import ProgressLine, describe_progress
+from qkvary.cli._data_prepare import describe_progress
+from qkvary.cli._output import ProgressLine
 from qkvary.cli.main import main
 from qkvary.data.preparation import Progress
 from qkvary.data.prepared import open_prepared
@@ -109,16 +110,15 @@ def test_progress_says_how_far_how_fast_and_how_long() -> None:
 
 
 def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.0, 0.1, 0.3, 0.35, 0.6])
+    now = iter([0.1, 0.3, 0.35, 0.6])
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
     stream = io.StringIO()
-    line = ProgressLine(Console(file=stream, force_terminal=True, width=50, color_system=None))
-    for documents in (1, 2, 3, 4):
-        line.show(Progress(documents=documents))
-    line.end()
-    drawn = stream.getvalue().split("\r")
-    assert [text.split(",")[0] for text in drawn[:-1]] == ["2 documents", "4 documents"]
-    assert drawn[-1] == "\n"
+    screen = Console(file=stream, force_terminal=True, width=50, color_system=None)
+    line = ProgressLine(screen, 0.0)
+    for text in "abcd":
+        line.show(lambda text=text: text)
+    line.clear()
+    assert stream.getvalue().split("\r") == ["b".ljust(49), "d".ljust(49), " " * 49, ""]
 
 
 def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(

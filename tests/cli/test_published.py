@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.cli.published import complete_table
+from qkvary.cli.published import Name
 from qkvary.literature.figures import published_names
 from qkvary.literature.recomputation import VERDICTS, count_verdicts, recompute
 
@@ -95,7 +95,8 @@ def test_the_scenario_shows_the_other_readings(capsys: pytest.CaptureFixture[str
 
 
 def test_tables_are_completed() -> None:
-    assert list(complete_table(None)) == list(published_names())
+    (name,) = Name.__metadata__
+    assert list(name.completer(None)) == list(published_names())
 
 
 @pytest.mark.parametrize(

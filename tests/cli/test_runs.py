@@ -251,7 +251,7 @@ def test_a_folder_without_problems_says_so(
     for named, among in (((), "1 run"), (("made-up",), "6 runs")):
         assert main(["status", *named, "--out", str(tmp_path / "runs"), "--problems"]) == 0
         said = capsys.readouterr().out
-        assert said == f"{among}: none failed, none diverged, none is damaged\n"
+        assert said.endswith(f"  - {among}: none failed, none diverged, none is damaged\n")
 
 
 @pytest.mark.parametrize("json_output", [False, True])

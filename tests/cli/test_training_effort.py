@@ -73,7 +73,7 @@ def test_progress_within_a_step_is_shown() -> None:
     display = TrainingDisplay(screen, ())
     for part, loss in ((0.125, math.nan), (0.0, 2.5)):
         message = WorkerMessage(kind="progress", cell=0, steps=3_060, part=part, loss=loss)
-        display._shown = -math.inf  # pyright: ignore[reportPrivateUsage]
+        display._line._shown = -math.inf  # pyright: ignore[reportPrivateUsage]
         display.handle(message)
     assert screen.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
         "step 1 of 3,060, 12% of it",

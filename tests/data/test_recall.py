@@ -1,13 +1,14 @@
 """Sequences of associative recall against plain loops, and their distances against formulas."""
 
 import hashlib
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from qkvary.data.random_numbers import random_words
-from qkvary.data.recall import NO_ANSWER, draw_recall
+from qkvary.data.recall import NO_ANSWER, draw_recall, score_positions
 
 PINNED = "e05ff9b4b2990844f47825bbc1c0c20f27d48497613837f338abce05814ad194"
 SIZES = {"seed": 3, "length": 21, "pairs": 3, "vocabulary": 17, "power": 0.3, "split": "test"}
@@ -123,3 +124,23 @@ def test_errors_say_what_was_expected() -> None:
     assert 102_261_126 * 21 <= 2**31 < 102_261_127 * 21
     with pytest.raises(ValueError, match="expected a split, got 'dev'; choices: train, val"):
         draw_recall(**SIZES | {"split": "dev"}, count=3)
+
+
+@pytest.mark.parametrize(
+    ("length", "pairs", "power"), [(17, 1, 0.01), (23, 4, 0.3), (22, 5, 0.01), (18, 3, 1.0)]
+)
+def test_the_score_by_position_is_that_of_all_orders(length: int, pairs: int, power: float) -> None:
+    """The probability of every order of draws without replacement, in plain loops."""
+    places = (length - 2 * pairs) // 2
+    rates = [(place + 1) ** (power - 1) for place in range(places)]
+    shares = [[0.0] * pairs for _ in rates]
+    for order in itertools.permutations(range(places), pairs):
+        probability, left = 1.0, sum(rates)
+        for place in order:
+            probability *= rates[place] / left
+            left -= rates[place]
+        for pair, place in enumerate(order):
+            shares[place][pair] += probability
+    assert score_positions(length, pairs, power) == pytest.approx(
+        sum(map(max, shares)) / pairs, abs=1e-12
+    )

@@ -17,9 +17,11 @@ from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig, Kernel
 from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear_attention import State, Sums, attend_in_chunks, step, weigh_pairs
+from qkvary.nn.scores import Scores
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     D_MODEL,
@@ -228,12 +230,25 @@ def test_long_sequences_are_the_same_in_chunks_by_pairs_and_decoded(label: str) 
     assert distance(decoded, found[0][0]) < GATE
 
 
+def one_token(scores: Scores, index: int) -> Scores:
+    """The scores of one token that is decoded."""
+    return dataclasses.replace(
+        scores,
+        query=scores.query[:, :, [index]],
+        key=scores.key[:, :, [index]],
+        layout=Layout(new_tokens=1, cached_tokens=index),
+    )
+
+
 @pytest.mark.parametrize("kernel", ["auto", "explicit"])
 @pytest.mark.parametrize("undecayed", [False, True])
 def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
     kernel: Kernel, *, undecayed: bool
 ) -> None:
-    """A query without positive features, the first key without them, and weights of 1e-8."""
+    """A query without positive features, the first key without them, and weights of 1e-8.
+
+    At once, and by the recurrence of decoding.
+    """
     label = "Q-GQA-2@linear-relu@decay-learned" + ("@undecayed-sum" if undecayed else "")
     layer = make_layer(label, kernel=kernel)
     with torch.no_grad():
@@ -241,7 +256,11 @@ def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
         scores.query[:, :, 3] = -1.0
         scores.query[:, :, 5] *= 1e-8
         scores.key[:, :, 0] = -1.0
-        found = layer.core(scores, value, training=False)
+        at_once, store = layer.core(scores, value, training=False), StateStore()
+        decoded = [
+            layer.core(one_token(scores, i), value[:, :, [i]], training=False, state=store)
+            for i in range(7)
+        ]
         expected = mix(
             scores.query.clamp(min=0),
             scores.key.clamp(min=0),
@@ -252,8 +271,9 @@ def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
             documents=[[0] * 7] * 2,
             least=1e-6,
         )
-    assert distance(found, expected) < GATE
-    assert not found[:, :, [0, 3]].any()
+    for found in (at_once, torch.cat(decoded, dim=2)):
+        assert distance(found, expected) < GATE
+        assert not found[:, :, [0, 3]].any()
 
 
 @pytest.mark.parametrize("label", ["Q=K=V@linear", "Q=K=V@linear-relu@decay-learned@undecayed-sum"])

@@ -72,11 +72,6 @@ def test_data_has_all_figures_but_maps() -> None:
     }
 
 
-@pytest.mark.parametrize(("count", "expected"), [(3, [0, 1, 2]), (9, [0, 3, 5, 8])])
-def test_layers_are_spread(count: int, expected: list[int]) -> None:
-    assert analysis_charts.spread(count, 4) == expected
-
-
 def test_a_chart_of_many_layers_names_some() -> None:
     analysis = make_analysis()
     layers = [dataclasses.replace(analysis.layers[0], number=place) for place in range(1, 41)]

@@ -143,6 +143,7 @@ def test_thinned_curves_keep_their_ends() -> None:
     assert len(kept) <= curves.POINTS
     assert (kept[0], kept[-1]) == (0, 999)
     assert curves.thinned(3) == [0, 1, 2]
+    assert curves.thinned(9, 4) == [0, 3, 5, 8]
 
 
 def test_headline_follows_the_metric_of_the_setting() -> None:

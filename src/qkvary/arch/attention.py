@@ -110,8 +110,8 @@ class PositionConfig:
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` holds for a value of another source too, which is else not rotated:
-    the control that tells rotated values from shared ones."""
+    """Whether ``value_rope`` also holds for a value of another source, which is not rotated
+    otherwise: the control that separates rotated values from shared ones."""
 
     def __post_init__(self) -> None:
         check_choices(self)

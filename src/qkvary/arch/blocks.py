@@ -1,7 +1,7 @@
 """The blocks that models are made of: kinds of attention, feed-forward networks and experts.
 
-Sizes only. Wider than what can be built here (``arch.networks``): latent and compressed attention,
-mixtures of experts, and layers that read another layer's cache.
+Sizes only. They include blocks that cannot be built here (``arch.networks``): latent and compressed
+attention, mixtures of experts, and layers that read another layer's cache.
 """
 
 import dataclasses

@@ -23,8 +23,8 @@ _KIND = "kind"
 _NAME = "stored name"
 _KINDS: dict[type[Any], str] = {}
 
-NAMES_NOTHING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
-"""Metadata of a field that says where something is and not what: two values that differ in it only
+NOT_IDENTIFYING: Mapping[str, Any] = types.MappingProxyType({"identity": False})
+"""Metadata of a field that does not identify a value, such as a path: values that differ only in it
 have one fingerprint."""
 
 ADDED_LATER: Mapping[str, Any] = types.MappingProxyType({"added later": True})
@@ -37,7 +37,7 @@ def stored_as(name: str) -> Mapping[str, Any]:
 
 
 def stored(kind: str) -> Callable[[type[T]], type[T]]:
-    """Give a dataclass the kind under which its values are written, for good.
+    """Register the kind under which values of a dataclass are written; it never changes.
 
     Raises:
         ValueError: if another class has that kind.
@@ -124,12 +124,12 @@ def canonical_json(config: Any) -> str:
 
 
 def identity_dict(config: Any) -> Any:
-    """Return what ``to_dict`` gives, without the fields that name nothing."""
+    """Return the result of ``to_dict`` without the fields that do not identify a value."""
     return _identify(config, to_dict(config))
 
 
 def identity_json(config: Any) -> str:
-    """Return the canonical JSON without the fields that name nothing."""
+    """Return the canonical JSON without the fields that do not identify a value."""
     return _dump(identity_dict(config))
 
 
@@ -145,7 +145,7 @@ def _dump(data: Any) -> str:
 
 
 def _identify(config: Any, data: Any) -> Any:
-    """``data`` of ``config`` without what names nothing, at any depth."""
+    """Return ``data`` without the fields that do not identify ``config``, at any depth."""
     if not dataclasses.is_dataclass(config) or not isinstance(data, dict):
         return data
     named = typing.cast("dict[str, Any]", data)

@@ -1,7 +1,7 @@
 """A whole model as a value: everything that costs parameters, arithmetic or memory, per layer.
 
-Wider than the networks that can be built here (``arch.networks``), which are models too. Costs are
-derived from it; families of published models are read into it.
+Models include more than the networks that can be built here (``arch.networks``). Costs are derived
+from a model; configurations of published models are read into one.
 """
 
 import dataclasses

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.text import Text
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
@@ -20,10 +18,11 @@ from qkvary.cli._options import (
     Json,
     complete_checkpoint,
     complete_variant,
-    convert_count,
     convert_threads,
+    counted,
+    options,
 )
-from qkvary.cli._output import command_line, console, printable, show
+from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.costs.formats import Dtype, parse_options
 from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
 from qkvary.inference.benchmark.records import (
@@ -48,8 +47,7 @@ MEMORY_CHUNK = 128
 """Prompt tokens per forward pass when memory is measured."""
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Cases:
     """The cases to decode; every combination is measured."""
 
@@ -73,8 +71,7 @@ class Cases:
     ] = None
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Network:
     """The network with random weights."""
 
@@ -85,27 +82,20 @@ class Network:
     seed: Annotated[int, Parameter(help="Seed of weights and prompts.")] = 0
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Measuring:
     """The amount of measurement, and the device."""
 
     tokens: Annotated[
         int | None,
-        Parameter(
-            converter=convert_count,
-            help="New tokens per answer. 240, or as many as the context leaves, if not given.",
-        ),
+        counted("New tokens per answer. 240, or as many as the context leaves, if not given."),
     ] = None
     rounds: Annotated[int, Parameter(help="Answers per runner.")] = 7
     threads: Annotated[int, Parameter(converter=convert_threads, help="Threads of torch.")] = 1
     device: Device = "cpu"
     memory_context: Annotated[
         int,
-        Parameter(
-            converter=convert_count,
-            help="Context at which peak memory is compared with the formula; 0 for the cases only.",
-        ),
+        counted("Context at which peak memory is compared with the formula; 0 for the cases only."),
     ] = DEFAULT_MEMORY_CONTEXT
     memory: Annotated[
         bool,
@@ -187,21 +177,20 @@ def command(
         record = from_json(read.read_bytes(), where=str(read))
     else:
         question = _make_question(model, variant, cases, network, measuring)
-        screen = None if json_output else console(sys.stderr)
+
+        def log(text: str) -> None:
+            if not json_output:
+                print_line(console(sys.stderr), text, "dim")
+
         from qkvary.inference.benchmark.measurements import measure
 
         record = measure(
             question,
             command=command_line("bench decode", "qkvary bench decode"),
-            log=lambda text: _log(screen, text),
+            log=log,
         )
     report = decode_report(record)
-    files: tuple[Path, ...] = ()
-    if out is not None:
-        from qkvary.reports.files import write_report
-
-        files = write_report(report, out, ("json", "markdown", "html"))
-    show(report, json_output=json_output, files=files)
+    show(report, json_output=json_output, target=out, formats=("json", "markdown", "html"))
 
 
 def _make_question(
@@ -349,8 +338,3 @@ def _read_storage(text: str) -> CacheOptions:
     if name == "preallocated":
         return CacheOptions(storage="preallocated")
     return parse_options(name)
-
-
-def _log(screen: Console | None, text: str) -> None:
-    if screen is not None:
-        screen.print(Text(printable(text), style="dim"), soft_wrap=True)

@@ -2,24 +2,26 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.caches import CacheLayout
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
-from qkvary.cli._output import console, print_json
+from qkvary.cli._output import show
 from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.tokenizers import encode_documents
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.text.numbers import MISSING
+from qkvary.text.numbers import fixed, percent, whole
 from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
-    from qkvary.inference.cache_quality import CacheMeasurement
+    from qkvary.inference.cache_quality import CacheMeasurement, CacheQuality
 
 DEFAULT_CONTEXTS = (128, 512)
 """Tokens per window, up to the maximum of the network, which is added."""
@@ -72,18 +74,19 @@ def command(
     rows = list(
         measure_text(network, encoded, caches, contexts=contexts, most_tokens=parse_count(tokens))
     )
-    if json_output:
-        print_json(
-            {
-                "checkpoint": checkpoint,
-                "text": text,
-                "text_tokens": len(encoded),
-                "layout": layout,
-                "storages": [describe(row) for row in rows],
-            }
-        )
-        return
-    _print(rows)
+    report = Report(
+        subject=f"measurement: rounded caches of {checkpoint}",
+        question=f"What does a rounded cache cost {checkpoint}?",
+        sections=(Section(key="storages", title="Storages", blocks=(_table(rows),), brief=True),),
+        data={
+            "checkpoint": checkpoint,
+            "text": text,
+            "text_tokens": len(encoded),
+            "layout": layout,
+            "storages": [describe(row) for row in rows],
+        },
+    )
+    show(report, json_output=json_output)
 
 
 def _read(path: Path) -> str:
@@ -119,44 +122,39 @@ def _choose_contexts(text: str | None, longest: int) -> list[int]:
     return [parse_count(part) for part in text.split(",")]
 
 
-def _print(rows: "Sequence[CacheMeasurement]") -> None:
-    columns = (
-        ("storage", "left"),
-        ("context", "right"),
-        ("bits", "right"),
-        ("median KL", "right"),
-        ("99 %", "right"),
-        ("mean", "right"),
-        ("perplexity", "right"),
-        ("top token", "right"),
-        ("KL per 1,000 positions", "right"),
-        ("int8 gate", "right"),
+def _table(rows: "Sequence[CacheMeasurement]") -> Table:
+    note = (
+        f"{rows[-1].quality.windows} windows of the longest context. KL in nats; bits of a stored "
+        "number with its scales, at the end of a window; slopes in the later half of a window, "
+        "± two errors."
     )
-    screen = console()
-    print_rows(screen, columns, [_cells(row) for row in rows])
-    last = rows[-1].quality
-    screen.print(
-        f"{last.windows} windows of the longest context. KL in nats; bits of a stored number with "
-        "its scales, at the end of a window; slopes in the later half of a window, ± two errors."
-    )
-
-
-def _cells(row: "CacheMeasurement") -> tuple[str, ...]:
-    quality, options = row.quality, row.options
-    return (
-        format_options(options),
-        f"{quality.context:,}",
-        f"{quality.bits_per_number:.2f}",
-        f"{quality.median_kl:.1e}",
-        f"{quality.p99_kl:.1e}",
-        f"{quality.mean_kl:.1e}",
-        f"{100 * quality.perplexity_change:+.2f} %",
-        f"{100 * quality.top1:.1f} %",
-        f"{quality.kl_slope:+.1e} ± {2 * quality.kl_slope_error:.0e}",
-        _judge(options, meets=quality.meets_int8_gate),
+    exponent = "{:.1e}".format
+    return tabulate(
+        "storages",
+        "Storages",
+        rows,
+        word("storage=options", "storage", format_options),
+        number("context=quality.context", "context", whole),
+        number("bits=quality.bits_per_number", "bits", partial(fixed, decimals=2)),
+        number("median_kl=quality.median_kl", "median KL", exponent),
+        number("p99_kl=quality.p99_kl", "99 %", exponent),
+        number("mean_kl=quality.mean_kl", "mean", exponent),
+        number("change=quality.perplexity_change", "perplexity", "{:+.2%}".format),
+        number("top1=quality.top1", "top token", percent),
+        number("slope=quality", "KL per 1,000 positions", _slope),
+        number("gate=", "int8 gate", _judge),
+        notes=[note],
+        main=True,
     )
 
 
-def _judge(options: CacheOptions, *, meets: bool) -> str:
+def _slope(quality: "CacheQuality") -> Cell:
+    error = 2 * quality.kl_slope_error
+    return plain(quality.kl_slope, f"{quality.kl_slope:+.1e} ± {error:.0e}")
+
+
+def _judge(row: "CacheMeasurement") -> Cell:
     """Judge codes of 8 bits; others have no gate."""
-    return MISSING if options.bits != 8 else "met" if meets else "missed"
+    if row.options.bits != 8:
+        return plain(None)
+    return plain("met" if row.quality.meets_int8_gate else "missed")

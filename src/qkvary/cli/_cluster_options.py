@@ -1,11 +1,11 @@
 """The options that choose and configure an executor."""
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from qkvary.cli._options import options
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.catalog import (
     ExecutorName,
@@ -18,10 +18,9 @@ if TYPE_CHECKING:
     from qkvary.studies.running.executors.contract import Executor
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Placement:
-    """Where runs are executed."""
+    """The executor of the runs."""
 
     executor: Annotated[
         ExecutorName,

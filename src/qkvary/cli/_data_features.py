@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import console, show_lines
 from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.image_features import decode_features, encode_features, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
@@ -44,7 +44,5 @@ def command(*, weights: Weights, json_output: Json = False) -> None:
     atomic_write_file(path, data)
     remove_dir(parts)
     count = sum(part[..., 0].size for part in found)
-    if json_output:
-        print_json({"images": count, "path": str(path)})
-        return
-    console().print(Text(printable(f"{count:,} images in {path}")), soft_wrap=True)
+    document = {"images": count, "path": str(path)}
+    show_lines(document, [f"{count:,} images in {path}"], json_output=json_output)

@@ -3,16 +3,16 @@
 import dataclasses
 import sys
 import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.text import Text
 
-from qkvary.cli._options import Json, convert_positive
-from qkvary.cli._output import console, print_json
-from qkvary.cli._prepared_output import print_prepared, summarise_prepared
+from qkvary.cli._options import Json, options, positive
+from qkvary.cli._output import ProgressLine, console, show
+from qkvary.cli._prepared_output import prepared_report
 from qkvary.data.preparation import PreparationSettings, Progress
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.sources import SourceOptions
@@ -36,8 +36,7 @@ Out = Annotated[
 Workers = Annotated[int | None, Parameter(help="Threads; by default one for each processor.")]
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Documents:
     """The selection of documents, and of those for validation."""
 
@@ -58,10 +57,7 @@ class Documents:
     ] = None
     max_tokens: Annotated[
         int | None,
-        Parameter(
-            converter=convert_positive,
-            help="Stop after the training document that reaches this many tokens: 100000, 64M.",
-        ),
+        positive("Stop after the training document that reaches this many tokens: 100000, 64M."),
     ] = None
 
 
@@ -84,50 +80,29 @@ def command(
     A complete set is only checked and shown.
     """
     choices = SourceOptions(**dataclasses.asdict(documents))
-    line = ProgressLine(console(sys.stderr))
-    try:
+    with show_preparation() as on_progress:
         data = prepare_corpus(
             source,
             tokenizer,
             choices=choices,
             out=out,
             separator=separator,
-            settings=PreparationSettings(workers=workers, on_progress=line.show),
+            settings=PreparationSettings(workers=workers, on_progress=on_progress),
+        )
+    show(prepared_report(data), json_output=json_output)
+
+
+@contextmanager
+def show_preparation() -> Generator[Callable[[Progress], None]]:
+    """Show the progress of a preparation."""
+    start = time.monotonic()
+    line = ProgressLine(console(sys.stderr), start)
+    try:
+        yield lambda progress: line.show(
+            lambda: describe_progress(progress, time.monotonic() - start)
         )
     finally:
-        line.end()
-    if json_output:
-        print_json(summarise_prepared(data))
-        return
-    print_prepared(console(), data)
-
-
-class ProgressLine:
-    """The progress of a preparation: one updated line, or a line every 30 seconds."""
-
-    def __init__(self, screen: Console) -> None:
-        self._screen = screen
-        self._pause = 0.2 if screen.is_terminal else 30.0
-        self._start = self._shown = time.monotonic()
-        self._drawn = False
-
-    def show(self, progress: Progress) -> None:
-        """Print the progress, unless the last line is too recent."""
-        now = time.monotonic()
-        if now - self._shown < self._pause:
-            return
-        self._shown = now
-        text = describe_progress(progress, now - self._start)
-        if self._screen.is_terminal:
-            self._drawn = True
-            self._screen.print(Text(text.ljust(self._screen.width - 1)), end="\r", no_wrap=True)
-        else:
-            self._screen.print(Text(text))
-
-    def end(self) -> None:
-        """End the line."""
-        if self._drawn:
-            self._screen.print()
+        line.clear()
 
 
 def describe_progress(progress: Progress, seconds: float) -> str:

@@ -3,13 +3,13 @@
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, printable
-from qkvary.cli._prepared_output import print_prepared, summarise_prepared
+from qkvary.cli._output import show
+from qkvary.cli._prepared_output import prepared_report
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import find_prepared
+from qkvary.reports.report import Prose
 
 SAMPLE_TOKENS = 60
 
@@ -26,13 +26,9 @@ def command(prepared: Reference, /, *, document: Document = 0, json_output: Json
     """
     data = open_prepared(find_prepared(prepared))
     sample = begin_document(data, document)
-    if json_output:
-        print_json({**summarise_prepared(data), "sample": sample})
-        return
-    screen = console()
-    print_prepared(screen, data)
-    screen.print(Text(f"document {document} of train begins:", style="bold"))
-    screen.print(Text(printable(sample)))
+    begins = Prose(f"document {document} of train begins:")
+    report = prepared_report(data, begins, Prose(sample))
+    show(report, json_output=json_output, sample=sample)
 
 
 def begin_document(data: PreparedData, number: int) -> str:

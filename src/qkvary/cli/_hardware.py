@@ -1,13 +1,13 @@
 """The options that describe the device of a plan."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.cli._options import options
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@options
 class Hardware:
     """The device of a plan."""
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import complete_variant, convert_positive
+from qkvary.cli._options import complete_variant, positive
 from qkvary.data.checkpoint_names import packaged_names
 
 
@@ -34,17 +34,10 @@ VariantLabels = Annotated[
 ]
 Context = Annotated[
     int | None,
-    Parameter(
-        converter=convert_positive,
-        help="Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k.",
-    ),
+    positive("Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k."),
 ]
 EncoderTokens = Annotated[
-    int | None,
-    Parameter(
-        converter=convert_positive,
-        help="Tokens that an encoder reads; as many as --context if not given.",
-    ),
+    int | None, positive("Tokens that an encoder reads; as many as --context if not given.")
 ]
 WeightFormat = Annotated[str, Parameter(help="Format of the weights: fp32, bf16, fp8, int8, int4.")]
 Decimal = Annotated[bool, Parameter(help="Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.")]

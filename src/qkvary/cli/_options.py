@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, dataclass_transform
 
 from cyclopts import Parameter, Token
 
@@ -22,9 +22,17 @@ if TYPE_CHECKING:
 
     from qkvary.studies.study import Study
 
+T = TypeVar("T")
 DEFAULT_OUT = RUNS
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def options(group: type[T]) -> type[T]:
+    """Make a class a group of options, each with a name of its own on the command line."""
+    made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
+    return Parameter(name="*")(made)
 
 
 def complete_study(_context: object) -> Iterator[str]:
@@ -85,8 +93,7 @@ StudyName = Annotated[
 ]
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Where:
     """Changes to the definition of a study; the same options find its runs again."""
 
@@ -105,8 +112,7 @@ class Where:
 DEFAULT_WHERE = Where()
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Part(Where):
     """The protocol and the part of a study; the same options find its runs again."""
 
@@ -186,9 +192,17 @@ def convert_threads(_kind: object, tokens: Sequence[Token]) -> int:
     return int(text)
 
 
-Length = Annotated[
-    int, Parameter(converter=convert_count, help="Tokens of the sequence: 1024, 32k, 1M.")
-]
+def counted(text: str) -> Parameter:
+    """Return an option that is a count of tokens, such as 32k."""
+    return Parameter(converter=convert_count, help=text)
+
+
+def positive(text: str) -> Parameter:
+    """Return an option that is a count of at least 1."""
+    return Parameter(converter=convert_positive, help=text)
+
+
+Length = Annotated[int, counted("Tokens of the sequence: 1024, 32k, 1M.")]
 
 
 def check_device(device: str) -> None:

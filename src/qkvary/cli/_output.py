@@ -8,7 +8,8 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,8 +22,10 @@ from qkvary.reports.json_data import to_json
 from qkvary.text.names import count, printable
 
 if TYPE_CHECKING:
-    from qkvary.reports.report import Report
+    from qkvary.reports.report import Report, ReportFormat
 
+PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
+"""Seconds between two lines of progress."""
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """The number of files that are printed by name; further ones are counted."""
@@ -52,17 +55,43 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document))
 
 
+def show_lines(document: Mapping[str, Any], lines: Iterable[str], *, json_output: bool) -> None:
+    """Print a document as JSON, or what it says in a few lines."""
+    if json_output:
+        print_json(document)
+        return
+    screen = console()
+    for line in lines:
+        print_line(screen, line)
+
+
+def print_line(screen: Console, text: str, style: str = "") -> None:
+    """Print one text without control characters; the terminal breaks its lines."""
+    screen.print(Text(printable(text), style=style), soft_wrap=True)
+
+
 def show(
-    report: "Report", *, json_output: bool, files: Sequence[Path] = (), **more: object
+    report: "Report",
+    *,
+    json_output: bool,
+    target: Path | None = None,
+    formats: "Sequence[ReportFormat] | None" = None,
+    **more: object,
 ) -> None:
-    """Print a report, or its data as JSON, and the written files.
+    """Write a report, print it or its data as JSON, and the written files.
 
     Args:
         report: The report.
         json_output: Print JSON.
-        files: The written files.
+        target: The folder or file to write; nothing is written if not given.
+        formats: The formats to write; all by default.
         more: Further keys of the JSON document.
     """
+    files: list[Path] = []
+    if target is not None:
+        from qkvary.reports.files import write_report
+
+        files += write_report(report, target, formats)
     if json_output:
         written: dict[str, object] = {"files": files} if files else {}
         print_json({**report.data, **more, **written})
@@ -73,10 +102,10 @@ def show(
     screen = console()
     print_report(report, screen)
     for path in files[:MOST_FILES]:
-        screen.print(Text(printable(f"written: {path}")), soft_wrap=True)
+        print_line(screen, f"written: {path}")
     if len(files) > MOST_FILES:
         others = count(len(files) - MOST_FILES, "more file")
-        screen.print(Text(printable(f"and {others} in {files[0].parent}")), soft_wrap=True)
+        print_line(screen, f"and {others} in {files[0].parent}")
 
 
 @contextmanager
@@ -88,6 +117,36 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, 
         return
     with screen.status(what) as status:
         yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")
+
+
+class ProgressLine:
+    """Progress on one updated line of a terminal; elsewhere a line from time to time."""
+
+    def __init__(self, screen: Console, shown: float = 0.0) -> None:
+        """Print to a console, the first time a while after ``shown``."""
+        self.screen = screen
+        self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
+        self._shown = shown
+        self._drawn = False
+
+    def show(self, describe: Callable[[], str]) -> None:
+        """Print a text, unless the last one is too recent."""
+        now = time.monotonic()
+        if now - self._shown < self._pause:
+            return
+        self._shown = now
+        if self.screen.is_terminal:
+            self._drawn = True
+            width = self.screen.width - 1
+            self.screen.print(Text(describe().ljust(width)), end="\r", no_wrap=True)
+        else:
+            self.screen.print(Text(describe()), soft_wrap=True)
+
+    def clear(self) -> None:
+        """Clear the line."""
+        if self._drawn:
+            self.screen.print(" " * (self.screen.width - 1), end="\r", no_wrap=True)
+            self._drawn = False
 
 
 def command_line(command: str, otherwise: str) -> str:

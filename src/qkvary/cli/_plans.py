@@ -1,25 +1,21 @@
 """The options of a plan: the demand and the goal."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
 
 from qkvary.cli._models import Context, EncoderTokens, WeightFormat
-from qkvary.cli._options import convert_positive
+from qkvary.cli._options import options, positive
 from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Load:
     """The demand on a model."""
 
     context: Context = None
-    users: Annotated[
-        int, Parameter(converter=convert_positive, help="Users at once, a sequence each.")
-    ] = 1
+    users: Annotated[int, positive("Users at once, a sequence each.")] = 1
     encoder_tokens: EncoderTokens = None
     dtype: Annotated[
         str,
@@ -31,8 +27,7 @@ class Load:
     )
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Purpose:
     """Serving or training, and the settings of training."""
 

@@ -1,24 +1,13 @@
 """The printed form of a prepared set: its splits, overlaps and sources."""
 
+from functools import partial
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from qkvary.cli._output import printable
 from qkvary.data.prepared import PreparedData
 from qkvary.data.splits import explain_share_error
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.report import Block, Report, Section
+from qkvary.reports.tables import number, tabulate, word
 from qkvary.text.numbers import fixed, whole
-
-COLUMNS = (
-    ("split", "left"),
-    ("documents", "right"),
-    ("tokens", "right"),
-    ("UTF-8 bytes", "right"),
-    ("tokens per byte", "right"),
-    ("tokens per document", "right"),
-)
 
 
 def summarise_prepared(data: PreparedData) -> dict[str, Any]:
@@ -54,36 +43,37 @@ def find_share_error(data: PreparedData) -> str | None:
     return explain_share_error(rule["share"], held_out, rest)
 
 
-def print_prepared(screen: Console, data: PreparedData) -> None:
-    """Print a set."""
+def prepared_report(data: PreparedData, *more: Block) -> Report:
+    """Return the report of a set, with further blocks at its end."""
     found = summarise_prepared(data)
     tokenizer = found["tokenizer"]
-    screen.print(Text(printable(f"{data.name}: {data.path}"), style="bold"))
-    screen.print(
-        Text(
-            printable(
-                f"tokenizer {tokenizer['name']}: {tokenizer['vocabulary']:,} tokens, "
-                f"{tokenizer['separator']} after each document"
-            )
-        )
+    table = tabulate(
+        "splits",
+        "Splits",
+        [{"split": name, **one} for name, one in found["splits"].items()],
+        word("split"),
+        number("documents", write=whole),
+        number("tokens", write=whole),
+        number("text_bytes", "UTF-8 bytes", whole),
+        number("tokens_per_byte", "tokens per byte", partial(fixed, decimals=4)),
+        number("tokens_per_document", "tokens per document", whole),
+        notes=filter(
+            None,
+            (_describe_split(data), found["warning"], _describe_overlap(found["overlap"])),
+        ),
+        main=True,
     )
-    rows = [
-        (
-            name,
-            whole(one["documents"]),
-            whole(one["tokens"]),
-            whole(one["text_bytes"]),
-            fixed(one["tokens_per_byte"], 4),
-            whole(one["tokens_per_document"]),
-        )
-        for name, one in found["splits"].items()
-    ]
-    print_rows(screen, COLUMNS, rows)
-    screen.print(Text(_describe_split(data)))
-    if found["warning"] is not None:
-        screen.print(Text(found["warning"]))
-    screen.print(Text(_describe_overlap(found["overlap"])))
-    screen.print(Text(f"fingerprint {data.fingerprint}"))
+    return Report(
+        subject=f"prepared set: {data.name}",
+        question=f"{data.name}: {data.path}",
+        lead=(
+            f"tokenizer {tokenizer['name']}: {tokenizer['vocabulary']:,} tokens, "
+            f"{tokenizer['separator']} after each document"
+        ),
+        facts=(("fingerprint", data.fingerprint),),
+        sections=(Section(key="splits", title="Splits", blocks=(table, *more), brief=True),),
+        data=found,
+    )
 
 
 def _describe_split(data: PreparedData) -> str:

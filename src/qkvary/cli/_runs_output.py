@@ -4,26 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import show
 from qkvary.cli._training_effort import count_passes, describe_effort, estimate_seconds
 from qkvary.costs.network import network_costs
 from qkvary.data.reuse import PlannedSet
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import number, tabulate, word
+from qkvary.reports.terminal import print_table
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.numbers import whole
 
-COLUMNS = (
-    ("variant", "left"),
-    ("seed", "right"),
-    ("parameters", "right"),
-    ("cache bytes per token", "right"),
-    ("tokens", "right"),
-    ("PFLOP", "right"),
-    ("state", "left"),
-)
 SCORES = (
     ("loss", "loss"),
     ("perplexity", "perplexity"),
@@ -66,33 +58,37 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
                 "directory": str(store.directory(cell.run_key)) if is_prepared else None,
             }
         )
-    if json_output:
-        known = {"name": data.name, "vocabulary": data.vocabulary, "prepared": is_prepared}
-        print_json({"study": study.name, "task": setting.task, "data": known, "runs": rows})
-        return
-    screen = console()
-    screen.print(Text(printable(study.question), style="bold"))
-    screen.print(Text(printable(study.description)))
-    cells = [
-        (
-            row["variant"],
-            str(row["seed"]),
-            whole(row["parameters"]),
-            whole(row["cache_bytes_per_token"]),
-            whole(row["tokens"]),
-            f"{row['petaflops']:.3g}",
-            row["state"],
-        )
-        for row in rows
-    ]
-    print_rows(screen, COLUMNS, cells)
     seconds = [row["estimated_seconds"] for row in rows]
     effort = describe_effort(study.cells()[0].run, training_tokens, seconds, data.text_bytes)
-    screen.print(Text(effort))
-    if not is_prepared:
-        screen.print(
-            Text(printable(f"{data.name} is not prepared yet: the training prepares it first"))
-        )
+    table = tabulate(
+        "runs",
+        "Planned runs",
+        rows,
+        word("variant"),
+        number("seed"),
+        number("parameters", write=whole),
+        number("cache_bytes_per_token", "cache bytes per token", whole),
+        number("tokens", write=whole),
+        number("petaflops", "PFLOP", "{:.3g}".format),
+        word("state"),
+        notes=[
+            effort,
+            *(
+                [f"{data.name} is not prepared yet: the training prepares it first"]
+                * (not is_prepared)
+            ),
+        ],
+        main=True,
+    )
+    known = {"name": data.name, "vocabulary": data.vocabulary, "prepared": is_prepared}
+    report = Report(
+        subject=f"plan: {study.name}",
+        question=study.question,
+        lead=study.description,
+        sections=(Section(key="runs", title="Planned runs", blocks=(table,), brief=True),),
+        data={"study": study.name, "task": setting.task, "data": known, "runs": rows},
+    )
+    show(report, json_output=json_output)
 
 
 def print_scores(screen: Console, study: Study, store: Store) -> None:
@@ -100,33 +96,47 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
     records = [(cell, store.record(cell.run_key)) for cell in study.cells()]
     done = [(cell, record) for cell, record in records if record and record.status == "done"]
     measured = any("utilization" in record.timing for _, record in done)
-    rows: list[tuple[str, ...]] = []
-    for cell, record in done:
-        scores = (_score(record.metrics, f"test_{name}") for name, _ in SCORES)
-        tokens = cell.run.training.batch_size * cell.run.sequence_length
-        speed = f"{record.timing['steps_per_second'] * tokens:,.0f}"
-        shares = _utilization(record.timing) if measured else ()
-        rows.append((cell.variant, str(cell.seed), *scores, speed, *shares))
-    heads = ((head, "right") for _, head in SCORES)
-    speeds = ("tokens/s", *(("GFLOP/s", "of a large product") if measured else ()))
-    columns = (
-        ("variant", "left"),
-        ("seed", "right"),
-        *heads,
-        *((head, "right") for head in speeds),
+    rows = [
+        {
+            "cell": cell,
+            "tokens": record.timing["steps_per_second"]
+            * cell.run.training.batch_size
+            * cell.run.sequence_length,
+            "timing": record.timing,
+            **record.metrics,
+        }
+        for cell, record in done
+    ]
+    utilization = (
+        number("gigaflops=timing", "GFLOP/s", _gigaflops),
+        number("share=timing", "of a large product", _share),
     )
     if rows:
-        print_rows(screen, columns, rows)
+        table = tabulate(
+            "scores",
+            "Scores",
+            rows,
+            word("variant=cell.variant"),
+            number("seed=cell.seed"),
+            *(number(f"test_{name}", title, _score) for name, title in SCORES),
+            number("tokens", "tokens/s", whole),
+            *(utilization if measured else ()),
+            main=True,
+        )
+        print_table(screen, table)
 
 
-def _utilization(timing: Mapping[str, float]) -> tuple[str, str]:
-    """Return operations per second and their share of the peak, as measured at the end."""
-    share, whole = timing.get("utilization"), timing.get("product_flops_per_second")
-    if share is None or whole is None:
-        return "", ""
-    return f"{share * whole / 1e9:,.1f}", f"{share:.0%}"
+def _gigaflops(timing: Mapping[str, float]) -> str:
+    """Return the operations per second as measured at the end."""
+    share, whole_flops = timing.get("utilization"), timing.get("product_flops_per_second")
+    return "" if share is None or whole_flops is None else f"{share * whole_flops / 1e9:,.1f}"
 
 
-def _score(metrics: Mapping[str, float | int | None], name: str) -> str:
-    value = metrics.get(name)
+def _share(timing: Mapping[str, float]) -> str:
+    """Return the share of the operations per second of one large product."""
+    share = timing.get("utilization")
+    return "" if share is None or "product_flops_per_second" not in timing else f"{share:.0%}"
+
+
+def _score(value: float | None) -> str:
     return "" if value is None else f"{value:.4f}"

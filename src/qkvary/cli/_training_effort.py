@@ -1,4 +1,4 @@
-"""What a training asks of text and machine: passes over the text, and hours."""
+"""The effort of a training: passes over its text, and time."""
 
 import math
 from collections.abc import Sequence

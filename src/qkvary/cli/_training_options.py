@@ -7,19 +7,14 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import Log, convert_positive, convert_threads
+from qkvary.cli._options import Log, convert_threads, options, positive
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import Protocol
 from qkvary.training.config import OnNonfinite, Precision
 
 
-def _count(text: str) -> Any:
-    return Parameter(converter=convert_positive, help=text)
-
-
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Corpus:
     """The training data."""
 
@@ -38,22 +33,23 @@ class Corpus:
     ] = None
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Changes:
     """Changes to the preset."""
 
     steps: Annotated[
-        int | None, _count("Steps; warm-up and validations are shortened with them.")
+        int | None, positive("Steps; warm-up and validations are shortened with them.")
     ] = None
-    batch_size: Annotated[int | None, _count("Rows per step, over all processes.")] = None
-    context: Annotated[int | None, _count("Tokens per row: 256, 1k.")] = None
+    batch_size: Annotated[int | None, positive("Rows per step, over all processes.")] = None
+    context: Annotated[int | None, positive("Tokens per row: 256, 1k.")] = None
     learning_rate: Annotated[float | None, Parameter(help="The peak of the learning rate.")] = None
-    evaluate_every: Annotated[int | None, _count("Steps between validations.")] = None
+    evaluate_every: Annotated[int | None, positive("Steps between validations.")] = None
     validation_tokens: Annotated[
-        int | None, _count("Tokens per validation; as many as published, else 64k.")
+        int | None, positive("Tokens per validation; as many as published, else 64k.")
     ] = None
-    test_tokens: Annotated[int | None, _count("Tokens scored at the end; all if not given.")] = None
+    test_tokens: Annotated[int | None, positive("Tokens scored at the end; all if not given.")] = (
+        None
+    )
     on_nonfinite: Annotated[
         OnNonfinite | None,
         Parameter(help="Action at a step with a non-finite loss or gradient: stop, or skip."),
@@ -70,12 +66,11 @@ class Changes:
     document_mask: Annotated[bool, Parameter(help="Attend within a document only.")] = False
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Computing:
     """The execution settings."""
 
-    micro_batch_size: Annotated[int | None, _count("Rows per forward pass, in each process.")] = (
+    micro_batch_size: Annotated[int | None, positive("Rows per forward pass, in each process.")] = (
         None
     )
     precision: Annotated[
@@ -104,15 +99,16 @@ class Computing:
         return {**dataclasses.asdict(self), "threads": self.threads or default}
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Running:
     """Logging, checkpoints, resuming, and the strategy of several processes."""
 
     sample: Annotated[str | None, Parameter(help="Continue this text at each validation.")] = None
     log: Log = None
     checkpoint_seconds: Annotated[float, Parameter(help="Seconds between two checkpoints.")] = 60.0
-    keep: Annotated[int, _count("Number of newest checkpoints to keep; at least 1.")] = DEFAULT_KEEP
+    keep: Annotated[int, positive("Number of newest checkpoints to keep; at least 1.")] = (
+        DEFAULT_KEEP
+    )
     allow_change: Annotated[
         bool,
         Parameter(

@@ -7,13 +7,7 @@ from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.cli._options import (
-    Checkpoint,
-    CheckpointTokenizer,
-    Device,
-    Json,
-    convert_positive,
-)
+from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Device, Json, positive
 from qkvary.cli._output import show, show_progress
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
@@ -21,35 +15,25 @@ from qkvary.storage.errors import UsageError
 Texts = Annotated[
     tuple[Path, ...],
     Parameter(
-        name="--text",
-        negative=(),
         consume_multiple=(1, None),
         help="Text to read: files or folders of .txt and .jsonl.",
     ),
 ]
-Tokens = Annotated[
-    int,
-    Parameter(name="--tokens", converter=convert_positive, help="Maximum number of tokens."),
-]
+Tokens = Annotated[int, positive("Maximum number of tokens.")]
 Context = Annotated[
     int | None,
-    Parameter(
-        name="--context",
-        converter=convert_positive,
-        help="Maximum tokens of a window; that of the network, at most 1k, if not given.",
-    ),
+    positive("Maximum tokens of a window; that of the network, at most 1k, if not given."),
 ]
-Seed = Annotated[int, Parameter(name="--seed", help="Seed of random weights and of drawn tokens.")]
+Seed = Annotated[int, Parameter(help="Seed of random weights and of drawn tokens.")]
 Out = Annotated[
     Path | None,
     Parameter(
-        name="--out",
-        help="Folder of analysis.html, Markdown, CSV and figures; or a .html, .md or .json file.",
+        help="Folder of analysis.html, Markdown, CSV and figures; or a .html, .md or .json file."
     ),
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="Format to write to --out; repeat it for more."),
+    Parameter(name="--format", help="Format to write to --out; repeat it for more."),
 ]
 
 
@@ -76,7 +60,7 @@ def command(
         raise UsageError("expected --out with a folder for the files of --format, got none")
     from qkvary.analysis.measurement import analyze_network
     from qkvary.reports.analysis import analysis_report
-    from qkvary.reports.files import check_target, write_report
+    from qkvary.reports.files import check_target
 
     if out is not None:
         check_target(out)
@@ -85,5 +69,4 @@ def command(
     with show_progress("reading", "tokens") as on_progress:
         analysis = analyze_network(loaded.to(device, None), settings, on_progress=on_progress)
     report = analysis_report(analysis, str(checkpoint))
-    files = () if out is None else write_report(report, out, formats or None)
-    show(report, json_output=json_output, files=files)
+    show(report, json_output=json_output, target=out, formats=formats or None)

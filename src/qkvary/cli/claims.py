@@ -1,6 +1,5 @@
 """Look up what the papers claim: a verdict for each claim, its figure and the command for it."""
 
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +7,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json, show
+from qkvary.cli._output import show, show_lines
 from qkvary.literature.claim import ClaimedDocument, document_names, load_document
 from qkvary.reports.claims import claims_report
 from qkvary.reports.report import ReportFormat
@@ -21,27 +20,21 @@ from qkvary.studies.results.claim_verdicts import (
     judge_claim,
 )
 from qkvary.studies.results.kept_figures import FindKept, find_packaged
-from qkvary.text.names import count, near_names, printable, suggest
+from qkvary.text.names import count, near_names, suggest
 
 VerdictChoice = Literal[
     "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
 ]
 
 
-def complete_document(_context: object) -> Iterator[str]:
-    """Yield the names of the documents, for the shell."""
-    yield from document_names()
-
-
-def complete_claim(_context: object) -> Iterator[str]:
-    """Yield the names of the claims, for the shell."""
-    yield from (claim.name for name in document_names() for claim in load_document(name).claims)
-
-
 Name = Annotated[
     str,
     Parameter(
-        name="CLAIM", help="Claims by their names, such as poster-3.", completer=complete_claim
+        name="CLAIM",
+        help="Claims by their names, such as poster-3.",
+        completer=lambda _: [
+            claim.name for name in document_names() for claim in load_document(name).claims
+        ],
     ),
 ]
 Document = Annotated[
@@ -49,7 +42,7 @@ Document = Annotated[
     Parameter(
         show_default=False,
         help="Only claims of this document; repeat it for more.",
-        completer=complete_document,
+        completer=lambda _: document_names(),
     ),
 ]
 Verdicts = Annotated[
@@ -112,14 +105,12 @@ def command(
         return
     words = [word.casefold() for phrase in search for word in phrase.split()]
     chosen = _choose(every, claims, verdict, words)
-    report = claims_report(documents, chosen, asked=asked)
-    files = ()
     if out is not None:
-        from qkvary.reports.files import check_target, write_report
+        from qkvary.reports.files import check_target
 
         check_target(out)
-        files = write_report(report, out, FORMATS)
-    show(report, json_output=json_output, files=files)
+    report = claims_report(documents, chosen, asked=asked)
+    show(report, json_output=json_output, target=out, formats=FORMATS)
 
 
 def _documents(names: tuple[str, ...]) -> list[ClaimedDocument]:
@@ -185,8 +176,5 @@ def _check(path: Path, judged: list[JudgedClaim], *, json_output: bool) -> None:
             f"expected the verdicts in {path} to follow from their figures; "
             f"{count(len(wrong), 'claim')} differ: {'; '.join(wrong)}"
         )
-    if json_output:
-        print_json({"claims": len(stored), "wrong": wrong})
-        return
     said = f"{count(len(stored), 'claim')} in {path}: every verdict follows from its figures"
-    console().print(printable(said), markup=False, soft_wrap=True)
+    show_lines({"claims": len(stored), "wrong": wrong}, [said], json_output=json_output)

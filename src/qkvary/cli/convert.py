@@ -1,37 +1,25 @@
 """Rewrite a language model into another that computes the same: fewer or other matrices."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.checkpoints.catalog import check_output, load_checkpoint
 from qkvary.cli._options import Checkpoint, Json, NetworkDtype
-from qkvary.cli._output import console, printable, show
+from qkvary.cli._output import console, print_line, show
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
 from qkvary.storage.durable import check_folder
-
-
-def complete_rewrite(_context: object) -> Iterator[str]:
-    """Yield the names of rewrites, for the shell."""
-    yield from rewrite_names()
-
 
 Rewrite = Annotated[
     str,
     Parameter(
-        name="--rewrite",
-        help=f"What to do: {', '.join(rewrite_names())}.",
-        completer=complete_rewrite,
+        help=f"What to do: {', '.join(rewrite_names())}.", completer=lambda _: rewrite_names()
     ),
 ]
-Layer = Annotated[int | None, Parameter(name="--layer", help="Only this layer, the first being 1.")]
-Seed = Annotated[int, Parameter(name="--seed", help="Seed of random choices.")]
-Out = Annotated[
-    Path | None, Parameter(name="--out", help="Folder to write; figures alone if not given.")
-]
+Layer = Annotated[int | None, Parameter(help="Only this layer, the first being 1.")]
+Seed = Annotated[int, Parameter(help="Seed of random choices.")]
+Out = Annotated[Path | None, Parameter(help="Folder to write; figures alone if not given.")]
 
 
 def command(
@@ -71,4 +59,4 @@ def command(
     if json_output:
         show(report, json_output=True, out=out)
     elif out is not None:
-        console().print(Text(printable(f"written: {out}")), soft_wrap=True)
+        print_line(console(), f"written: {out}")

@@ -12,14 +12,14 @@ from qkvary.cli._models import (
     VariantLabels,
     WeightFormat,
 )
-from qkvary.cli._options import Json, convert_positive
+from qkvary.cli._options import Json, positive
 from qkvary.cli._output import show
 from qkvary.costs.comparison import compare_model
 from qkvary.costs.formats import parse_format
 from qkvary.data.model_configs import resolve_model
 from qkvary.reports.cost import cost_report
 
-Batch = Annotated[int, Parameter(converter=convert_positive, help="Sequences in a batch.")]
+Batch = Annotated[int, positive("Sequences in a batch.")]
 CacheFormat = Annotated[
     str,
     Parameter(

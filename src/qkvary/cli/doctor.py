@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from rich.text import Text
-
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, print_json
-from qkvary.reports.terminal import print_rows
+from qkvary.cli._output import show
+from qkvary.reports.report import Report, facts_section
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.packages import describe_missing
@@ -25,23 +23,21 @@ TESTED_TORCH = "2.13"
 
 def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
-    report: dict[str, Any] = {
+    found: dict[str, Any] = {
         "environment": {**machine(), **_host()},
         "packages": _versions(),
         "torch": _torch(),
         "folder": _folder(out),
     }
-    problems = list(_problems(report))
-    if json_output:
-        print_json({**report, "problems": problems})
-        return
-    screen = console()
-    for part, facts in report.items():
-        screen.print(Text(part, style="bold"))
-        print_rows(screen, (("", "left"), ("", "left")), _rows(facts))
-    for problem in problems:
-        screen.print(Text(f"problem: {problem}", style="bold red"))
-    screen.print("" if problems else "no problems found")
+    problems = list(_problems(found))
+    report = Report(
+        subject="this machine",
+        question="What does this machine offer?",
+        answer=tuple(f"problem: {one}" for one in problems) or ("no problems found",),
+        sections=tuple(facts_section(part, _rows(facts)) for part, facts in found.items()),
+        data={**found, "problems": problems},
+    )
+    show(report, json_output=json_output)
 
 
 def _torch() -> dict[str, Any] | None:
@@ -94,8 +90,8 @@ def _folder(out: Path) -> dict[str, Any]:
     return facts
 
 
-def _problems(report: Mapping[str, Any]) -> Iterator[str]:
-    torch, folder = report["environment"]["torch"], report["folder"]
+def _problems(found: Mapping[str, Any]) -> Iterator[str]:
+    torch, folder = found["environment"]["torch"], found["folder"]
     if torch is None:
         yield describe_missing("torch")
     elif not torch.startswith(TESTED_TORCH):

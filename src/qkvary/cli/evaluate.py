@@ -16,7 +16,8 @@ from qkvary.cli._options import (
     Json,
     NetworkDtype,
     NetworkWeights,
-    convert_count,
+    counted,
+    options,
 )
 from qkvary.cli._output import show, show_progress, to_json
 from qkvary.data.split_names import DataSplit
@@ -25,16 +26,10 @@ from qkvary.storage.durable import check_file, make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.text.units import parse_count
 
-
-def _count(text: str) -> Any:
-    return Parameter(converter=convert_count, help=text)
-
-
 Out = Annotated[Path | None, Parameter(help="Write all figures into this file, as JSON.")]
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Reading:
     """The text to score, and its windows."""
 
@@ -46,14 +41,14 @@ class Reading:
         ),
     ] = ()
     split: Annotated[DataSplit, Parameter(help="Split of a prepared set.")] = "validation"
-    tokens: Annotated[int | None, _count("Maximum number of tokens to read.")] = None
+    tokens: Annotated[int | None, counted("Maximum number of tokens to read.")] = None
     context: Annotated[
         int | None,
-        _count("Maximum tokens before a target. The maximum of the network if not given."),
+        counted("Maximum tokens before a target. The maximum of the network if not given."),
     ] = None
     stride: Annotated[
         int | None,
-        _count(
+        counted(
             "Tokens between starts of windows, such as half of --context: every target has at "
             "least context - stride tokens before it. As many as --context if not given."
         ),
@@ -86,8 +81,7 @@ class Reading:
         return TextReading(**fields)
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Asking:
     """The tasks, and their prompts."""
 
@@ -131,8 +125,7 @@ class Asking:
         )
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Running:
     """The device and batching of the network."""
 

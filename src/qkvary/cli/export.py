@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import show_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
@@ -50,16 +49,14 @@ def command(
         raise UsageError(f"expected --weights with --to gguf, got --to {to}")
     write = _write_gguf if to == "gguf" else _write_folder
     found = write(checkpoint, out, to, weights, tokenizer)
-    if json_output:
-        print_json({"checkpoint": checkpoint, "out": out, "to": to, **found})
-        return
-    screen = console()
     size = sum(found["files"].values())
     files = count(len(found["files"]), "file")
-    line = f"{out}: {found['architecture']}, {files}, {size:,} bytes"
-    screen.print(Text(printable(line)))
-    for note in found["notes"]:
-        screen.print(Text(printable(f"- {note}"), style="dim"))
+    said = [
+        f"{out}: {found['architecture']}, {files}, {size:,} bytes",
+        *(f"- {note}" for note in found["notes"]),
+    ]
+    document = {"checkpoint": checkpoint, "out": out, "to": to, **found}
+    show_lines(document, said, json_output=json_output)
 
 
 def _load(checkpoint: Path, tokenizer: str | None) -> "LoadedModel":

@@ -1,6 +1,5 @@
 """Draw the papers' figures again, from the runs and tables that are there."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -9,7 +8,6 @@ from cyclopts import Parameter
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import show
 from qkvary.cli._streams import print_error
-from qkvary.reports.files import write_report
 from qkvary.reports.paper_figures import PAPER_FIGURES, find_figure
 from qkvary.reports.paper_records import StudyRecords, read_records
 from qkvary.reports.paper_report import paper_report
@@ -17,31 +15,24 @@ from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 
-
-def complete_figure(_context: object) -> Iterator[str]:
-    """Yield the names of the figures, for the shell."""
-    yield from PAPER_FIGURES
-
-
 Name = Annotated[
     str,
     Parameter(
         name="FIGURE",
         help="Figures to draw: a name, or its end (figure-6). None: all.",
-        completer=complete_figure,
+        completer=lambda _: PAPER_FIGURES,
     ),
 ]
 Tables = Annotated[
     Path | None,
     Parameter(
-        name="--tables",
         help="Folder of reports, such as studies: where OUT has no run of a study, its curves are "
         "those of NAME/tables.",
     ),
 ]
 Formats = Annotated[
     tuple[ReportFormat, ...],
-    Parameter(name="--format", negative=(), help="Format to write; repeat it for more."),
+    Parameter(name="--format", help="Format to write; repeat it for more."),
 ]
 Target = Annotated[
     Path | None,
@@ -73,7 +64,7 @@ def command(
         return found
 
     report = paper_report(chosen, read)
-    files = write_report(report, out / "reports" / "figures" if to is None else to, formats)
+    target = out / "reports" / "figures" if to is None else to
+    show(report, json_output=json_output, target=target, formats=formats, damage=damage)
     for sentence in damage:
         print_error(sentence)
-    show(report, json_output=json_output, files=files, damage=damage)

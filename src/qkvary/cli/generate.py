@@ -1,6 +1,5 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +16,8 @@ from qkvary.cli._options import (
     Json,
     NetworkDtype,
     NetworkWeights,
-    convert_count,
+    counted,
+    options,
 )
 from qkvary.cli._output import console, print_json, printable
 from qkvary.cli._streams import print_error
@@ -32,7 +32,8 @@ from qkvary.inference.requests import (
     group_requests,
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.tables import Field, number, tabulate, word
+from qkvary.reports.terminal import print_table
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import count
 
@@ -50,10 +51,7 @@ Prompt = Annotated[
 ]
 Tokens = Annotated[
     int | None,
-    Parameter(
-        converter=convert_count,
-        help="Maximum new tokens. As many as the model has positions for, up to 256, if not given.",
-    ),
+    counted("Maximum new tokens. As many as the model has positions for, up to 256, if not given."),
 ]
 Stop = Annotated[tuple[str, ...], Parameter(help="End before this text; repeat it for more.")]
 Logprobs = Annotated[
@@ -64,8 +62,7 @@ Logprobs = Annotated[
 ]
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Choosing:
     """The choice of tokens."""
 
@@ -102,8 +99,7 @@ class Choosing:
         )
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Running:
     """The device and batching of the network."""
 
@@ -116,8 +112,7 @@ class Running:
     ] = False
 
 
-@Parameter(name="*")
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@options
 class Caching:
     """The contents, storage and kernel of the cache."""
 
@@ -316,8 +311,8 @@ def _print_found(
         return
     screen = console()
     output = _OrderedOutput(screen, texts)
-    for number, beams in enumerate(found):
-        output.add(number, beams[0].text, ends=True)
+    for index, beams in enumerate(found):
+        output.add(index, beams[0].text, ends=True)
     for request, beams in zip(requests, found, strict=True):
         if request.logprobs:
             _print_beams(screen, beams)
@@ -363,24 +358,30 @@ def _print_logprobs(
 ) -> None:
     before = [request.prompt[-1], *answer.tokens]
     rows = [
-        (str(token), repr(detokenize(tokenizer, [token], after=after)), f"{logprob:.4f}")
+        {"token": token, "text": repr(detokenize(tokenizer, [token], after=after)), "log": logprob}
         for token, after, logprob in zip(
             answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
         )
     ]
-    columns = (("token", "right"), ("text", "left"), ("log-probability", "right"))
-    print_rows(screen, columns, rows)
+    _print_table(
+        screen,
+        rows,
+        number("token"),
+        word("text"),
+        number("log", "log-probability", "{:.4f}".format),
+    )
 
 
 def _print_beams(screen: Console, beams: "list[Beam]") -> None:
-    rows = [
-        (f"{beam.score:.4f}", f"{beam.logprob:.4f}", str(len(beam.tokens)), repr(beam.text))
-        for beam in beams
-    ]
-    columns = (
-        ("score", "right"),
-        ("log-probability", "right"),
-        ("tokens", "right"),
-        ("text", "left"),
+    _print_table(
+        screen,
+        beams,
+        number("score", write="{:.4f}".format),
+        number("logprob", "log-probability", "{:.4f}".format),
+        number("tokens", write=lambda tokens: str(len(tokens))),
+        word("text", write=repr),
     )
-    print_rows(screen, columns, rows)
+
+
+def _print_table(screen: Console, rows: Sequence[object], *fields: Field) -> None:
+    print_table(screen, tabulate("tokens", "", rows, *fields, main=True))

@@ -100,10 +100,22 @@ def build_app() -> "App":
     return app
 
 
+def build_group(name: str, prefix: str) -> "App":
+    """Return a command with a command for each file of this folder whose name has the prefix."""
+    from cyclopts import App
+
+    group = App(name=name, help=summarise(name), help_format="plaintext")
+    for stem in sorted(path.stem for path in FOLDER.glob(f"{prefix}*.py")):
+        own = stem.removeprefix(prefix)
+        group.command(f"qkvary.cli.{stem}:command", name=own, help=summarise(stem))
+    return group
+
+
 def print_help() -> None:
     """Print the commands in their groups."""
     never_fail_to_encode(sys.stdout)
-    print("\n".join(_help_lines(shutil.get_terminal_size((HELP_WIDTH, 0)).columns)))  # noqa: T201
+    lines = _help_lines(shutil.get_terminal_size((HELP_WIDTH, 0)).columns)
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _help_lines(width: int) -> Iterator[str]:
@@ -153,7 +165,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         resumes = "; the same command resumes where it stopped" if is_kept else ""
         print_error(f"interrupted{resumes}")
         return INTERRUPTED
-    except Exception as error:  # noqa: BLE001  the one place where errors become exit codes
+    # The one place where errors become exit codes.
+    except Exception as error:  # noqa: BLE001
         if debug:
             traceback.print_exc()
         return _report(error)
@@ -230,7 +243,8 @@ def _open_missing_streams() -> None:
     """Replace streams that the caller closed, so that printing does not fail."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115  lives as long as we do
+            # Stays open as long as the process.
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
 
 
 def _abandon_stdout() -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
@@ -15,7 +14,7 @@ from qkvary.cli._options import (
     StudyName,
     choose_study,
 )
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import show_lines
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
@@ -50,8 +49,6 @@ def command(
     make_directory(file.absolute().parent)
     packed = pack_runs(store, keys, file, shown=shown, without=without)
     size = file.stat().st_size
-    if json_output:
-        print_json({"file": str(file), "runs": packed, "planned": len(keys), "bytes": size})
-        return
+    document = {"file": str(file), "runs": packed, "planned": len(keys), "bytes": size}
     text = f"{packed} of {count(len(keys), 'run')} in {file}, {size:,} bytes"
-    console().print(Text(printable(text)), soft_wrap=True)
+    show_lines(document, [text], json_output=json_output)

@@ -56,13 +56,8 @@ def command(
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
     plan = _answer(model, variant, hardware, load, purpose, decimal=decimal)
-    report = plan_report(plan)
-    files: tuple[Path, ...] = ()
-    if out is not None:
-        from qkvary.reports.files import write_report
-
-        files = write_report(report, out, formats or ("html", "svg", "png", "pdf"))
-    show(report, json_output=json_output, files=files)
+    written = formats or ("html", "svg", "png", "pdf")
+    show(plan_report(plan), json_output=json_output, target=out, formats=written)
 
 
 def _answer(

@@ -1,6 +1,5 @@
 """Recompute the papers' tables: every figure as printed and as it should be, with a verdict."""
 
-from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
@@ -11,12 +10,6 @@ from qkvary.literature.figures import find_published, load_published, published_
 from qkvary.literature.recomputation import VERDICTS, FigureVerdict, recompute
 from qkvary.reports.published import published_report
 
-
-def complete_table(_context: object) -> Iterator[str]:
-    """Return the names of the tables, for the shell."""
-    yield from published_names()
-
-
 VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
 Name = Annotated[
     str,
@@ -24,7 +17,7 @@ Name = Annotated[
         name="TABLE",
         help="Tables to print row by row: a name, or its end (table-7, scenario). None: all, in "
         "short.",
-        completer=complete_table,
+        completer=lambda _: published_names(),
     ),
 ]
 Verdicts = Annotated[

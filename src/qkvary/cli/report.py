@@ -20,7 +20,6 @@ from qkvary.cli._output import show
 from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
-from qkvary.reports.files import write_report
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
@@ -78,7 +77,6 @@ def command(
     else:
         texts = write_texts(chosen, store)
         shown = training_report(results.summary, texts, results.attention)
-    files = write_report(shown, folder, formats)
+    show(shown, json_output=json_output, target=folder, formats=formats, damage=results.damage)
     for sentence in results.damage:
         print_error(sentence)
-    show(shown, json_output=json_output, files=files, damage=results.damage)

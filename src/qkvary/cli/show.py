@@ -4,12 +4,11 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, cast
 
 from cyclopts import Parameter
-from rich.console import Console
-from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, print_json, printable, sparkline
-from qkvary.reports.terminal import print_rows
+from qkvary.cli._output import console, show, sparkline
+from qkvary.reports.report import Prose, Report, Section, facts_section
+from qkvary.reports.tables import pick
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
@@ -27,24 +26,22 @@ def command(run: Run, /, *, out: Out = DEFAULT_OUT, json_output: Json = False) -
     key = find_run(store, run)
     record, events = store.record(key), store.curve(key)
     state = record.status if record else store.state(key)
-    if json_output:
-        document = {"run_key": key, "state": state, "owner": _owner(store, key)}
-        print_json({**document, "record": record, "events": events})
-        return
-    screen = console()
-    screen.print(Text.assemble(("run ", "bold"), key))
-    screen.print(Text(f"state: {state}" + (f", {owner}" if (owner := _owner(store, key)) else "")))
-    if record is not None:
-        _print_record(screen, record)
-    for name, curve in _curves(events):
-        values = [value for _, value in curve]
-        screen.print(Text(f"\n{name}, steps {curve[0][0]:,} to {curve[-1][0]:,}", style="bold"))
-        screen.print(Text(sparkline(values, width=min(80, screen.width - 2))))
-        numbers = (values[0], min(values), max(values), values[-1])
-        parts = zip(("first", "lowest", "highest", "last"), numbers, strict=True)
-        screen.print(Text(", ".join(f"{part} {real(number)}" for part, number in parts)))
-    if not events:
-        screen.print("no step has been logged yet")
+    owner = store.owner(key)
+    state += "" if owner is None else f", {owner}"
+    report = Report(
+        subject=f"run {key}",
+        question=f"run {key}",
+        lead=f"state: {state}" + ("" if events else "; no step has been logged yet"),
+        sections=(*(_list_facts(record) if record else ()), *_draw_curves(events)),
+        data={
+            "run_key": key,
+            "state": record.status if record else store.state(key),
+            "owner": owner and str(owner),
+            "record": record,
+            "events": events,
+        },
+    )
+    show(report, json_output=json_output)
 
 
 def find_run(store: Store, start: str) -> str:
@@ -66,32 +63,12 @@ def find_run(store: Store, start: str) -> str:
     raise UsageError(f"{len(matches)} runs start with {start!r}: {some}{more}; give more of it")
 
 
-def _owner(store: Store, key: str) -> str | None:
-    owner = store.owner(key)
-    return None if owner is None else str(owner)
-
-
-def _print_record(screen: Console, record: Record) -> None:
-    about = {
-        "task": record.task,
-        "variant": record.variant,
-        "seed": record.seed,
-        "message": record.message,
-        "started": record.started,
-        "ended": record.ended,
-    }
-    parts: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        ("", {name: value for name, value in about.items() if value != ""}),
-        ("metrics", record.metrics),
-        ("costs", record.costs),
-        ("timing", record.timing),
-        ("environment", record.environment),
-        ("configuration", record.config),
-    )
-    for title, facts in parts:
-        if title:
-            screen.print(Text(f"\n{title}", style="bold"))
-        print_rows(screen, (("", "left"), ("", "left")), list(_flatten(facts)))
+def _list_facts(record: Record) -> Iterator[Section]:
+    about = pick(record, "task variant seed message started ended")
+    yield facts_section("run", _flatten({name: one for name, one in about.items() if one != ""}))
+    for name in ("metrics", "costs", "timing", "environment"):
+        yield facts_section(name, _flatten(getattr(record, name)))
+    yield facts_section("configuration", _flatten(record.config))
 
 
 def _flatten(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -111,11 +88,12 @@ def _format_value(name: str, value: object) -> str:
         return real(value, 4)
     if isinstance(value, int) and not isinstance(value, bool):
         return whole(value) if name != "seed" else str(value)
-    return printable(MISSING if value is None else str(value))
+    return MISSING if value is None else str(value)
 
 
-def _curves(events: list[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[int, float]]]]:
-    """Yield every logged figure over steps: training loss, validation loss and accuracy."""
+def _draw_curves(events: list[dict[str, Any]]) -> Iterator[Section]:
+    """Yield a line of every logged figure over steps: losses, accuracies."""
+    width = min(80, console().width - 2)
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") not in ("train", "validation"):
@@ -123,5 +101,20 @@ def _curves(events: list[dict[str, Any]]) -> Iterator[tuple[str, list[tuple[int,
         for name, value in event.items():
             if isinstance(value, float) and name != "seconds":
                 found.setdefault(f"{event['event']} {name}", {})[int(event["step"])] = value
-    for name, steps in sorted(found.items()):
-        yield name, sorted(steps.items())
+    for name, by_step in sorted(found.items()):
+        steps, values = zip(*sorted(by_step.items()), strict=True)
+        figures = {
+            "first": values[0],
+            "lowest": min(values),
+            "highest": max(values),
+            "last": values[-1],
+        }
+        yield Section(
+            key=name,
+            title=f"{name}, steps {steps[0]:,} to {steps[-1]:,}",
+            blocks=(
+                Prose(sparkline(values, width=width)),
+                Prose(", ".join(f"{part} {real(figure)}" for part, figure in figures.items())),
+            ),
+            brief=True,
+        )

@@ -1,12 +1,12 @@
 """List the states of runs: done, running, open, failed, diverged or damaged."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._options import (
     DEFAULT_OUT,
@@ -17,13 +17,13 @@ from qkvary.cli._options import (
     choose_study,
     complete_study,
 )
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import show
 from qkvary.cli._trainings import choose_training
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
-from qkvary.text.numbers import MISSING
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
 STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
@@ -72,24 +72,29 @@ def command(
         planned = {cell.run_key: cell.variant for cell in chosen.cells()}
     statuses = [_read_status(store, key, group) for key, group in planned.items()]
     counts = Counter(status.state for status in statuses)
-    if json_output:
-        listed = [one for one in statuses if one.note or not problems]
-        totals = {"total": len(statuses), **{state: counts[state] for state in STATES}}
-        print_json({"study": study, "runs": totals, "listed": listed})
-        return
-    screen = console()
+    report = Report(
+        subject="runs",
+        question="In which states are the runs?",
+        answer=tuple(_answer(statuses, out, problems=problems)),
+        sections=() if problems or not statuses else (_section(statuses),),
+        data={
+            "study": study,
+            "runs": {"total": len(statuses), **{state: counts[state] for state in STATES}},
+            "listed": [one for one in statuses if one.note or not problems],
+        },
+    )
+    show(report, json_output=json_output)
+
+
+def _answer(statuses: Sequence[RunStatus], out: Path, *, problems: bool) -> Iterator[str]:
+    """Yield what is to be said of single runs."""
     if not statuses:
-        screen.print(
-            Text(f"there are no runs in {printable(str(out))}; `qkvary study NAME` makes some")
-        )
-        return
-    if not problems:
-        print_rows(screen, _columns(), _rows(statuses))
-    elif not any(one.state in PROBLEMS for one in statuses):
-        screen.print(f"{count(len(statuses), 'run')}: none failed, none diverged, none is damaged")
+        yield f"there are no runs in {out}; `qkvary study NAME` makes some"
+    elif problems and not any(one.state in PROBLEMS for one in statuses):
+        yield f"{count(len(statuses), 'run')}: none failed, none diverged, none is damaged"
     for one in statuses:
         if one.note and (one.state != "running" or not problems):
-            screen.print(Text(printable(f"{one.run_key[:12]} {one.state}: {one.note}")))
+            yield f"{one.run_key[:12]} {one.state}: {one.note}"
 
 
 def _read_status(store: Store, key: str, group: str) -> RunStatus:
@@ -105,16 +110,18 @@ def _read_status(store: Store, key: str, group: str) -> RunStatus:
     return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
 
 
-def _columns() -> list[tuple[str, str]]:
-    return [("", "left"), ("runs", "right"), *((state, "right") for state in STATES)]
-
-
-def _rows(statuses: Sequence[RunStatus]) -> list[list[str]]:
+def _section(statuses: Sequence[RunStatus]) -> Section:
     groups: dict[str, Counter[str]] = {}
     for status in statuses:
         groups.setdefault(status.group, Counter())[status.state] += 1
-    total = sum(groups.values(), Counter[str]())
-    return [
-        [name, str(counts.total()), *(str(counts[state] or MISSING) for state in STATES)]
-        for name, counts in [*groups.items(), ("all", total)]
-    ]
+    groups["all"] = sum(groups.values(), Counter[str]())
+    table = tabulate(
+        "runs",
+        "Runs",
+        [{"group": name, "runs": states.total(), **states} for name, states in groups.items()],
+        word("group", ""),
+        number("runs"),
+        *map(number, STATES),
+        main=True,
+    )
+    return Section(key="runs", title="Runs", blocks=(table,), brief=True)

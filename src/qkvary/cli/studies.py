@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from rich.text import Text
-
 from qkvary.cli._options import Json
-from qkvary.cli._output import console, print_json
+from qkvary.cli._output import show
+from qkvary.reports.report import Prose, Report, Section
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Study
 from qkvary.text.names import count
@@ -29,20 +28,24 @@ class StudyEntry:
 def command(*, json_output: Json = False) -> None:
     """List the studies: questions, tasks and numbers of runs."""
     studies = [_describe(load_study(name)) for name in study_names()]
-    if json_output:
-        print_json({"studies": studies})
-        return
-    screen = console()
-    for study in studies:
-        screen.print(Text(study.name, style="bold"))
-        screen.print(Text(f"  {study.question}"))
-        parts = (
-            f"{count(len(study.variants), 'variant')}, {count(study.settings, 'setting')}, "
-            f"{count(len(study.seeds), 'seed')}: {count(study.runs, 'run')}; "
-            f"tasks: {', '.join(study.tasks)}"
-        )
-        screen.print(Text(f"  {parts}", style="dim"))
-    screen.print("\nqkvary study NAME runs one; a study of your own is a Python file, by its path")
+    report = Report(
+        subject="studies",
+        question="Which studies are there?",
+        lead="qkvary study NAME runs one; a study of your own is a Python file, by its path",
+        sections=tuple(map(_section, studies)),
+        data={"studies": studies},
+    )
+    show(report, json_output=json_output)
+
+
+def _section(study: StudyEntry) -> Section:
+    parts = (
+        f"{count(len(study.variants), 'variant')}, {count(study.settings, 'setting')}, "
+        f"{count(len(study.seeds), 'seed')}: {count(study.runs, 'run')}; "
+        f"tasks: {', '.join(study.tasks)}"
+    )
+    blocks = (Prose(study.question), Prose(parts, small=True))
+    return Section(key=study.name, title=study.name, blocks=blocks, brief=True)
 
 
 def _describe(study: Study) -> StudyEntry:

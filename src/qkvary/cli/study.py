@@ -3,10 +3,10 @@
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.text import Text
@@ -25,8 +25,8 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_json, show
 from qkvary.cli._streams import print_error
-from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
+from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
@@ -114,8 +114,7 @@ def command(
         return runs.exit_code
     results = gather_results(chosen, store, part.typed(study, chosen))
     report = study_report(results.summary, results.attention, results.samples)
-    files = write_report(report, folder)
-    show(report, json_output=json_output, files=files, runs=runs)
+    show(report, json_output=json_output, target=folder, runs=runs)
     if not json_output:
         for sentence in results.damage:
             print_error(sentence)
@@ -128,40 +127,39 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
     seconds, obstacle = _estimate(left, workers)
-    plan: Mapping[str, Any] = {
-        "study": study.name,
-        "runs": states.total(),
-        "done": states["done"],
-        "running": states["running"],
-        "open": states["open"],
-        "settings": [setting.name for setting in study.settings],
-        "variants": study.variants,
-        "seeds": study.seeds,
-        "estimated_seconds": seconds,
-    }
-    if json_output:
-        print_json(plan)
-        return
-    screen = console()
-    screen.print(Text(f"{study.name}: {study.question}", style="bold"))
-    screen.print(Text(study.description))
-    parts = (
-        f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
-        f"{count(len(study.seeds), 'seed')}"
-    )
     total, of_tables = states.total(), len(study.cells())
     shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
-    screen.print(f"{parts}: {count(total, 'run')}{shared}, {states['done']:,} done, ", end="")
-    screen.print(f"{states['running']:,} running, {states['open']:,} open")
-    for sentence in describe_equal_parameters(study):
-        screen.print(Text(sentence))
+    said = [
+        (
+            f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
+            f"{count(len(study.seeds), 'seed')}: {count(total, 'run')}{shared}, "
+            f"{states['done']:,} done, {states['running']:,} running, {states['open']:,} open"
+        ),
+        *describe_equal_parameters(study),
+    ]
     if obstacle:
-        screen.print(Text(f"no estimate of the time: {obstacle}"))
+        said.append(f"no estimate of the time: {obstacle}")
     elif left:
-        screen.print(
-            f"estimated time on this machine, by a few timed steps and without evaluations: "
+        said.append(
+            "estimated time on this machine, by a few timed steps and without evaluations: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
+    report = Report(
+        subject=f"plan: {study.name}",
+        question=f"{study.name}: {study.question}",
+        lead=study.description,
+        answer=tuple(said),
+        data={
+            "study": study.name,
+            "runs": total,
+            **{state: states[state] for state in ("done", "running", "open")},
+            "settings": [setting.name for setting in study.settings],
+            "variants": study.variants,
+            "seeds": study.seeds,
+            "estimated_seconds": seconds,
+        },
+    )
+    show(report, json_output=json_output)
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.cli._data_prepare import ProgressLine
+from qkvary.cli._data_prepare import show_preparation
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_WHERE,
@@ -198,17 +198,14 @@ def _prepare(preset: Preset, corpus: Corpus, distribution: "Distribution") -> Pr
         return open_prepared(Path(reference))
 
     def prepare() -> str:
-        line = ProgressLine(console(sys.stderr))
-        try:
+        with show_preparation() as on_progress:
             prepared = find_or_prepare(
                 reference,
                 tokenizer,
                 default=preset.tokenizer,
                 warn=print_error,
-                settings=PreparationSettings(on_progress=line.show),
+                settings=PreparationSettings(on_progress=on_progress),
             )
-        finally:
-            line.end()
         return str(prepared.path)
 
     return open_prepared(Path(distribution.run_on_first(prepare)))

@@ -4,10 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, print_json, printable
+from qkvary.cli._output import show_lines
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
@@ -26,9 +25,7 @@ def command(
     report.
     """
     unpacked = unpack_runs(file, Store(out))
-    if json_output:
-        print_json({"added": unpacked.added, "present": unpacked.present})
-        return
+    document = {"added": unpacked.added, "present": unpacked.present}
     there = f"; {unpacked.present} were there already" if unpacked.present else ""
     text = f"{count(unpacked.added, 'run')} added to {out}{there}"
-    console().print(Text(printable(text)), soft_wrap=True)
+    show_lines(document, [text], json_output=json_output)

@@ -1,9 +1,8 @@
 """Bytes that decoding keeps, and reads for a token: only those that key and value need.
 
-What is kept is what a later token can still see: of a layer with a window of w tokens the last
-w - 1, of a layer with a stride every token, since one of the next tokens sees it. A layer whose
-core sums its tokens up keeps the sums, from the first token on, and no token. What is read for one
-token includes that token's own entry.
+A layer keeps the tokens that a later token can still see: the last w - 1 with a window of w tokens,
+every token with a stride. A layer of linear attention keeps sums instead of tokens, from the first
+token on. The bytes read for one token include that token's own entry.
 """
 
 from collections.abc import Sequence
@@ -63,8 +62,8 @@ def layer_cache_bytes(
 ) -> int:
     """Return the bytes that one layer keeps of one sequence after ``context`` tokens.
 
-    A layer that reads another layer's keys and values keeps none. With ``peak``, the most that it
-    kept on the way there, which differs for compressed attention, and for formats whose blocks of
+    A layer that reads another layer's keys and values keeps none. With ``peak``, return the largest
+    number on the way there, which differs for compressed attention, and for formats whose blocks of
     tokens take less once they are full.
     """
     form = _format(stored_as)
@@ -208,8 +207,8 @@ def layerwise_cache_bytes(
 def growth_bytes(model: Model, *, context: int = 0, stored_as: Format | str = "bf16") -> float:
     """Return the bytes that one more token adds after ``context`` tokens.
 
-    Of compressed attention the entry itself and the token's part of its summaries, which need not
-    be a whole number.
+    For compressed attention that is the entry itself and the token's part of its summaries, which
+    need not be a whole number.
     """
     form = _format(stored_as)
     return sum(

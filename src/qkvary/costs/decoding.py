@@ -1,8 +1,8 @@
 """One decoding step: the bytes that move, the arithmetic, and the least time that both allow.
 
 The roofline: a step takes at least the time of its bytes at the device's bandwidth, and at least
-the time of its products at the device's matrix rate. Real kernels take longer; ratios between
-variants are what it is good for.
+the time of its products at the device's matrix rate. Real kernels take longer; the ratios between
+variants are meaningful.
 """
 
 from dataclasses import dataclass
@@ -132,8 +132,8 @@ def read_weights(model: Model, *, batch: int) -> float:
     """Return the parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
-    encoder and the keys and values of its output are done with. Of experts, those are counted that
-    a batch is expected to hit if tokens choose evenly and independently.
+    encoder, and keys and values of its output, are computed already. Experts are counted that a
+    batch is expected to hit if tokens choose evenly and independently.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)
@@ -165,8 +165,8 @@ def _read_layer(layer: Layer, batch: int) -> float:
 def _read_crossing(cross: ProjectedAttention) -> int:
     """Return the parameters of cross attention that decoder tokens pass through.
 
-    Where the encoder's output or a latent is stored in their place, what is left to do of them is
-    done in every step.
+    Where the encoder's output or a latent is stored instead, the remaining projections are applied
+    in every step.
     """
     config = cross.config
     read = layer_attention_parameters(cross).total

@@ -1,7 +1,7 @@
 """Exact savings with the weights that a model already has: the same function, fewer bytes.
 
-"Exact" means equal in exact arithmetic. What rounding does to it depends on the method and on the
-weights, which are not looked at here; each entry says what has to be checked.
+"Exact" means equal in exact arithmetic. The effect of rounding depends on the method and on the
+weights, which are not read here; each entry says what has to be checked.
 
 Sources: Graef and Wasielewski 2025, "Slim attention"; the K=V layers of Gemma 4.
 """

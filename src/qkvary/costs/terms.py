@@ -13,9 +13,9 @@ class TermCost:
     parameters: Callable[[AttentionConfig], tuple[int, int]] | None = None
     """Weights and biases of a layer."""
     macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """Multiply-accumulates of a layer over so many keys and pairs of query and key."""
+    """Multiply-accumulates of a layer, by its number of keys and of pairs of query and key."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """The MACs of one decoded token over so many keys, where they are others."""
+    """Those of one decoded token, by the number of keys; None if ``macs`` gives them."""
     absorbs_key: bool = True
     """Whether the query may absorb the key's projection: nothing changes keys or their products
     in between."""
@@ -128,29 +128,29 @@ TERMS: Mapping[str, TermCost] = {
 
 
 def _pairwise_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
-    """Return the MACs of one product of query and key, and one of weight and value, a pair."""
+    """Return the MACs of the products of query and key, and of weights and values."""
     return 2 * pairs * config.num_heads * config.size_per_head
 
 
 def _reordered_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of q (k^T v), or of (q k^T) v where these are no more.
+    """Return the MACs of q (k^T v), or of (q k^T) v if these are fewer.
 
-    Without a softmax in between the order is free: the first is linear in the tokens.
+    Without a softmax the order is free, and the first is linear in the number of tokens.
     """
     return min(_pairwise_macs(config, keys, pairs), _state_macs(config, pairs // keys, keys))
 
 
 def _state_macs(config: AttentionConfig, queries: int, keys: int) -> int:
-    """Return the MACs of making a state of so many keys, and of so many queries reading it."""
+    """Return the MACs that add keys to a state and apply queries to it."""
     size, heads = config.size_per_head, config.num_heads
     sums = heads * queries * size if config.variant.is_normalised else 0
     return size**2 * (config.num_kv_heads * keys + heads * queries) + sums
 
 
 def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention: pairs within chunks, and states between them.
+    """Return the MACs of linear attention: pairs within chunks, and states between chunks.
 
-    Products that the mask of a chunk hides are counted where all pairs are.
+    If ``pairs`` are all pairs, the products that the mask of a chunk hides are counted too.
     """
     if config.kernel == "explicit":
         return _pairwise_macs(config, keys, pairs)
@@ -168,9 +168,9 @@ def _chunked_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
 
 
 def _prompt_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
-    """Return the MACs of linear attention over a prompt, whose last chunk makes a state too.
+    """Return the MACs of linear attention over a prompt, whose last chunk gives a state too.
 
-    A state has no map of all pairs; one token is a step of the recurrence.
+    A cache excludes the map of all pairs, and one token takes one step of the recurrence.
     """
     if keys == 1:
         return _recurrent_macs(config, keys)
@@ -185,14 +185,14 @@ def _recurrent_macs(config: AttentionConfig, _keys: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreCost:
-    """The rule of one core: the MACs of scores and weighted values."""
+    """The rule of one core: the MACs of its scores and mixed values."""
 
     macs: Callable[[AttentionConfig, int, int], int] = _pairwise_macs
-    """The MACs of a layer over so many keys and pairs of query and key."""
+    """MACs of a layer, by its number of keys and of pairs of query and key."""
     prompt_macs: Callable[[AttentionConfig, int, int], int] | None = None
-    """The MACs of a layer that fills a cache, where they are others."""
+    """Those of a prompt that fills a cache; None if ``macs`` gives them."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """The MACs of one decoded token over so many keys, where they are others."""
+    """Those of one decoded token, by the number of keys; None if ``macs`` gives them."""
 
 
 _LINEAR = CoreCost(macs=_chunked_macs, prompt_macs=_prompt_macs, decode_macs=_recurrent_macs)

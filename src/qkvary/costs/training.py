@@ -1,8 +1,8 @@
 """Training plans: memory of weights, gradients, optimizer and activations, and steps at a rate.
 
 Activations are what automatic differentiation keeps of a block with a fused softmax core and no
-dropout, each tensor once. Left out are one or two numbers of a token for each norm, one for each
-head of the softmax, and copies of weights. A nonlinearity is taken to keep its input as well as its
+dropout, each tensor once, without one or two numbers of a token for each norm, one for each head of
+the softmax, and copies of weights. A nonlinearity is taken to keep its input as well as its
 output; ReLU needs only one of them. Compressed attention and what sorts tokens by expert are rough.
 A backward pass costs twice the products of a forward pass.
 """
@@ -113,11 +113,7 @@ def plan_training(
 
 
 def training_macs_per_token(
-    model: Model,
-    *,
-    tokens: int,
-    pairs: Pairs = "visible",
-    encoder_tokens: int | None = None,
+    model: Model, *, tokens: int, pairs: Pairs = "visible", encoder_tokens: int | None = None
 ) -> float:
     """Return the products of a forward and a backward pass over one sequence, by its tokens.
 
@@ -242,10 +238,11 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
 
 
 def _summed_numbers(config: AttentionConfig) -> int:
-    """Return what linear attention keeps of a token of a long sequence, without its inputs.
+    """Return the numbers per token that linear attention saves for the backward pass.
 
-    Features and values cut into chunks, the map of each chunk and the state before it; the sums
-    before their division. With features 1 + elu; others keep less.
+    These are features and values in chunks, the map of each chunk and the state before it, and the
+    sums before their division, for a long sequence and features 1 + elu; others save less. Queries,
+    keys and values as projected are not included.
     """
     variant, queries = config.variant, config.num_heads * config.size_per_head
     pairs, state = config.num_heads * LINEAR_CHUNK, -(-config.state_numbers // LINEAR_CHUNK)

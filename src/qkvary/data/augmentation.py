@@ -31,7 +31,7 @@ class Crops(NamedTuple):
 
     def take(self, rows: slice) -> "Crops":
         """Return the crops of some images of the batch."""
-        return Crops(*(part[rows] for part in self))
+        return Crops._make(part[rows] for part in self)
 
 
 def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:

@@ -5,6 +5,7 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.arch.choices import check_word
 from qkvary.data.random_numbers import random_words
 from qkvary.data.split_names import DataSplit
 
@@ -32,9 +33,6 @@ def draw_digits(
             f"expected a length and count of at least 1 and a vocabulary of at least 2, "
             f"got {length}, {count} and {vocabulary}"
         )
-    if split not in get_args(DataSplit):
-        raise ValueError(
-            f"expected a split, got {split!r}; choices: {', '.join(get_args(DataSplit))}"
-        )
+    check_word("a split", split, get_args(DataSplit))
     words = random_words(count * length, "digits", seed, length, vocabulary, split)
     return (words % np.uint64(vocabulary)).astype(np.int64).reshape(count, length)

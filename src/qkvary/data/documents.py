@@ -27,7 +27,7 @@ LARGEST_RATIO = 200
 """The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 NULS = bytes(16)
-"""A header of a tar archive and an unwritten part of a file have as many; a text has not."""
+"""A run of NUL bytes as in tar headers and in unwritten parts of files, which no text has."""
 _CHUNK, _ROWS = 2**20, 1024
 _DECODER = json.JSONDecoder()
 _MARK = DOCUMENT_END.encode()

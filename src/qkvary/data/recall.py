@@ -4,6 +4,7 @@ Source: Arora et al. 2023, "Zoology: Measuring and Improving Recall in Efficient
 section 4 and its code, whose sequences are filled with zeros (``random_non_queries=False``).
 """
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple, get_args
 
@@ -123,3 +124,54 @@ def _draw_distances(words: NDArray[np.uint64], pairs: int, power: float) -> NDAr
     uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     rates = np.arange(1, words.shape[1] + 1) ** (power - 1.0)
     return np.argsort(-np.log(uniform) / rates, axis=1, kind="stable")[:, :pairs]
+
+
+@functools.cache
+def score_positions(length: int, pairs: int, power: float) -> float:
+    """Return the best accuracy of a solver that sees the position of a query and no token.
+
+    It answers with the value of the pair that is the likeliest there. The clock of distance ``g``,
+    with the rate ``r_g`` of ``_draw_distances``, rings as number ``n`` with the probability
+    ``integral of r_g exp(-r_g t) P(n of the other clocks rang before t) dt``. Every pair is queried
+    once, so that the accuracy is the mean over pairs of the largest of these at each distance.
+
+    Args:
+        length: Tokens per sequence.
+        pairs: Key-value pairs per sequence.
+        power: Exponent of the distances.
+    """
+    rates = np.arange(1, (length - 2 * pairs) // 2 + 1) ** (power - 1.0)
+    # With t = exp(s), the integrand is smooth and vanishes at both ends: equal steps suffice.
+    step = 0.25
+    times = np.exp(np.arange(-30.0, 4.0 - np.log(rates[-1]), step))
+    rang = -np.expm1(-rates[:, None] * times)
+    number = np.zeros((pairs, len(times)))
+    number[0] = 1.0
+    weights = step * rates[:, None] * times * np.exp(-rates[:, None] * times)
+    likeliest = [
+        (others @ weight).max()
+        for others, weight in zip(_count_others(rang, number), weights, strict=True)
+    ]
+    return float(np.sum(likeliest)) / pairs
+
+
+def _count_others(
+    rang: NDArray[np.float64], number: NDArray[np.float64]
+) -> Iterator[NDArray[np.float64]]:
+    """Yield for each event the distribution of the number of the other ones that happened.
+
+    Args:
+        rang: The probability of each event, ``[events, times]``.
+        number: The distribution of the number of earlier events, ``[numbers, times]``.
+    """
+    if len(rang) == 1:
+        yield number
+        return
+    halves = np.array_split(rang, 2)
+    for own, others in zip(halves, reversed(halves), strict=True):
+        found = number
+        for share in others:
+            more = found * (1.0 - share)
+            more[1:] += found[:-1] * share
+            found = more
+        yield from _count_others(own, found)

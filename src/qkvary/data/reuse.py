@@ -123,7 +123,7 @@ def _resolve(
     name, _, own = reference.partition("/")
     if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
         folder = None
-        # Neither a set in the cache nor a corpus: the reference is that of a text.
+        # A reference that names neither a set nor a corpus is that of a text.
         with suppress(UsageError):
             folder = find_prepared(reference)
         if folder is not None or (name in CORPORA and "/" not in own):

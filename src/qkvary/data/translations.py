@@ -1,4 +1,4 @@
-"""Sentences and their translations, line by line: Multi30k, or a folder of files named like its.
+"""Sentences and their translations by line: Multi30k, or a folder with files of the same names.
 
 Source: Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", task 1.
 """

@@ -1,7 +1,7 @@
-"""What the documents claim, as data: each claim in words of this project, with what judges it.
+"""Reads the claims of the documents: each in words of this project, with the judges that test it.
 
-One JSON file per document, in ``claims/``, found by its file name. ``studies.results`` derives the
-verdicts. Never imports torch, numpy or scipy, and reads no study.
+``claims/`` has one JSON file per document, which is found by its name. ``studies.results`` derives
+the verdicts. Never imports torch, numpy or scipy, and reads no study.
 """
 
 import functools
@@ -39,9 +39,10 @@ class ByFigure:
     row: str
     column: str
     literal: bool = False
-    """Whether the claim names what is counted, so that another convention does not save it."""
+    """Whether the claim itself names what is counted; if so, a figure that is right only by another
+    convention refutes it."""
     about: bool = False
-    """Whether a slip by one unit of the last printed digit is no contradiction."""
+    """Whether the figure may differ from its recomputation by one unit of its last digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +51,7 @@ class ByComparison:
 
     first: ByFigure
     second: ByFigure | None
-    """The figure that is subtracted; None for none."""
+    """The figure to subtract from the first; None to judge the first alone."""
     claimed: ClaimedRange
 
 
@@ -64,7 +65,7 @@ class ByTest:
     """The statement, in a sentence."""
     shows: Shown = "claim"
     condition: str = ""
-    """The condition under which the statement agrees with the claim, or contradicts it."""
+    """The end of a sentence that begins "It holds" or "It does not hold"; empty for always."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,18 +77,18 @@ class ByStudy:
     """The table of the page, which names the task or setting."""
     variant: str
     reference: str
-    """The variant that is subtracted; empty for a figure that is no difference."""
+    """The variant to subtract; empty for a figure that is no difference."""
     claimed: ClaimedRange
     unit: str
     """The unit after the figure."""
     quantity: str = ""
     """The metric, ``steps_to_solve``, or a column; empty for the metric of the table."""
     condition: str = ""
-    """The condition under which the figure agrees with the claim, or contradicts it."""
+    """The end of a sentence that begins "It holds" or "It does not hold"; empty for always."""
 
     @property
     def key(self) -> str:
-        """The name of the figure among those that are kept."""
+        """The key of the figure in ``kept_figures.json``."""
         pair = f"{self.variant} | {self.reference}"
         return f"{self.study} | {self.table} | {pair} | {self.quantity}"
 
@@ -109,18 +110,18 @@ class Claim:
     kind: ClaimKind
     judges: tuple[Judge, ...]
     quantifier: Quantifier
-    """Of its judges, ``some`` have to agree, as in "sometimes", or ``every`` one, as it names its
-    settings or variants itself; empty where those that disagree are a condition."""
+    """The number of judges that must agree: ``some`` for a claim of "sometimes", ``every`` for a
+    claim that names its settings or variants; empty if those that disagree become a condition."""
     main: bool
     """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
     same_as: str
-    """The name of the claim that says the same; empty for none."""
+    """The name of another claim with the same meaning; empty for none."""
     note: str
-    """A sentence on how the claim was read or what limits the judges; empty for none."""
+    """Sentences on how the claim is read, or on the limits of its judges; empty for none."""
     untested: str
-    """What of it no judge covers; empty for nothing."""
+    """The part of the claim that no judge covers, as a noun or a clause; empty for none."""
     needs: str
-    """What a test here would take; empty for a claim that is judged."""
+    """A sentence that says what a test requires; empty for a claim with judges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +174,9 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
     name = f"{document}-{entry['number']}"
     if entry["kind"] not in KINDS:
         raise ValueError(f"claim {name}: expected a kind out of {KINDS}, got {entry['kind']!r}")
+    quantifier = entry.get("quantifier", "")
+    if quantifier not in get_args(Quantifier):
+        raise ValueError(f"claim {name}: expected some or every as quantifier, got {quantifier!r}")
     return Claim(
         name=name,
         document=document,
@@ -180,7 +184,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         text=entry["claim"],
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
-        quantifier=_quantifier(name, entry),
+        quantifier=quantifier,
         main=entry.get("main", False),
         same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),
@@ -189,15 +193,8 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
     )
 
 
-def _quantifier(claim: str, entry: Mapping[str, Any]) -> Quantifier:
-    some, every = entry.get("some", False), entry.get("every", False)
-    if some and every:
-        raise ValueError(f"claim {claim}: expected some or every, got both")
-    return "some" if some else "every" if every else ""
-
-
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
-    """Read one judge, which the first of its keys tells apart."""
+    """Build a judge, whose kind follows from its keys."""
     if "figure" in entry:
         return _figure(
             entry["figure"],
@@ -232,7 +229,7 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
 
 
 def _figure(words: "list[str]", *, literal: bool = False, about: bool = False) -> ByFigure:
-    """Read the table, row and column of a figure; a table of single figures has one column."""
+    """Build the judge of a figure from its table, row and column, which is ``value`` by default."""
     table, row, *column = words
     name = column[0] if column else "value"
     return ByFigure(table=table, row=row, column=name, literal=literal, about=about)

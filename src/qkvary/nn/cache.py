@@ -57,7 +57,7 @@ class LayerCache:
         reach = config.variant.reach
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
-        """What a core keeps of all tokens together, where it needs none of them."""
+        """The state of a core that sums up all tokens; None for cores that read each token."""
         # Layouts and storage are about the entries of tokens.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)

@@ -131,7 +131,7 @@ TokenStore = GrowingStore | QuantizedStore
 
 
 class StateStore:
-    """The state of a core: sums over all tokens seen, in place of an entry of each."""
+    """The state of a core that stores sums over all tokens seen, and no entry of a token."""
 
     def __init__(self) -> None:
         self._state: State | None = None

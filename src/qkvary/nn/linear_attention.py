@@ -1,7 +1,7 @@
 """Linear attention in its three forms: a map of all pairs, chunks of tokens, and a recurrence.
 
-All take features of query and key, ``phi(q)`` and ``phi(k)``, and give the sums of weighted values
-and the sums of weights. Does not know feature maps, nor what is divided by these sums.
+Each form takes the features of query and key, ``phi(q)`` and ``phi(k)``, and returns sums of
+weighted values and sums of weights. Feature maps and the division are left to the caller.
 """
 
 from dataclasses import dataclass
@@ -23,33 +23,33 @@ ChunkedKeys = Float[Tensor, "batch kv_heads chunks chunk _"]
 
 
 class State(NamedTuple):
-    """What tokens leave behind: sums over all of them, in place of an entry of each."""
+    """The sums over all tokens so far, which replace a cache with an entry per token."""
 
     values: Float[Tensor, "batch kv_heads features head_dim"]
-    """``S``, the sum of ``phi(k) v^T``, decayed where the layer decays."""
+    """``S``, the sum of ``phi(k) v^T``, with the decay of the layer."""
     keys: Float[Tensor, "batch kv_heads features"] | None
-    """The sum of ``phi(k)``; none where nothing is divided by it."""
+    """The sum of ``phi(k)``; None for a layer without a normaliser."""
 
 
 class Mixture(NamedTuple):
-    """Weighted values of every query, and what they are divided by."""
+    """The sums of weighted values and of weights for every query, before the division."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
     """The sums of weighted values."""
     weights: Float[Tensor, "batch heads queries"] | None
-    """The sums of weights; none where nothing is divided by them."""
+    """The sums of weights; None for a layer without a normaliser."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """Which sums a layer takes."""
+    """The decay and the normaliser of a layer, which determine its sums."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
-    """The logarithm of the factor of each KV head per token of distance; ``None`` for 1."""
+    """The logarithm of the decay of each KV head per token; None for no decay."""
     has_weights: bool = True
-    """Whether weights are summed up too."""
+    """Whether the layer has a normaliser, the sum of weights."""
     decays_weights: bool = True
-    """Whether the sums of weights decay as those of values do."""
+    """Whether the normaliser decays as the values do."""
 
 
 def weigh_pairs(
@@ -57,13 +57,13 @@ def weigh_pairs(
 ) -> tuple[
     Float[Tensor, "batch heads queries tokens"], Float[Tensor, "batch heads queries"] | None
 ]:
-    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and their sums.
+    """Return the weight of every pair, ``phi(q) phi(k)^T`` with the decay, and the normaliser.
 
     Args:
-        query: Features of the queries, those of the last tokens.
+        query: Features of the queries, which are the last tokens.
         key: Features of the keys.
-        sums: Which sums are taken.
-        seen: False for pairs that must not see each other.
+        sums: The decay and the normaliser.
+        seen: False for pairs whose weight is 0.
     """
     products = content_scores(query, key)
     if seen is not None:
@@ -77,7 +77,7 @@ def weigh_pairs(
 
 
 def attend_to_all(query: Queries, key: Keys, value: Values, sums: Sums) -> Mixture:
-    """Return the mixtures of queries that see every token, without a map of pairs."""
+    """Return the sums for queries that see all tokens, without a map of pairs."""
     total = None
     if sums.has_weights:
         total = content_scores(query, key.sum(dim=2, keepdim=True)).squeeze(-1)
@@ -87,7 +87,7 @@ def attend_to_all(query: Queries, key: Keys, value: Values, sums: Sums) -> Mixtu
 def step(
     query: Queries, key: Keys, value: Values, sums: Sums, before: State | None
 ) -> tuple[Mixture, State]:
-    """Return the mixture of one new token, and the state with it: the recurrence.
+    """Return the sums for one new token by the recurrence, and the state that includes it.
 
     ``S_t = decay S_{t-1} + phi(k_t) v_t^T`` and ``y_t = phi(q_t) S_t``.
 
@@ -118,18 +118,21 @@ def attend_in_chunks(
     document_before: Int[Tensor, " batch"] | None = None,
     keep: bool = False,
 ) -> tuple[Mixture, State | None]:
-    """Return the mixtures of new tokens: pair by pair within a chunk, by the state before it.
+    """Return the sums for new tokens, from the pairs within a chunk and the state before it.
 
     Args:
         query: Features of the queries.
         key: Features of the keys; zero for padding.
         value: The values.
-        sums: Which sums are taken.
+        sums: The decay and the normaliser.
         chunk: Tokens of a chunk.
         before: The state of earlier tokens.
-        documents: The document of each token, each document's tokens in a row.
-        document_before: That of the last earlier token.
-        keep: Whether the state behind the last token is wanted too.
+        documents: The document of each token; the tokens of a document are contiguous.
+        document_before: The document of the last earlier token.
+        keep: Whether to return the state after the last token.
+
+    Returns:
+        The sums, and the state after the last token, which may be None without ``keep``.
 
     Source: Hua et al. 2022, "Transformer Quality in Linear Time", section 3.3.
     """
@@ -137,8 +140,8 @@ def attend_in_chunks(
     whole = tokens - tokens % chunk
     if whole in (0, tokens):
         size = min(chunk, tokens)
-        seen = None if documents is None else _read_documents(documents, document_before, size)
-        return _attend(query, key, value, sums, size=size, before=before, seen=seen, keep=keep)
+        own = None if documents is None else _read_documents(documents, document_before, size)
+        return _attend(query, key, value, sums, size=size, before=before, documents=own, keep=keep)
     mixtures: list[Mixture] = []
     for part in (slice(0, whole), slice(whole, tokens)):
         own = None if documents is None else documents[:, part]
@@ -161,16 +164,19 @@ def attend_in_chunks(
 
 
 class _Documents(NamedTuple):
-    """What documents hide, chunk by chunk, as factors of 0 and 1."""
+    """Factors that separate documents: 1 if both sides belong to one document, else 0.
+
+    A state belongs to the document of the last token that it includes.
+    """
 
     same: Float[Tensor, "batch chunks chunk chunk"]
-    """Pairs of one document."""
+    """The two tokens of a pair."""
     follows: Float[Tensor, "batch chunks chunk"]
-    """Tokens of the document that the state before their chunk is of."""
+    """A token and the state before its chunk."""
     stays: Float[Tensor, "batch chunks chunk"]
-    """Tokens of the document that the state behind their chunk is of."""
+    """A token and the state after its chunk."""
     carries: Float[Tensor, "batch chunks"]
-    """Chunks before and behind which the state is of one document."""
+    """The states before and after a chunk."""
 
 
 def _read_documents(
@@ -196,22 +202,23 @@ def _attend(
     *,
     size: int,
     before: State | None,
-    seen: _Documents | None,
+    documents: _Documents | None,
     keep: bool,
 ) -> tuple[Mixture, State | None]:
+    """Return the sums for tokens that fill chunks of one size, and the state after them."""
     # Queries [batch, kv_heads, chunks, group, tokens, channels]: a group reads one KV head.
     key, value = (one.unflatten(2, (-1, size)).contiguous() for one in (key, value))
     query = query.unflatten(2, (-1, size)).unflatten(1, (key.shape[1], -1)).transpose(2, 3)
     query = query.contiguous()
-    mixed, total = _attend_inside(query, key, value, sums, seen)
-    states, after = None, None
-    if keep or key.shape[2] > 1:
-        states, after = _scan(key, value, sums, before, seen)
+    mixed, total = _attend_inside(query, key, value, sums, documents)
+    states, after, has_several = None, None, key.shape[2] > 1
+    if keep or has_several:
+        states, after = _scan(key, value, sums, before, documents)
     elif before is not None:
         totals = None if before.keys is None else before.keys.unsqueeze(2)
         states = State(before.values.unsqueeze(2), totals)
-    if states is not None and (before is not None or key.shape[2] > 1):
-        mixed, total = _add_states(mixed, total, query, states, sums, seen)
+    if states is not None and (before is not None or has_several):
+        mixed, total = _add_states(mixed, total, query, states, sums, documents)
     mixed = mixed.transpose(2, 3).flatten(3, 4).flatten(1, 2)
     if total is not None:
         total = total.transpose(2, 3).flatten(3, 4).flatten(1, 2)
@@ -219,12 +226,19 @@ def _attend(
 
 
 def _attend_inside(
-    query: GroupedQueries, key: ChunkedKeys, value: ChunkedKeys, sums: Sums, seen: _Documents | None
+    query: GroupedQueries,
+    key: ChunkedKeys,
+    value: ChunkedKeys,
+    sums: Sums,
+    documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
+    """Return the sums of weighted values and of weights over the pairs within each chunk."""
     size = key.shape[3]
     inside = torch.ones(size, size, dtype=query.dtype, device=query.device).tril()
     products = _by_group(query, key.mT)
-    products = products * (inside if seen is None else (inside * seen.same)[:, None, :, None])
+    products = products * (
+        inside if documents is None else (inside * documents.same)[:, None, :, None]
+    )
     weights = products
     if sums.log_decay is not None:
         weights = products * _fade(sums.log_decay, size, size)[:, None, None]
@@ -237,10 +251,11 @@ def _scan(
     value: ChunkedKeys,
     sums: Sums,
     before: State | None,
-    seen: _Documents | None,
+    documents: _Documents | None,
 ) -> tuple[State, State]:
-    plain = key if seen is None else key * seen.stays[:, None, :, :, None]
-    carried = None if seen is None else seen.carries[:, None]
+    """Return the states before each chunk, stacked, and the state after the last chunk."""
+    plain = key if documents is None else key * documents.stays[:, None, :, :, None]
+    carried = None if documents is None else documents.carries[:, None]
     faded, factor = plain, carried
     if sums.log_decay is not None:
         size = key.shape[3]
@@ -262,7 +277,7 @@ def _accumulate(
     before: Float[Tensor, "batch kv_heads *sizes"] | None,
     factor: Float[Tensor, "_ _ chunks"] | None,
 ) -> tuple[Float[Tensor, "batch kv_heads chunks *sizes"], Float[Tensor, "batch kv_heads *sizes"]]:
-    """Return the running sums before each chunk, and that behind the last."""
+    """Return the running sums before each chunk, stacked, and the sum after the last chunk."""
     parts = added.unbind(2)
     now = torch.zeros_like(parts[0]) if before is None else before
     found: list[Tensor] = []
@@ -280,10 +295,10 @@ def _add_states(
     query: GroupedQueries,
     states: State,
     sums: Sums,
-    seen: _Documents | None,
+    documents: _Documents | None,
 ) -> tuple[GroupedQueries, GroupedTotals | None]:
-    """Add what the states before the chunks hold for their queries."""
-    plain = query if seen is None else query * seen.follows[:, None, :, None, :, None]
+    """Add the sums over the tokens before each chunk, which its state holds."""
+    plain = query if documents is None else query * documents.follows[:, None, :, None, :, None]
     faded = plain
     if sums.log_decay is not None:
         passed = torch.arange(1, query.shape[4] + 1, device=query.device)
@@ -298,7 +313,7 @@ def _add_states(
 def _by_group(
     query: GroupedQueries, matrix: Float[Tensor, "batch kv_heads chunks _ outer"]
 ) -> Float[Tensor, "batch kv_heads chunks group chunk outer"]:
-    """Multiply all rows of a group with the matrix of their KV head."""
+    """Multiply the queries of each group with the matrix of their KV head."""
     return (query.flatten(3, 4) @ matrix).unflatten(3, query.shape[3:5])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from qkvary.analysis.findings import find_answers, find_caveats
 from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
-from qkvary.reports.analysis_charts import MOST_PANELS, layers_chart, spectrum_chart, spread
+from qkvary.reports.analysis_charts import MOST_PANELS, layers_chart, spectrum_chart
 from qkvary.reports.analysis_tables import (
     attention_table,
     cosine_table,
@@ -15,73 +15,56 @@ from qkvary.reports.analysis_tables import (
     rank_table,
 )
 from qkvary.reports.attention_maps import MOST_LAYERS, draw_maps
+from qkvary.reports.learning_curves import thinned
 from qkvary.reports.report import Chart, Group, Pairs, Report, Section
 from qkvary.text.names import clip, count
 from qkvary.text.numbers import fixed, whole
 
-DEFINITIONS = (
-    (
-        "the freedom of a head",
-        (
-            "q k^T and v W_O stay the same if query and key change their basis together, W_Q to "
-            "W_Q A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 "
-            "W_O. So what depends on the basis says nothing about what a network computes."
-        ),
+DEFINITIONS = {
+    "the freedom of a head": (
+        "q k^T and v W_O stay the same if query and key change their basis together, W_Q to "
+        "W_Q A^-T and W_K to W_K A, and value and output theirs, W_V to W_V B and W_O to B^-1 "
+        "W_O. So what depends on the basis says nothing about what a network computes."
     ),
-    (
-        "explained",
-        (
-            "1 - |(V - K M) W_O|^2 / |V W_O|^2 for the best linear map M of keys to values over "
-            "the tokens, around their means: M is absorbed by W_O."
-        ),
+    "explained": (
+        "1 - |(V - K M) W_O|^2 / |V W_O|^2 for the best linear map M of keys to values over "
+        "the tokens, around their means: M is absorbed by W_O."
     ),
-    (
-        "row spaces, tokens",
-        (
-            "Mean squared cosine of the principal angles, between the spaces that W_K and W_V "
-            "read, and between keys X W_K and values X W_V over the tokens (canonical "
-            "correlations). Random row spaces: head_dim / d_model, derived."
-        ),
+    "row spaces, tokens": (
+        "Mean squared cosine of the principal angles, between the spaces that W_K and W_V "
+        "read, and between keys X W_K and values X W_V over the tokens (canonical "
+        "correlations). Random row spaces: head_dim / d_model, derived."
     ),
-    (
-        "CKA",
-        (
-            "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
-            "values as the output sees them. CKA of K and V themselves, which depends on the "
-            "basis, is in the CSV as plain_similarity."
-        ),
+    "CKA": (
+        "Linear CKA of K M_q^1/2 and V M_o^1/2: keys as the queries of their group see them, "
+        "values as the output sees them. CKA of K and V themselves, which depends on the "
+        "basis, is in the CSV as plain_similarity."
     ),
-    (
-        "lost",
-        (
-            "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the "
-            "covariance of the layer input (damped by a share of 0.001 of its mean), M_q the "
-            "second moment of the queries, M_o = W_O W_O^T, each half divided by its norm. Lost: "
-            "the energy beyond head_dim values, which no single tensor of head_dim channels keeps."
-        ),
+    "lost": (
+        "The joint spectrum: singular values of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], C the "
+        "covariance of the layer input (damped by a share of 0.001 of its mean), M_q the "
+        "second moment of the queries, M_o = W_O W_O^T, each half divided by its norm. Lost: "
+        "the energy beyond head_dim values, which no single tensor of head_dim channels keeps."
     ),
-    (
-        "forecast",
-        (
-            "Nats per token by which the loss of this text rises if the best single tensor of "
-            "head_dim channels, a linear map of the layer input, serves key and value of a head, "
-            "W_Q and W_O adapted, nothing trained. Half the sum of the squared singular values "
-            "beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the derivative of the "
-            "loss by key and value (Gauss-Newton, damped), added up over KV heads."
-        ),
+    "forecast": (
+        "Nats per token by which the loss of this text rises if the best single tensor of "
+        "head_dim channels, a linear map of the layer input, serves key and value of a head, "
+        "W_Q and W_O adapted, nothing trained. Half the sum of the squared singular values "
+        "beyond head_dim of C^1/2 [W_K, W_V] M^1/2 with M = E[g g^T], g the derivative of the "
+        "loss by key and value (Gauss-Newton, damped), added up over KV heads."
     ),
-    (
-        "random",
-        (
-            "For tokens and explained: two weights with independent normal entries on the same "
-            "tokens, 8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 "
-            "keep their singular values, and read random orthogonal directions of the same layer "
-            "input, 8 pairs sampled. (A random W_K beside the head's M_q would depend on the "
-            "basis.) A constant of keys or values needs no cache, so all tokens are read around "
-            "their mean."
-        ),
+    "random": (
+        "For tokens and explained: two weights with independent normal entries on the same "
+        "tokens, 8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 "
+        "keep their singular values, and read random orthogonal directions of the same layer "
+        "input, 8 pairs sampled. (A random W_K beside the head's M_q would depend on the "
+        "basis.) A constant of keys or values needs no cache, so all tokens are read around "
+        "their mean."
     ),
-)
+}
+
+
+_DEFINED = Pairs(tuple(DEFINITIONS.items()))
 
 
 def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
@@ -111,7 +94,9 @@ def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
             _compare_keys(layers),
             _weights(layers),
             _attention(analysis),
-            Section(key="definitions", title="Definitions", blocks=(Pairs(DEFINITIONS),)),
+            Section(
+                key="definitions", title="Definitions", blocks=(Pairs(tuple(DEFINITIONS.items())),)
+            ),
         ),
         datasets=datasets(layers),
         data=_data(analysis, checkpoint, answers, caveats),
@@ -135,7 +120,7 @@ def _facts(analysis: NetworkAnalysis) -> tuple[tuple[str, str], ...]:
 def _compare_keys(layers: tuple[LayerAnalysis, ...]) -> Section:
     panels = tuple(
         Chart(draw=partial(spectrum_chart, layers[index]))
-        for index in spread(len(layers), MOST_PANELS)
+        for index in thinned(len(layers), MOST_PANELS)
     )
     return Section(
         key="keys-and-values",
@@ -167,7 +152,7 @@ def _weights(layers: tuple[LayerAnalysis, ...]) -> Section:
 
 
 def _attention(analysis: NetworkAnalysis) -> Section:
-    shown = spread(len(analysis.layers), MOST_LAYERS)
+    shown = thinned(len(analysis.layers), MOST_LAYERS)
     tokens = analysis.maps.shape[-1]
     maps = Chart(
         draw=partial(
@@ -207,7 +192,7 @@ def _data(
         "checkpoint": checkpoint,
         "answers": answers,
         "caveats": caveats,
-        "definitions": dict(DEFINITIONS),
+        "definitions": DEFINITIONS,
         **figures,
         "layers": layers,
     }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from markupsafe import Markup
 
@@ -18,10 +19,8 @@ MOST_PANELS = 12
 _PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
 _PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-_FLOOR = 1e-6
-"""The smallest energy that a spectrum shows."""
 _LEAST = 1e-6
-"""The smallest forecast that is shown, in nats."""
+"""The smallest energy of a spectrum, and the smallest forecast in nats, that is drawn."""
 _FOUND = FAMILIES[1]
 
 
@@ -36,7 +35,7 @@ def layers_chart(layers: Sequence[LayerAnalysis]) -> svg.Drawing:
     parts = [
         svg.text(58, 14, "value explained by the key", "panel-title"),
         svg.text(272, 14, "forecast, nats per token", "panel-title"),
-        svg.x_axis(alike, bottom, _write_percent, 4, top=TOP),
+        svg.x_axis(alike, bottom, partial(numbers.percent, decimals=0), 4, top=TOP),
         svg.x_axis(cost, bottom, _write_nats, 3, top=TOP),
     ]
     for index, layer in enumerate(layers):
@@ -68,7 +67,7 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
     left, top, right, bottom = _PANEL
     joint = max(len(head.spectrum) for head in layer.key_values)
     across = svg.Scale(low=0, high=joint, start=left, end=right)
-    up = svg.Scale(low=_FLOOR, high=1.0, start=bottom, end=top, logarithmic=True)
+    up = svg.Scale(low=_LEAST, high=1.0, start=bottom, end=top, logarithmic=True)
     size = across(joint / 2)
     parts = [
         svg.text(left, 14, f"layer {layer.number}", "panel-title"),
@@ -94,18 +93,11 @@ def spectrum_chart(layer: LayerAnalysis) -> svg.Drawing:
     )
 
 
-def spread(count: int, most: int) -> list[int]:
-    """Return at most ``most`` indices spread over ``count``, the first and the last among them."""
-    if count <= most:
-        return list(range(count))
-    return sorted({round(index * (count - 1) / (most - 1)) for index in range(most)})
-
-
 def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> Markup:
     left, points = 1.0, [(across(0), up(1.0))]
     for place, value in enumerate(head.spectrum, start=1):
         left -= value**2
-        points.append((across(place), up(max(left, _FLOOR))))
+        points.append((across(place), up(max(left, _LEAST))))
     return svg.path(points, f"curve f-{_FOUND.key}")
 
 
@@ -121,7 +113,3 @@ def _write_nats(value: float) -> str:
         return numbers.tick(value)
     power = _power(10.0 ** math.floor(math.log10(value) + 1e-9))
     return power if first == "1" else f"{first}·{power}"
-
-
-def _write_percent(share: float) -> str:
-    return f"{100 * share:.0f} %"

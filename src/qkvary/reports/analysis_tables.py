@@ -1,124 +1,126 @@
 """The tables of an analysis: each figure beside that of random weights."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from statistics import fmean
 
 from qkvary.analysis.findings import is_uncertain
 from qkvary.analysis.results import (
-    AttentionReading,
     CosineReading,
     EffectiveRank,
     LayerAnalysis,
     MatrixName,
     RankReading,
 )
-from qkvary.reports.tables import Cell, Column, Raw, Table, dataset, plain
+from qkvary.reports.tables import Cell, Field, Raw, Table, dataset, number, plain, tabulate, word
 from qkvary.text.numbers import MISSING, fixed, percent, real, whole
 
 _LETTERS = {"query": "W_Q", "key": "W_K", "value": "W_V", "query-key": "W_Q W_K^T"}
-_ASYMMETRIES = ("score_asymmetry", "unmasked_asymmetry", "asymmetry", "mask_asymmetry")
 _MATRICES: tuple[MatrixName, ...] = ("query", "key", "value", "query-key")
+_LAYER = word("layer=number")
 
 
 def key_value_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return what key and value have in common in each layer: means over KV heads."""
-    rows: list[tuple[Cell, ...]] = []
-    for layer in layers:
-        heads = layer.key_values
 
-        def pair(name: str, chance: str, heads: Sequence[object] = heads) -> Cell:
-            found = fmean(getattr(head, name) for head in heads)
-            expected = fmean(getattr(head, chance) for head in heads)
-            return Cell(raw=found, text=percent(found), below=(f"random {percent(expected)}",))
+    def pair(name: str, chance: str = "") -> Callable[[LayerAnalysis], Cell]:
+        def write(layer: LayerAnalysis) -> Cell:
+            found = _mean(layer.key_values, name)
+            expected = percent(_mean(layer.key_values, chance))
+            return Cell(raw=found, text=percent(found), below=(f"random {expected}",))
 
-        uncertain = is_uncertain(layer) and not layer.is_shared
-        rows.append(
-            (
-                plain(layer.number),
-                plain(layer.label),
-                pair("explained", "explained_chance"),
-                pair("weight_overlap", "weight_chance"),
-                pair("token_overlap", "token_chance"),
-                pair("similarity", "similarity_chance"),
-                pair("lost", "lost_chance"),
-                plain(
-                    layer.forecast,
-                    "one tensor" if layer.is_shared else _nats(layer.forecast) + "*" * uncertain,
-                ),
-                plain(layer.score_change, fixed(layer.score_change, 2)),
-            )
-        )
-    return Table(
-        key="keys-and-values",
-        title="Keys and values, layer by layer",
-        main=True,
-        columns=(
-            Column(key="layer", title="layer", numeric=False),
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="explained", title="explained", below="V by K"),
-            Column(key="weight_overlap", title="row spaces", below="mean cos²"),
-            Column(key="token_overlap", title="tokens", below="mean cos²"),
-            Column(key="similarity", title="CKA", below="as read"),
-            Column(key="lost", title="lost", below="by one tensor"),
-            Column(key="forecast_nats_per_token", title="forecast", below="nats per token"),
-            Column(key="score_change", title="score change", below="rms"),
-        ),
-        rows=tuple(rows),
-        notes=(
-            (
-                "Means over KV heads; forecasts are sums, score changes the largest. * not "
-                "trusted: changes are beyond second order. No figure here changes with the "
-                "basis of a head."
-            ),
-        ),
+        return write
+
+    note = (
+        "Means over KV heads; forecasts are sums, score changes the largest. * not "
+        "trusted: changes are beyond second order. No figure here changes with the "
+        "basis of a head."
     )
+    return tabulate(
+        "keys-and-values",
+        "Keys and values, layer by layer",
+        layers,
+        _LAYER,
+        word("variant=label"),
+        number("explained=", write=pair("explained", "explained_chance"), below="V by K"),
+        number(
+            "weight_overlap=",
+            "row spaces",
+            pair("weight_overlap", "weight_chance"),
+            below="mean cos²",
+        ),
+        number(
+            "token_overlap=", "tokens", pair("token_overlap", "token_chance"), below="mean cos²"
+        ),
+        number("similarity=", "CKA", pair("similarity", "similarity_chance"), below="as read"),
+        number("lost=", write=pair("lost", "lost_chance"), below="by one tensor"),
+        number("forecast_nats_per_token=", "forecast", _forecast, below="nats per token"),
+        number("score_change", "score change", partial(fixed, decimals=2), below="rms"),
+        notes=[note],
+        main=True,
+    )
+
+
+def _forecast(layer: LayerAnalysis) -> Cell:
+    mark = "*" if is_uncertain(layer) else ""
+    text = "one tensor" if layer.is_shared else _nats(layer.forecast) + mark
+    return plain(layer.forecast, text)
+
+
+def _mean(heads: Sequence[object], name: str) -> float:
+    return fmean(getattr(head, name) for head in heads)
 
 
 def cosine_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return the cosines of the weights of each layer, by three definitions."""
-    rows: list[tuple[Cell, ...]] = []
-    for layer in layers:
-        cells: list[Cell] = [plain(layer.number)]
-        for pair in layer.cosines:
-            by_head = [value for value in pair.heads if value is not None]
-            cells += [
-                _cosine(pair.flattened, pair.deviation),
-                _cosine(pair.columns, pair.deviation),
-                _cosine(fmean(map(abs, by_head)) if by_head else None, pair.head_deviation),
-            ]
-        rows.append(tuple(cells))
-    pairs = layers[0].cosines
-    return Table(
-        key="cosines",
-        title="Cosines of weights",
-        columns=(
-            Column(key="layer", title="layer", numeric=False),
-            *(
-                Column(
-                    key=f"{pair.first}_{pair.second}_{kind}",
-                    title=f"{_LETTERS[pair.first]}, {_LETTERS[pair.second]}",
-                    below=kind.replace("_", " "),
-                )
-                for pair in pairs
-                for kind in ("flattened", "columns", "heads_mean_size")
-            ),
-        ),
-        rows=tuple(rows),
-        notes=(
-            (
-                "Flattened: the matrices as vectors. Columns: the mean of the cosines of equal "
-                "channels. Heads: the mean size of the cosines of equal heads. Random: a mean of 0 "
-                "with the standard deviation below each figure, derived as 1/sqrt(entries). A "
-                "weight with fewer heads is compared with every head of its group."
-            ),
-        ),
+    rows = [
+        {
+            "number": layer.number,
+            **{
+                f"{pair.first}_{pair.second}_{kind}": cell
+                for pair in layer.cosines
+                for kind, cell in _compare_weights(pair).items()
+            },
+        }
+        for layer in layers
+    ]
+    note = (
+        "Flattened: the matrices as vectors. Columns: the mean of the cosines of equal "
+        "channels. Heads: the mean size of the cosines of equal heads. Random: a mean of 0 "
+        "with the standard deviation below each figure, derived as 1/sqrt(entries). A "
+        "weight with fewer heads is compared with every head of its group."
     )
+    return tabulate(
+        "cosines",
+        "Cosines of weights",
+        rows,
+        _LAYER,
+        *(
+            number(
+                f"{pair.first}_{pair.second}_{kind}",
+                f"{_LETTERS[pair.first]}, {_LETTERS[pair.second]}",
+                below=kind.replace("_", " "),
+            )
+            for pair in layers[0].cosines
+            for kind in _compare_weights(pair)
+        ),
+        notes=[note],
+    )
+
+
+def _compare_weights(pair: CosineReading) -> dict[str, Cell]:
+    by_head = [abs(value) for value in pair.heads if value is not None]
+    return {
+        "flattened": _cosine(pair.flattened, pair.deviation),
+        "columns": _cosine(pair.columns, pair.deviation),
+        "heads_mean_size": _cosine(fmean(by_head) if by_head else None, pair.head_deviation),
+    }
 
 
 def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return the effective ranks of each layer; of products of heads the mean."""
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[dict[str, Raw | Cell]] = []
     for layer in layers:
         for name in _MATRICES:
             chosen = [
@@ -129,72 +131,69 @@ def rank_table(layers: Sequence[LayerAnalysis]) -> Table:
             first = chosen[0]
             suffix = "" if first.head is None else ", mean of heads"
             rows.append(
-                (
-                    plain(layer.number),
-                    plain(_LETTERS[name], _LETTERS[name] + suffix),
-                    plain(f"{first.rows} x {first.columns}", f"{first.rows} × {first.columns}"),
-                    *(_rank(chosen, kind) for kind in EffectiveRank.__dataclass_fields__),
-                )
+                {
+                    "number": layer.number,
+                    "matrix": plain(_LETTERS[name], _LETTERS[name] + suffix),
+                    "shape": plain(
+                        f"{first.rows} x {first.columns}", f"{first.rows} × {first.columns}"
+                    ),
+                    **{kind: _rank(chosen, kind) for kind in EffectiveRank.__dataclass_fields__},
+                }
             )
-    return Table(
-        key="ranks",
-        title="Effective ranks of weights",
-        columns=(
-            Column(key="layer", title="layer", numeric=False),
-            Column(key="matrix", title="matrix", numeric=False),
-            Column(key="shape", title="shape", numeric=False),
-            Column(key="entropy", title="entropy", below="of σ"),
-            Column(key="entropy_of_squares", title="entropy", below="of σ²"),
-            Column(key="participation", title="participation"),
-            Column(key="energy_90", title="90 %", below="of energy"),
-            Column(key="energy_95", title="95 %", below="of energy"),
-            Column(key="energy_99", title="99 %", below="of energy"),
-        ),
-        rows=tuple(rows),
-        notes=("Random: matrices of that shape with independent normal entries, sampled.",),
+    return tabulate(
+        "ranks",
+        "Effective ranks of weights",
+        rows,
+        _LAYER,
+        word("matrix"),
+        word("shape"),
+        number("entropy", below="of σ"),
+        number("entropy_of_squares", "entropy", below="of σ²"),
+        number("participation"),
+        number("energy_90", "90 %", below="of energy"),
+        number("energy_95", "95 %", below="of energy"),
+        number("energy_99", "99 %", below="of energy"),
+        notes=["Random: matrices of that shape with independent normal entries, sampled."],
     )
 
 
 def attention_table(layers: Sequence[LayerAnalysis]) -> Table:
     """Return what the heads of each layer attend to, and how asymmetrically: means over heads."""
-    rows: list[tuple[Cell, ...]] = []
-    for layer in layers:
-        heads = layer.attention
 
-        def mean(name: str, heads: Sequence[AttentionReading] = heads) -> float:
-            return fmean(getattr(head, name) for head in heads)
+    def uniform(name: str, decimals: int) -> Callable[[LayerAnalysis], Cell]:
+        def write(layer: LayerAnalysis) -> Cell:
+            found, expected = (_mean(layer.attention, one) for one in (name, f"uniform_{name}"))
+            below = (f"uniform {fixed(expected, decimals)}",)
+            return Cell(raw=found, text=fixed(found, decimals), below=below)
 
-        rows.append(
-            (
-                plain(layer.number),
-                _beside(mean("entropy"), mean("uniform_entropy"), 2),
-                _beside(mean("distance"), mean("uniform_distance"), 1),
-                _beside(mean("diagonal"), mean("uniform_diagonal"), 3),
-                *(plain(mean(name), fixed(mean(name), 2)) for name in _ASYMMETRIES),
-            )
-        )
-    return Table(
-        key="attention",
-        title="Attention, layer by layer",
-        columns=(
-            Column(key="layer", title="layer", numeric=False),
-            Column(key="entropy_nats", title="entropy", below="nats"),
-            Column(key="distance_tokens", title="distance", below="tokens"),
-            Column(key="diagonal", title="own token", below="weight"),
-            Column(key="score_asymmetry", title="asymmetry", below="scores"),
-            Column(key="unmasked_asymmetry", title="asymmetry", below="softmax, no mask"),
-            Column(key="asymmetry", title="asymmetry", below="attention"),
-            Column(key="mask_asymmetry", title="asymmetry", below="by the mask"),
-        ),
-        rows=tuple(rows),
-        notes=(
-            (
-                "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: "
-                "|A - A^T| / |A + A^T|, 0 where a matrix is symmetric and near 1 where its entries "
-                "above and below the diagonal have nothing in common. By the mask: that of the "
-                "attention if the scores were (S + S^T) / 2."
-            ),
-        ),
+        return write
+
+    def asymmetry(name: str, below: str) -> Field:
+        def write(layer: LayerAnalysis) -> Cell:
+            found = _mean(layer.attention, name)
+            return plain(found, fixed(found, 2))
+
+        return number(f"{name}=", "asymmetry", write, below=below)
+
+    note = (
+        "Means over heads. Uniform: equal weights on all visible keys. Asymmetry: "
+        "|A - A^T| / |A + A^T|, 0 where a matrix is symmetric and near 1 where its entries "
+        "above and below the diagonal have nothing in common. By the mask: that of the "
+        "attention if the scores were (S + S^T) / 2."
+    )
+    return tabulate(
+        "attention",
+        "Attention, layer by layer",
+        layers,
+        _LAYER,
+        number("entropy_nats=", "entropy", uniform("entropy", 2), below="nats"),
+        number("distance_tokens=", "distance", uniform("distance", 1), below="tokens"),
+        number("diagonal=", "own token", uniform("diagonal", 3), below="weight"),
+        asymmetry("score_asymmetry", "scores"),
+        asymmetry("unmasked_asymmetry", "softmax, no mask"),
+        asymmetry("asymmetry", "attention"),
+        asymmetry("mask_asymmetry", "by the mask"),
+        notes=[note],
     )
 
 
@@ -291,12 +290,6 @@ def _rank(ranks: Sequence[RankReading], kind: str) -> Cell:
         )
     )
     return Cell(raw=found, text=_size(found), below=(f"random {_size(chance)}",))
-
-
-def _beside(value: float, uniform: float, decimals: int) -> Cell:
-    return Cell(
-        raw=value, text=fixed(value, decimals), below=(f"uniform {fixed(uniform, decimals)}",)
-    )
 
 
 def _size(value: float) -> str:

@@ -5,8 +5,9 @@ rectangles.
 """
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from markupsafe import Markup
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from qkvary.reports import svg
 from qkvary.reports.png import indexed_png
+from qkvary.reports.report import Chart, Group
 from qkvary.text import names, numbers
 
 MOST_LAYERS, MOST_HEADS = 4, 4
@@ -107,6 +109,29 @@ def column_width(examples: Sequence[AttentionMaps]) -> int:
     """Return the pixels at which the widest of these drawings is legible."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
+
+
+def map_group(
+    examples: Sequence[AttentionMaps],
+    *,
+    title: str,
+    detail: str,
+    file: str,
+    describe: Callable[[AttentionMaps], str],
+) -> Group:
+    """Return the drawings of examples side by side, each described in a few words."""
+    charts = (
+        Chart(draw=partial(drawing, one), caption=one.variant, detail=describe(one))
+        for one in examples
+    )
+    return Group(
+        title=title,
+        detail=detail,
+        blocks=tuple(charts),
+        layout="maps",
+        column=column_width(examples),
+        file=file,
+    )
 
 
 def drawing(example: AttentionMaps) -> svg.Drawing:

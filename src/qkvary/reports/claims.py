@@ -1,12 +1,13 @@
-"""The report of the documents' claims: each with its verdict, and where the figure comes from."""
+"""The report of the documents' claims: each with its verdict and the figures that judge it."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qkvary.literature.claim import ClaimedDocument
+from qkvary.reports.published import count_table
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, Column, Table, Tone, dataset, named, pick, plain
+from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word
 from qkvary.studies.results.claim_verdicts import (
     CLAIM_VERDICTS,
     ClaimVerdict,
@@ -18,20 +19,20 @@ from qkvary.text.names import count
 MEANINGS = (
     "Every verdict follows by rule from a figure and its interval: a recomputed figure of the "
     "document, a test of this project, or a difference in a kept study, whose networks are small. "
-    "Not distinguished: the interval takes in what is claimed and what is not."
+    "Not distinguished: a part of the interval lies in the claimed range, and a part outside."
 )
 CAVEATS = (
     (
-        "The claims are in words of this project; the documents say them in theirs, at the place "
-        "that stands below each."
+        "The claims are in words of this project. The line below each names its place in the "
+        "document."
     ),
     (
         "A study judges a claim for the networks that it trained. Their size stands in the "
-        "verdict: what holds at 1.6 million parameters may not hold at a billion, and the reverse."
+        "verdict: what holds at 1.6 million parameters may fail at a billion, and the reverse."
     ),
     (
         "A figure that follows from other figures of its document shows that the arithmetic is "
-        "right, and not that a repetition would give it."
+        "right. It does not show that a repetition would give the same figure."
     ),
     (
         "Ranges in round brackets follow from the rounding of printed figures, and from a spread "
@@ -40,9 +41,9 @@ CAVEATS = (
     ),
 )
 FOLDED = 4
-"""From more findings than this of one claim, those of a record are folded to one and a count."""
+"""The most findings of a claim that are all shown; of more, one of each record and a count."""
 MANY = 5
-"""From more findings than this, the first that does not hold is all that is shown in full."""
+"""The most findings of which one of each record is shown; of more, one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -119,7 +120,7 @@ def _answer(judged: Sequence[JudgedClaim]) -> Iterator[str]:
     distinct = [one for one in judged if one.claim.same_as not in named]
     if len(distinct) < len(judged):
         yield (
-            f"{count(len(judged) - len(distinct), 'claim')} of them say what another one says. "
+            f"{count(len(judged) - len(distinct), 'claim')} of them repeat another one. "
             f"Without these, {count(len(distinct), 'statement')}: {_tally(distinct)}."
         )
     main = [one for one in distinct if one.claim.main]
@@ -136,41 +137,25 @@ def _tally(judged: Sequence[JudgedClaim]) -> str:
 
 
 def _counts(documents: Sequence[ClaimedDocument], judged: Sequence[JudgedClaim]) -> Table:
-    lines = [
-        (document.title, Counter(o.verdict for o in judged if o.claim.document == document.name))
+    found = {
+        document.title: Counter(
+            one.verdict for one in judged if one.claim.document == document.name
+        )
         for document in documents
-    ]
-    lines = [(title, found) for title, found in lines if found]
-    return Table(
-        key="verdicts",
-        title="Claims of each document by verdict",
-        columns=(
-            Column(key="document", title="document", numeric=False),
-            Column(key="claims", title="claims"),
-            *(Column(key=one.replace(" ", "_"), title=one) for one in CLAIM_VERDICTS),
-        ),
-        rows=tuple(
-            (
-                named(title),
-                plain(found.total()),
-                *(plain(found[verdict] or None) for verdict in CLAIM_VERDICTS),
-            )
-            for title, found in [*lines, ("all", Counter(one.verdict for one in judged))]
-        ),
-        main=True,
-    )
+    }
+    counts = {title: counter for title, counter in found.items() if counter}
+    title = "Claims of each document by verdict"
+    return count_table(title, "document", "claims", counts, CLAIM_VERDICTS)
 
 
 def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief: bool) -> Section:
-    table = Table(
-        key=document.name,
-        title="In the order of the document",
-        columns=(
-            Column(key="claim", title="claim", numeric=False),
-            Column(key="verdict", title="verdict", numeric=False),
-        ),
-        rows=tuple((_claim_cell(one), _verdict_cell(one)) for one in judged),
-        notes=(document.source,),
+    table = tabulate(
+        document.name,
+        "In the order of the document",
+        judged,
+        word("claim=", write=_claim_cell),
+        word("verdict=", write=_verdict_cell),
+        notes=[document.source],
     )
     return Section(
         key=document.name, title=document.title, link=document.name, blocks=(table,), brief=brief
@@ -186,17 +171,16 @@ def _claim_cell(one: JudgedClaim) -> Cell:
 
 def _verdict_cell(one: JudgedClaim) -> Cell:
     scale = f", {one.scale}" if one.scale else ""
-    condition = f": {one.condition}" if one.condition else ""
     return Cell(
         raw=one.verdict,
-        text=f"{one.verdict}{scale}{condition}.",
+        text=f"{one.verdict}{scale}. {one.condition}".rstrip(),
         below=tuple(_evidence(one)),
         tone=_TONES.get(one.verdict, ""),
     )
 
 
 def _evidence(one: JudgedClaim) -> Iterator[str]:
-    """Yield figures with their record and command, the note, and what a test would take."""
+    """Yield figures with their record and command, the note, and what a test requires."""
     found = len(one.findings)
     refuting = [o for o in one.findings if o.verdict == "does not hold"]
     against = min(refuting, key=lambda o: o.printed, default=None)
@@ -211,7 +195,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
     if one.claim.note:
         yield one.claim.note
     if one.claim.needs:
-        yield f"It would take {one.claim.needs}."
+        yield one.claim.needs
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
@@ -224,8 +208,8 @@ def _folded(group: Sequence[Finding], first: Finding | None) -> Iterator[str]:
     shown = [one for one in group if one is first]
     yield from map(_figure, shown)
     rest = Counter(one.verdict for one in group if one is not first)
-    more = "more: " if shown else ""
-    yield from (f"{number} {more}{verdict}" for verdict, number in rest.items())
+    for verdict, number in rest.items():
+        yield f"{number} more: {verdict}" if shown else f"{count(number, 'figure')}: {verdict}"
 
 
 def _figure(finding: Finding) -> str:
@@ -234,19 +218,18 @@ def _figure(finding: Finding) -> str:
 
 
 def _flat(one: JudgedClaim) -> dict[str, str]:
+    def join(name: str) -> str:
+        return " | ".join(getattr(finding, name) for finding in one.findings)
+
     return {
-        "name": one.claim.name,
-        "place": one.claim.place,
-        "kind": one.claim.kind,
+        **pick(one.claim, "name place kind"),
         "main": "yes" if one.claim.main else "no",
-        "same_as": one.claim.same_as,
-        "claim": one.claim.text,
-        "verdict": one.verdict,
-        "condition": one.condition,
-        "scale": one.scale,
-        "figures": " | ".join(finding.figure for finding in one.findings),
-        "records": " | ".join(finding.record for finding in one.findings),
-        "checks": " | ".join(finding.check for finding in one.findings),
-        "note": one.claim.note,
-        "needs": one.claim.needs,
+        **pick(
+            one,
+            "same_as=claim.same_as claim=claim.text verdict condition scale",
+        ),
+        "figures": join("figure"),
+        "records": join("record"),
+        "checks": join("check"),
+        **pick(one.claim, "note needs"),
     }

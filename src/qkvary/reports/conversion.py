@@ -1,6 +1,7 @@
 """The report of a rewrite: what was checked, what became of each layer, how much logits differ."""
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -8,7 +9,7 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Column, Table, named, plain
+from qkvary.reports.tables import Table, label, number, plain, tabulate, word
 from qkvary.text import numbers, units
 
 
@@ -39,95 +40,62 @@ def conversion_report(made: Rewriting, checkpoint: str) -> Report:
 
 def _layers(made: Rewriting) -> Table:
     """Return the labels before and after, one row for neighbours that are alike."""
-    pairs = [*zip(_labels(made.original), _labels(made.network), strict=True)]
-    rows: list[tuple[int, int, tuple[str, str]]] = []
-    for index, pair in enumerate(pairs, 1):
-        if rows and rows[-1][2] == pair:
-            rows[-1] = (rows[-1][0], index, pair)
-        else:
-            rows.append((index, index, pair))
-    return Table(
-        key="layers",
-        title="Attention of each layer",
-        columns=(
-            Column(key="layers", title="layers"),
-            Column(key="before", title="before", numeric=False),
-            Column(key="after", title="after", numeric=False),
-        ),
-        rows=tuple(
-            (
-                plain(f"{first}" if first == last else f"{first} to {last}"),
-                named(before),
-                named(after),
-            )
-            for first, last, (before, after) in rows
-        ),
+    pairs = zip(_labels(made.original), _labels(made.network), strict=True)
+    rows: list[dict[str, str]] = []
+    for (before, after), alike in groupby(enumerate(pairs, 1), key=lambda one: one[1]):
+        layers = [layer for layer, _ in alike]
+        first, last = layers[0], layers[-1]
+        shown = f"{first}" if first == last else f"{first} to {last}"
+        rows.append({"layers": shown, "before": before, "after": after})
+    return tabulate(
+        "layers",
+        "Attention of each layer",
+        rows,
+        number("layers"),
+        label("before"),
+        label("after"),
     )
 
 
 def _matrices(made: Rewriting) -> Table:
-    return Table(
-        key="conditioning",
-        title="Matrices that are inverted",
-        columns=(
-            Column(key="matrix", title="matrix", numeric=False),
-            Column(key="condition_number", title="condition number"),
-        ),
-        rows=tuple(
-            (plain(one.matrix), plain(one.number, numbers.real(one.number)))
-            for one in made.conditioning
-        ),
+    return tabulate(
+        "conditioning",
+        "Matrices that are inverted",
+        made.conditioning,
+        word("matrix"),
+        number("condition_number=number", "condition number", numbers.real),
     )
 
 
 def _differences(made: Rewriting) -> Table:
     limit = numbers.real(MOST_DIFFERENCE, 1)
-    shown = dict.fromkeys((made.exact, made.stored))
-    return Table(
-        key="differences",
-        title=f"Differences of logits on {made.tokens:,} random tokens",
-        columns=(
-            Column(key="dtype", title="number format", numeric=False),
-            Column(key="largest", title="largest"),
-            Column(key="relative", title="relative"),
-            Column(key="changed", title="other best token"),
-        ),
-        rows=tuple(
-            (
-                plain(one.dtype),
-                plain(one.largest, numbers.real(one.largest)),
-                plain(one.relative, numbers.real(one.relative)),
-                plain(one.changed, numbers.share(one.changed)),
-            )
-            for one in shown
-        ),
-        notes=(f"Relative to the root mean square; at most {limit} in float64.",),
+    return tabulate(
+        "differences",
+        f"Differences of logits on {made.tokens:,} random tokens",
+        dict.fromkeys((made.exact, made.stored)),
+        word("dtype", "number format"),
+        number("largest", write=numbers.real),
+        number("relative", write=numbers.real),
+        number("changed", "other best token", numbers.share),
+        notes=[f"Relative to the root mean square; at most {limit} in float64."],
     )
 
 
 def _costs(made: Rewriting) -> Table:
-    def write(network: LanguageModel, name: str) -> tuple[Any, ...]:
-        found = _count(network)
-        size = found.cache_bytes_per_token or 0
-        return (
-            plain(name),
-            plain(found.parameters.total, numbers.whole(found.parameters.total)),
-            plain(found.parameters.attention, numbers.whole(found.parameters.attention)),
-            plain(found.macs_per_token, numbers.compact(found.macs_per_token)),
-            plain(size, units.data_size(size)),
-        )
-
-    return Table(
-        key="costs",
-        title="Costs",
-        columns=(
-            Column(key="network", title="network", numeric=False),
-            Column(key="parameters", title="parameters"),
-            Column(key="attention_parameters", title="attention"),
-            Column(key="macs_per_token", title="MACs/token"),
-            Column(key="cache_bytes_per_token", title="cache/token"),
+    rows = [("before", _count(made.original)), ("after", _count(made.network))]
+    return tabulate(
+        "costs",
+        "Costs",
+        [{"network": name, "costs": found} for name, found in rows],
+        word("network"),
+        number("parameters=costs.parameters.total", write=numbers.whole),
+        number("attention_parameters=costs.parameters.attention", "attention", numbers.whole),
+        number("macs_per_token=costs.macs_per_token", "MACs/token", numbers.compact),
+        number(
+            "cache_bytes_per_token=costs.cache_bytes_per_token",
+            "cache/token",
+            lambda size: plain(size or 0, units.data_size(size or 0)),
         ),
-        rows=(write(made.original, "before"), write(made.network, "after")),
     )
 
 

@@ -4,10 +4,22 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from qkvary.costs.candidates import Candidate
 from qkvary.costs.comparison import CostComparison, CostRow
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, Column, Table, named, pick, plain
+from qkvary.reports.tables import (
+    Cell,
+    Field,
+    Table,
+    look_up,
+    named,
+    number,
+    pick,
+    plain,
+    tabulate,
+    word,
+)
 from qkvary.text import names, numbers, units
 
 CONVENTIONS = {
@@ -44,36 +56,34 @@ def cost_report(costs: CostComparison) -> Report:
 
 def _table(costs: CostComparison) -> Table:
     size = partial(units.data_size, decimal=costs.decimal)
-    base = costs.rows[0]
-    rows: list[tuple[Cell, ...]] = []
-    for row in costs.rows:
-        total, macs = row.parameters.total, row.decode_macs.total
-        rows.append(
-            (
-                named(row.candidate.name, mark=" *" if row.candidate.is_original else ""),
-                _changed(total, numbers.compact(total, 4), base.parameters.total),
-                plain(row.parameters.attention, numbers.compact(row.parameters.attention, 4)),
-                _changed(macs, numbers.compact(macs, 4), base.decode_macs.total),
-                plain(row.weight_bytes, size(row.weight_bytes)),
-                plain(row.cache_bytes_per_token, size(row.cache_bytes_per_token)),
-                _changed(row.cache_bytes or 0, size(row.cache_bytes), base.cache_bytes or 0),
-            )
-        )
-    return Table(
-        key="costs",
-        title="Costs of every variant",
+    compact = partial(numbers.compact, digits=4)
+
+    def changed(key: str, title: str, path: str, write: Callable[[float | None], str]) -> Field:
+        base = look_up(costs.rows[0], path) or 0
+
+        def cell(value: float | None) -> Cell:
+            change = numbers.change(value or 0, base)
+            text = write(value)
+            return plain(value or 0, text if change in ("", "=") else f"{text} ({change})")
+
+        return number(f"{key}={path}", title, cell)
+
+    def name(candidate: Candidate) -> Cell:
+        return named(candidate.name, mark=" *" if candidate.is_original else "")
+
+    return tabulate(
+        "costs",
+        "Costs of every variant",
+        costs.rows,
+        word("variant=candidate", write=name),
+        changed("parameters", "parameters", "parameters.total", compact),
+        number("attention_parameters=parameters.attention", "attention", compact),
+        changed("macs_per_token", "MACs/token", "decode_macs.total", compact),
+        number("weight_bytes", "weights", size),
+        number("cache_bytes_per_token", "cache/token", size),
+        changed("cache_bytes", "cache", "cache_bytes", size),
+        notes=_notes(costs, size),
         main=True,
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="parameters", title="parameters"),
-            Column(key="attention_parameters", title="attention"),
-            Column(key="macs_per_token", title="MACs/token"),
-            Column(key="weight_bytes", title="weights"),
-            Column(key="cache_bytes_per_token", title="cache/token"),
-            Column(key="cache_bytes", title="cache"),
-        ),
-        rows=tuple(rows),
-        notes=tuple(_notes(costs, size)),
     )
 
 
@@ -97,11 +107,6 @@ def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]
                 f"{row.candidate.name} keeps a state of {size(state)} that does not grow with the "
                 "context, in 32 bits at least."
             )
-
-
-def _changed(raw: float, text: str, base: float) -> Cell:
-    change = numbers.change(raw, base)
-    return plain(raw, text if change in ("", "=") else f"{text} ({change})")
 
 
 def _data(costs: CostComparison) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """The tables of a measurement of decoding, equal in terminal, page and README."""
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.costs.formats import format_options
 from qkvary.inference.benchmark.comparisons import (
-    MemoryGap,
     PublishedComparison,
     Speed,
     compare_memory,
@@ -18,7 +18,7 @@ from qkvary.inference.benchmark.comparisons import (
 from qkvary.inference.benchmark.medians import Median, median_with_interval
 from qkvary.inference.benchmark.networks import name_variant
 from qkvary.inference.benchmark.records import DecodeRecord, MemoryRow, Runner, SpeedRow
-from qkvary.reports.tables import Cell, Column, Table, named, plain
+from qkvary.reports.tables import Cell, Raw, Table, label, named, number, plain, tabulate, word
 from qkvary.text import names, numbers, units
 
 NAMES: dict[Runner, str] = {
@@ -28,7 +28,6 @@ NAMES: dict[Runner, str] = {
     "transformers-static": "its static cache",
 }
 """The titles of the runners."""
-_MIB = 2**20
 
 
 def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
@@ -36,64 +35,71 @@ def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
     speeds = read_speeds(record)
     places = dict.fromkeys(workload_of(speed.row.case) for speed in speeds)
     return tuple(
-        _speed_table(record, [one for one in speeds if workload_of(one.row.case) == place], number)
-        for number, place in enumerate(places, start=1)
+        _speed_table(record, [one for one in speeds if workload_of(one.row.case) == place], index)
+        for index, place in enumerate(places, start=1)
     )
 
 
 def memory_table(record: DecodeRecord) -> Table:
     """Return the table of peak memory, one answer per row."""
     source = "; ".join(sorted({row.source for row in record.memory}))
-    return Table(
-        key="memory",
-        title="Peak memory of one answer, each in a fresh process",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="runner", title="answers", numeric=False),
-            Column(key="context", title="context"),
-            Column(key="batch", title="batch"),
-            Column(key="dtype", title="dtype", numeric=False),
-            Column(key="weight_bytes", title="weights", below="MiB"),
-            Column(key="cache_formula_bytes", title="formula", below="MiB"),
-            Column(key="cache_bytes", title="allocated", below="MiB"),
-            Column(key="answer_bytes", title="peak", below="MiB"),
-            Column(key="momentary_bytes", title="beside it", below="MiB"),
-            Column(key="total_bytes", title="in all", below="MiB"),
+    note = (
+        f"Peak ({source}): what the answer added to the process that had loaded the "
+        "network and decoded a few tokens; beside it: the peak above the cache; in all: "
+        "peak and weights. Prompts passed in chunks of "
+        f"{record.question.settings.memory_chunk} tokens, in transformers too. Networks of "
+        "one size in transformers were measured once."
+    )
+    return tabulate(
+        "memory",
+        "Peak memory of one answer, each in a fresh process",
+        record.memory,
+        label("variant=case.variant"),
+        word(
+            "runner=", "answers", lambda row: plain(row.runner, name_runner(row.runner, row.cache))
         ),
-        rows=tuple(map(_memory_row, record.memory)),
-        notes=(
-            (
-                f"Peak ({source}): what the answer added to the process that had loaded the "
-                "network and decoded a few tokens; beside it: the peak above the cache; in all: "
-                "peak and weights. Prompts passed in chunks of "
-                f"{record.question.settings.memory_chunk} tokens, in transformers too. Networks of "
-                "one size in transformers were measured once."
-            ),
+        number("context=case.context", write=numbers.whole),
+        number("batch=case.batch"),
+        word("dtype=case.dtype"),
+        number("weight_bytes", "weights", _mib, below="MiB"),
+        number("cache_formula_bytes", "formula", _mib, below="MiB"),
+        number("cache_bytes", "allocated", _mib, below="MiB"),
+        number("answer_bytes", "peak", _mib, below="MiB"),
+        number(
+            "momentary_bytes=",
+            "beside it",
+            lambda row: _mib(row.answer_bytes - row.cache_bytes),
+            below="MiB",
         ),
+        number("total_bytes", "in all", _mib, below="MiB"),
+        notes=[note],
     )
 
 
 def gap_table(record: DecodeRecord) -> Table:
     """Return the measured differences of peaks with those of the formula."""
-    return Table(
-        key="gaps",
-        title="What keeping less lowers the peak by",
-        columns=(
-            Column(key="more", title="from", numeric=False),
-            Column(key="less", title="to", numeric=False),
-            Column(key="context", title="context"),
-            Column(key="formula_bytes", title="formula", below="MiB"),
-            Column(key="measured_bytes", title="measured", below="MiB"),
-            Column(key="error", title="off by", below="%"),
-        ),
-        rows=tuple(map(_gap_row, compare_memory(record))),
-        notes=(
-            (
-                "Formula: the cost model's difference of the caches. Weights are not in it: the "
-                "peaks are those of answers alone."
-            ),
-        ),
+    note = (
+        "Formula: the cost model's difference of the caches. Weights are not in it: the "
+        "peaks are those of answers alone."
     )
+    return tabulate(
+        "gaps",
+        "What keeping less lowers the peak by",
+        compare_memory(record),
+        word("more", "from", _cached),
+        word("less", "to", _cached),
+        number("context=more.case.context", write=numbers.whole),
+        number("formula_bytes", "formula", _mib, below="MiB"),
+        number("measured_bytes", "measured", _mib, below="MiB"),
+        number(
+            "error", "off by", lambda error: numbers.fixed(100 * error, 2, sign=True), below="%"
+        ),
+        notes=[note],
+    )
+
+
+def _cached(row: MemoryRow) -> Cell:
+    return named(f"{row.case.variant}, {row.cache.layout if row.cache else ''}")
 
 
 def poster_table(record: DecodeRecord) -> Table | None:
@@ -101,23 +107,20 @@ def poster_table(record: DecodeRecord) -> Table | None:
     found = compare_with_poster(record)
     if not found:
         return None
-    return Table(
-        key="poster",
-        title="Q-K=V against QKV: the poster's measurement and ours",
-        columns=(
-            Column(key="quantity", title="change of", numeric=False),
-            Column(key="where", title="where", numeric=False),
-            Column(key="percent", title="%"),
-        ),
-        rows=tuple(row for one in found for row in _poster_rows(one)),
-        notes=(
-            (
-                "Peak memory: weights and answer, without the program. The poster's batch and "
-                "context are not known, and its code has no cache. Cost model: all weights and the "
-                "cache in bf16, or the bytes that a step reads; what is only needed for a moment "
-                "is in neither."
-            ),
-        ),
+    note = (
+        "Peak memory: weights and answer, without the program. The poster's batch and "
+        "context are not known, and its code has no cache. Cost model: all weights and the "
+        "cache in bf16, or the bytes that a step reads; what is only needed for a moment "
+        "is in neither."
+    )
+    return tabulate(
+        "poster",
+        "Q-K=V against QKV: the poster's measurement and ours",
+        (row for one in found for row in _poster_rows(one)),
+        label("quantity", "change of"),
+        word("where"),
+        number("percent", "%"),
+        notes=[note],
     )
 
 
@@ -189,7 +192,7 @@ def only_cache(rows: Iterable[SpeedRow | MemoryRow]) -> CacheOptions | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _speed_table(record: DecodeRecord, speeds: list[Speed], number: int) -> Table:
+def _speed_table(record: DecodeRecord, speeds: list[Speed], place: int) -> Table:
     clock = "the clock on the wall" if uses_wall_clock(record) else "the time of the processor"
     settings, case = record.question.settings, speeds[0].row.case
     prompt = names.count(case.context - settings.new_tokens, "token")
@@ -216,54 +219,46 @@ def _speed_table(record: DecodeRecord, speeds: list[Speed], number: int) -> Tabl
             f"Prefix again: {partly[0].timed_steps} of the {settings.new_tokens} tokens were "
             "timed, the others interpolated."
         )
-    return Table(
-        key=f"speed-{number}",
-        title=f"Speed: {describe_workload(case)}",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="runner", title="answers", numeric=False),
-            Column(key="first_seconds", title="TTFT", below="ms"),
-            Column(key="token_seconds", title="TPOT", below="ms"),
-            Column(key="tokens_per_second", title="tokens/s"),
-            Column(key="cpu_tokens_per_second", title="CPU", below="tokens/s"),
-            Column(key="cache_formula_bytes", title="formula", below="KiB"),
-            Column(key="cache_bytes", title="allocated", below="KiB"),
-            Column(key="read_bytes_per_second", title="GB/s"),
-            Column(key="share_of_stream", title="of stream"),
-            Column(key="over_prefix", title="x prefix"),
-            *(
-                Column(key=f"over_{runner}", title="x " + runner.removeprefix("transformers-"))
-                for runner in record.question.stock
-            ),
-        ),
-        rows=tuple(_speed_row(record, speed, named_apart=shared is None) for speed in speeds),
-        notes=tuple(notes),
-    )
 
+    def name_row(row: SpeedRow) -> Cell:
+        return plain(row.runner, name_runner(row.runner, None if shared else row.cache))
 
-def _speed_row(record: DecodeRecord, speed: Speed, *, named_apart: bool) -> tuple[Cell, ...]:
-    row, over = speed.row, dict(speed.over_stock)
-    read = speed.read_bytes_per_second
-    runner = name_runner(row.runner, row.cache if named_apart else None)
-    return (
-        named(row.case.variant),
-        plain(row.runner, runner),
-        _median_cell(speed.first_seconds, 1e3),
-        _median_cell(speed.token_seconds, 1e3),
-        _median_cell(speed.tokens_per_second),
-        plain(speed.cpu_tokens_per_second.value, numbers.real(speed.cpu_tokens_per_second.value)),
-        _size_cell(row.cache_formula_bytes if row.runner != "prefix" else None, 1024),
-        _size_cell(row.cache_bytes if row.runner != "prefix" else None, 1024),
-        plain(
-            None if read is None else read.value,
-            None if read is None else numbers.real(read.value / 1e9),
+    rows = [
+        {
+            "speed": one,
+            # Running the prefix again keeps nothing.
+            "cached": None if one.row.runner == "prefix" else one.row,
+            **dict(one.over_stock),
+        }
+        for one in speeds
+    ]
+    return tabulate(
+        f"speed-{place}",
+        f"Speed: {describe_workload(case)}",
+        rows,
+        label("variant=speed.row.case.variant"),
+        word("runner=speed.row", "answers", name_row),
+        number("first_seconds=speed.first_seconds", "TTFT", _milliseconds, below="ms"),
+        number("token_seconds=speed.token_seconds", "TPOT", _milliseconds, below="ms"),
+        number("tokens_per_second=speed.tokens_per_second", "tokens/s", _median_cell),
+        number(
+            "cpu_tokens_per_second=speed.cpu_tokens_per_second.value",
+            "CPU",
+            numbers.real,
+            below="tokens/s",
         ),
-        plain(
-            speed.share_of_stream,
-            None if speed.share_of_stream is None else numbers.percent(speed.share_of_stream, 0),
+        number("cache_formula_bytes=cached.cache_formula_bytes", "formula", _kib, below="KiB"),
+        number("cache_bytes=cached.cache_bytes", "allocated", _kib, below="KiB"),
+        number("read_bytes_per_second=speed.read_bytes_per_second.value", "GB/s", _gigabytes),
+        number("share_of_stream=speed.share_of_stream", "of stream", _rounded_percent),
+        number("over_prefix=speed.over_prefix", "x prefix", _median_cell),
+        *(
+            number(
+                f"over_{runner}={runner}", f"x {runner.removeprefix('transformers-')}", _median_cell
+            )
+            for runner in record.question.stock
         ),
-        _median_cell(speed.over_prefix),
-        *(_median_cell(over.get(runner)) for runner in record.question.stock),
+        notes=notes,
     )
 
 
@@ -278,60 +273,33 @@ def _median_cell(median: Median | None, scale: float = 1.0) -> Cell:
     )
 
 
-def _size_cell(size: int | None, unit: int) -> Cell:
-    return plain(size, None if size is None else numbers.fixed(size / unit, 1))
+_milliseconds = partial(_median_cell, scale=1e3)
 
 
-def _memory_row(row: MemoryRow) -> tuple[Cell, ...]:
-    case = row.case
-    return (
-        named(case.variant),
-        plain(row.runner, name_runner(row.runner, row.cache)),
-        plain(case.context, numbers.whole(case.context)),
-        plain(case.batch),
-        plain(case.dtype),
-        _size_cell(row.weight_bytes, _MIB),
-        _size_cell(row.cache_formula_bytes, _MIB),
-        _size_cell(row.cache_bytes, _MIB),
-        _size_cell(row.answer_bytes, _MIB),
-        _size_cell(row.answer_bytes - row.cache_bytes, _MIB),
-        _size_cell(row.total_bytes, _MIB),
-    )
+def _size(unit: int, size: int | None) -> str:
+    return numbers.fixed(None if size is None else size / unit, 1)
 
 
-def _gap_row(gap: MemoryGap) -> tuple[Cell, ...]:
-    ends = [f"{row.case.variant}, {row.cache.layout}" for row in (gap.more, gap.less) if row.cache]
-    return (
-        named(ends[0]),
-        named(ends[1]),
-        plain(gap.more.case.context, numbers.whole(gap.more.case.context)),
-        _size_cell(gap.formula_bytes, _MIB),
-        _size_cell(gap.measured_bytes, _MIB),
-        plain(gap.error, numbers.fixed(100 * gap.error, 2, sign=True)),
-    )
+def _gigabytes(rate: float | None) -> str:
+    return numbers.real(None if rate is None else rate / 1e9)
 
 
-def _poster_rows(comparison: PublishedComparison) -> Iterator[tuple[Cell, ...]]:
+_rounded_percent = partial(numbers.percent, decimals=0)
+_kib, _mib = partial(_size, 2**10), partial(_size, 2**20)
+
+
+def _poster_rows(comparison: PublishedComparison) -> Iterator[dict[str, Raw | Cell]]:
+    signed = partial(numbers.fixed, decimals=1, sign=True)
     low, high = comparison.published
-    yield (
-        named(comparison.quantity),
-        plain("the poster: 1.2B, bfloat16, A100"),
-        plain(low, f"{numbers.fixed(low, 1, sign=True)} to {numbers.fixed(high, 1, sign=True)}"),
-    )
-    for where, value in comparison.model:
-        yield (
-            named(comparison.quantity),
-            plain(f"the cost model: 1.2B, bf16, {where}"),
-            plain(value, numbers.fixed(value, 1, sign=True)),
-        )
+    found = [("the poster: 1.2B, bfloat16, A100", plain(low, f"{signed(low)} to {signed(high)}"))]
+    found += [
+        (f"the cost model: 1.2B, bf16, {where}", plain(value, signed(value)))
+        for where, value in comparison.model
+    ]
     for where, change in comparison.here:
-        alone = change.low == change.high
-        yield (
-            named(comparison.quantity),
-            plain(f"measured here: {where}"),
-            Cell(
-                raw=change.value,
-                text=numbers.fixed(change.value, 1, sign=True),
-                below=() if alone else (numbers.interval(change.low, change.high, 1, sign=True),),
-            ),
-        )
+        ends = numbers.interval(change.low, change.high, 1, sign=True)
+        below = () if change.low == change.high else (ends,)
+        cell = Cell(raw=change.value, text=signed(change.value), below=below)
+        found.append((f"measured here: {where}", cell))
+    for where, cell in found:
+        yield {"quantity": comparison.quantity, "where": where, "percent": cell}

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from qkvary.inference.evaluation.answers import Accuracy, Contamination, MeanScore, TaskScore
@@ -10,11 +11,9 @@ from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
 from qkvary.inference.evaluation.task_measurement import TaskMeasurement
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
-from qkvary.reports.tables import Cell, Column, Table, plain
+from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
 from qkvary.text.names import count
-from qkvary.text.numbers import MISSING, fixed
-
-_NUMBERS = (("loss", "right"), ("perplexity", "right"), ("bits", "right"))
+from qkvary.text.numbers import MISSING, fixed, whole
 
 
 def evaluation_report(document: Mapping[str, Any]) -> Report:
@@ -132,21 +131,31 @@ def _section(key: str, title: str, blocks: Iterator[Block]) -> Section:
     return Section(key=key, title=title, blocks=tuple(blocks), brief=True)
 
 
-def _table(
-    key: str, title: str, columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[str | Cell]]
-) -> Table:
-    return Table(
-        key=key,
-        title=title,
-        main=True,
-        columns=tuple(
-            Column(key=name.strip() or key, title=name, numeric=side == "right")
-            for name, side in columns
-        ),
-        rows=tuple(
-            tuple(cell if isinstance(cell, Cell) else plain(cell) for cell in row) for row in rows
-        ),
-    )
+def _error(error: float, *, digits: int = 4) -> str:
+    return f" ± {error:.{digits}f}" if math.isfinite(error) else ""
+
+
+def _share(share: Mapping[str, Any] | None) -> str:
+    if share is None:
+        return MISSING
+    return f"{100 * share['value']:.2f}{_error(100 * share['error'], digits=2)}"
+
+
+def _distance(distance: float | None) -> str:
+    return MISSING if distance is None else f"{distance:+.1f} SE"
+
+
+def _percent(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:.1f}"
+
+
+_SHARES = (
+    number("accuracy %=accuracy", write=_share),
+    number("chance=accuracy.chance", write=_percent),
+    number("from chance=accuracy.distance", write=_distance),
+    number("by length %=normalised", write=_share),
+    number("from chance =normalised.distance", write=_distance),
+)
 
 
 def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -161,12 +170,20 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     )
     yield Prose(said, small=True)
     rows = [
-        _losses("per real token", text["loss"], error=text["loss_error"]),
-        _losses("per byte", text["bits_per_byte"] * math.log(2)),
+        ("per real token", text["loss"], text["loss_error"]),
+        ("per byte", text["bits_per_byte"] * math.log(2), math.nan),
+        *(_list_paper(document["paper"]) if "paper" in document else ()),
     ]
-    if "paper" in document:
-        rows += _list_paper(document["paper"])
-    yield _table("text", "Losses of the text", (("", "left"), *_NUMBERS), rows)
+    yield tabulate(
+        "text",
+        "Losses of the text",
+        rows,
+        word("text=", "", lambda row: plain(row[0])),
+        number("loss=", write=lambda row: plain(row[1], _loss(row[1]) + _error(row[2]))),
+        number("perplexity=", write=lambda row: _perplexity(row[1])),
+        number("bits=", write=lambda row: plain(row[1] / math.log(2), _loss(row[1] / math.log(2)))),
+        main=True,
+    )
     if "paper" in document:
         paper = document["paper"]
         note = (
@@ -176,80 +193,66 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
         yield Prose(note, small=True)
 
 
-def _losses(name: str, loss: float, *, error: float = math.nan) -> tuple[Cell, ...]:
-    """Return a row: a loss in nats with its error, the perplexity and the bits."""
-    perplexity, bits = math.exp(min(loss, 700)), loss / math.log(2)
-    return (
-        plain(name),
-        plain(loss, _loss(loss) + _error(error)),
-        plain(perplexity, _number(perplexity)),
-        plain(bits, _loss(bits)),
-    )
+def _perplexity(loss: float) -> Cell:
+    """Return the perplexity of a loss in nats."""
+    perplexity = math.exp(min(loss, 700))
+    return plain(perplexity, _number(perplexity))
 
 
-def _list_paper(paper: Mapping[str, Any]) -> Iterator[tuple[Cell, ...]]:
+def _list_paper(paper: Mapping[str, Any]) -> Iterator[tuple[str, float, float]]:
     names = {"loss": "as the papers count", "real_loss": "  its text", "pad_loss": "  its padding"}
     for name, said in names.items():
-        loss = paper[name]
-        if math.isfinite(loss):
-            yield _losses(said, loss)
+        if math.isfinite(paper[name]):
+            yield said, paper[name], math.nan
 
 
 def _show_lengths(lengths: Sequence[Mapping[str, Any]], made_for: int) -> Iterator[Block]:
     longest = max(lengths, key=lambda row: row["length"])
-    columns = [("perplexity at", "left")]
-    columns += [(f"{row['length']:,}{'*' if row['beyond'] else ''}", "right") for row in lengths]
     rows = [
-        (
-            plain(f"{bucket['first']:,}-{bucket['last']:,}"),
-            *(_bucket(row["buckets"], index) for row in lengths),
-        )
+        (f"{bucket['first']:,}-{bucket['last']:,}", *(_bucket(row, index) for row in lengths))
         for index, bucket in enumerate(longest["buckets"])
     ]
     means = (plain(row["perplexity"], _number(row["perplexity"])) for row in lengths)
-    rows.append((plain("all positions"), *means))
-    yield _table("lengths", "Perplexity by position", columns, rows)
+    yield tabulate(
+        "lengths",
+        "Perplexity by position",
+        [*rows, ("all positions", *means)],
+        word("positions=", "perplexity at", lambda row: plain(row[0])),
+        *(
+            number(f"{row['length']:,}{'*' if row['beyond'] else ''}=", write=itemgetter(index))
+            for index, row in enumerate(lengths, start=1)
+        ),
+        main=True,
+    )
     note = f"the same {longest['tokens']:,} tokens, from windows of the lengths above"
     if any(row["beyond"] for row in lengths):
         note += f"; * more than the {made_for:,} that the network was made for"
     yield Prose(note, small=True)
 
 
-def _bucket(buckets: Sequence[Mapping[str, Any]], index: int) -> Cell:
+def _bucket(row: Mapping[str, Any], index: int) -> Cell:
+    buckets = row["buckets"]
     if index >= len(buckets) or not buckets[index]["tokens"]:
         return plain(None)
-    perplexity = math.exp(min(buckets[index]["loss"], 700))
-    return plain(perplexity, _number(perplexity))
+    return _perplexity(buckets[index]["loss"])
 
 
 def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
-    columns = (
-        ("task", "left"),
-        ("shots", "right"),
-        ("questions", "right"),
-        ("accuracy %", "right"),
-        ("chance", "right"),
-        ("from chance", "right"),
-        ("by length %", "right"),
-        ("from chance ", "right"),
-        ("cut", "right"),
-    )
     tasks: Mapping[str, Mapping[str, Any]] = document["tasks"]
-    rows = [
-        (
-            name,
-            str(task["fewshot"]),
-            f"{task['documents']:,}",
-            *_list_shares(task["accuracy"], task["normalised"]),
-            f"{100 * task['cut_prompts']:.0f} %",
-        )
-        for name, task in tasks.items()
-    ]
-    mean = document["mean_of_five"]
-    if mean is not None:
-        shares = _list_shares(mean["accuracy"], mean["normalised"])
-        rows.append(("mean of five", "", "", *shares, ""))
-    yield _table("tasks", "Accuracies", columns, rows)
+    rows: list[Mapping[str, Any]] = [{"name": name, **task} for name, task in tasks.items()]
+    if document["mean_of_five"] is not None:
+        rows.append({"name": "mean of five", **document["mean_of_five"]})
+    yield tabulate(
+        "tasks",
+        "Accuracies",
+        rows,
+        word("task=name"),
+        number("shots=fewshot", write=_whole),
+        number("questions=documents", write=_whole),
+        *_SHARES,
+        number("cut=cut_prompts", write=lambda cut: "" if cut is None else f"{100 * cut:.0f} %"),
+        main=True,
+    )
     if document["against"] is not None:
         yield _show_contamination(tasks)
     for name, task in tasks.items():
@@ -259,21 +262,22 @@ def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
 
 
 def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
-    columns = (
-        ("task", "left"),
-        ("shots", "right"),
-        ("questions", "right"),
-        ("metric", "left"),
-        ("value", "right"),
+    rows = [
+        {"name": name, **task, "metric": metric, **found}
+        for name, task in document["other_tasks"].items()
+        for metric, found in task["metrics"].items()
+    ]
+    yield tabulate(
+        "other_tasks",
+        "Metrics of lm-eval",
+        rows,
+        word("task=name"),
+        number("shots=fewshot", write=whole),
+        number("questions=documents", write=whole),
+        word("metric"),
+        number("value=", write=_metric),
+        main=True,
     )
-    rows: list[tuple[str, ...]] = []
-    for name, task in document["other_tasks"].items():
-        shots = MISSING if task["fewshot"] is None else str(task["fewshot"])
-        questions = MISSING if task["documents"] is None else f"{task['documents']:,}"
-        for metric, found in task["metrics"].items():
-            error = math.nan if found["error"] is None else found["error"]
-            rows.append((name, shots, questions, metric, _loss(found["value"]) + _error(error)))
-    yield _table("other_tasks", "Metrics of lm-eval", columns, rows)
     note = f"lm-eval {document['lm_eval']}; ± one standard error over questions"
     for name, task in document["other_tasks"].items():
         if task["cut_prompts"]:
@@ -281,28 +285,31 @@ def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
     yield Prose(note, small=True)
 
 
+def _metric(row: Mapping[str, Any]) -> str:
+    return _loss(row["value"]) + _error(math.nan if row["error"] is None else row["error"])
+
+
+def _whole(value: int | None) -> str:
+    return "" if value is None else whole(value)
+
+
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:
-    columns = (
-        ("task", "left"),
-        ("questions", "right"),
-        ("shared", "right"),
-        ("others", "right"),
-        ("accuracy %", "right"),
-        ("chance", "right"),
-        ("from chance", "right"),
-        ("by length %", "right"),
-        ("from chance ", "right"),
+    rows = [
+        {"name": name, "others": found["questions"] - found["shared"], **found}
+        for name, task in tasks.items()
+        for found in (task["contamination"],)
+    ]
+    return tabulate(
+        "contamination",
+        "Questions that are not in the training text",
+        rows,
+        word("task=name"),
+        number("questions", write=whole),
+        number("shared", write=whole),
+        number("others", write=whole),
+        *_SHARES,
+        main=True,
     )
-    rows: list[tuple[str, ...]] = []
-    for name, task in tasks.items():
-        found = task["contamination"]
-        others = found["questions"] - found["shared"]
-        shares = (MISSING,) * 5
-        if found["accuracy"] is not None:
-            shares = _list_shares(found["accuracy"], found["normalised"])
-        counts = (f"{count:,}" for count in (found["questions"], found["shared"], others))
-        rows.append((name, *counts, *shares))
-    return _table("contamination", "Questions that are not in the training text", columns, rows)
 
 
 def _explain(document: Mapping[str, Any]) -> Iterator[str]:
@@ -327,31 +334,6 @@ def _explain(document: Mapping[str, Any]) -> Iterator[str]:
         )
     if any(task["cut_prompts"] for task in tasks.values()):
         yield "cut: prompts longer than the network reads, which lost solved examples on the left"
-
-
-def _list_shares(
-    accuracy: Mapping[str, Any], normalised: Mapping[str, Any] | None
-) -> tuple[str, str, str, str, str]:
-    chance = accuracy["chance"]
-    return (
-        _share(accuracy),
-        MISSING if chance is None else f"{100 * chance:.1f}",
-        _distance(accuracy),
-        MISSING if normalised is None else _share(normalised),
-        MISSING if normalised is None else _distance(normalised),
-    )
-
-
-def _share(share: Mapping[str, Any]) -> str:
-    return f"{100 * share['value']:.2f}{_error(100 * share['error'], digits=2)}"
-
-
-def _distance(share: Mapping[str, Any]) -> str:
-    return MISSING if share["distance"] is None else f"{share['distance']:+.1f} SE"
-
-
-def _error(error: float, *, digits: int = 4) -> str:
-    return f" ± {error:.{digits}f}" if math.isfinite(error) else ""
 
 
 def _loss(loss: float) -> str:

@@ -59,6 +59,7 @@ def _convert(drawing: str, kind: FigureFormat) -> bytes:
     if kind == "svg":
         return drawing.encode("utf-8", "replace")
     require("vl_convert")
+    # Only PNG and PDF need it.
     import vl_convert  # noqa: PLC0415
 
     if kind == "png":
@@ -89,7 +90,8 @@ def sheet(group: Group) -> str:
         top += _LINE
     return svg.element(
         "svg",
-        svg.element("style", Markup(print_style())),  # noqa: S704 - our own
+        # The rules are those of this package; nothing in them comes from a report.
+        svg.element("style", Markup(print_style())),  # noqa: S704
         svg.element("rect", width=width, height=top, fill="white"),
         *parts,
         xmlns="http://www.w3.org/2000/svg",

@@ -1,16 +1,17 @@
-"""Learning curves as small panels: one per variant, the baseline in grey behind each.
+"""Learning curves: those of several variants in one chart, or one panel for each variant.
 
 Twelve bands in one chart hide each other; twelve panels on one scale do not, and need no colours.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Literal
 
 from markupsafe import Markup
 
-from qkvary.reports import svg
+from qkvary.reports import label_placement, svg
 from qkvary.reports.report import Chart
 from qkvary.reports.variant_styles import family_of
 from qkvary.studies.results.summary import LearningCurve, Summary
@@ -19,7 +20,13 @@ from qkvary.text import names, numbers
 Axis = Literal["steps", "seconds"]
 
 POINTS = 36
-"""Points per curve in the page; the CSV has all."""
+"""Points per curve of a panel; the CSV has all."""
+CHART_POINTS = 80
+"""Points per curve of a chart of several variants."""
+_DASHES = ("", "6 3", "2 3", "8 2 2 2")
+"""The dashes of the first, second, ... variant of a family."""
+_LEFT, _TOP, _BOTTOM = 46.0, 26.0, 34.0
+"""The margins of a chart of several variants."""
 _WIDTH, _HEIGHT = 212.0, 148.0
 _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 
@@ -148,3 +155,70 @@ def _places(
         for index in thinned(len(values))
         if math.isfinite(values[index]) and math.isfinite(where[index])
     ]
+
+
+def curves_chart(
+    curves: Sequence[LearningCurve],
+    baseline: str,
+    behind: Sequence[LearningCurve] = (),
+    size: tuple[float, float] = (400.0, 230.0),
+) -> svg.Drawing:
+    """Draw one quantity of several variants over steps, each with its name at its last point.
+
+    Args:
+        curves: The curves.
+        baseline: The baseline of the study.
+        behind: Curves to draw in grey behind the others, as far as they are on the same scale.
+        size: Width and height.
+    """
+    labels = [names.short(curve.variant) for curve in curves]
+    right = size[0] - 8 - max(map(label_placement.text_width, labels), default=0.0)
+    bottom = size[1] - _BOTTOM
+    ends = [value for curve in curves for value in (*curve.low, *curve.high)]
+    low, high = svg.padded(ends, 0.05)
+    far = max((step for curve in curves for step in curve.steps), default=1)
+    across = svg.Scale(low=0, high=far, start=_LEFT, end=right)
+    up = svg.Scale(low=low, high=high, start=bottom, end=_TOP)
+
+    def points(curve: LearningCurve, values: Sequence[float]) -> list[svg.Point]:
+        return [
+            (across(curve.steps[index]), up(values[index]))
+            for index in thinned(len(values), CHART_POINTS)
+            if low <= values[index] <= high
+        ]
+
+    parts = [
+        svg.y_axis(up, _LEFT, right, numbers.tick),
+        svg.x_axis(across, bottom, numbers.tick, 4),
+        svg.text(_LEFT - 38, 13, curves[0].quantity.replace("_", " "), "axis-title"),
+        svg.text(right, size[1] - 3, "training steps", "axis-title end"),
+        *(svg.path(points(curve, curve.mean), "behind") for curve in behind),
+    ]
+    families = [family_of(curve.variant, baseline).key for curve in curves]
+    # Bands lie below all lines.
+    for curve, family in zip(curves, families, strict=True):
+        upper = points(curve, curve.high)
+        if len(upper) > 1:
+            outline = [*upper, *reversed(points(curve, curve.low))]
+            parts.append(svg.path(outline, f"band f-{family}", closed=True))
+    lines = [points(curve, curve.mean) for curve in curves]
+    wanted = [(line[-1][1] if line else bottom, label_placement.HEIGHT) for line in lines]
+    heights = label_placement.stack(wanted, _TOP - 6, bottom + 6)
+    seen = Counter[str]()
+    for line, family, label, y in zip(lines, families, labels, heights, strict=True):
+        dash = _DASHES[min(seen[family], len(_DASHES) - 1)]
+        seen[family] += 1
+        parts.append(svg.path(line, f"curve f-{family}", dash=dash))
+        parts.append(svg.text(right + 5, y + 4, label, f"name t-{family}"))
+    ending = "; ".join(
+        f"{label} {numbers.real(curve.mean[-1])}"
+        for label, curve in zip(labels, curves, strict=True)
+        if curve.mean
+    )
+    return svg.Drawing(
+        width=size[0],
+        height=size[1],
+        title=f"{curves[0].quantity} over training steps",
+        description=f"At the end: {ending}. Bands: smallest to largest run.",
+        parts=tuple(parts),
+    )

@@ -38,7 +38,7 @@ def render_page(report: Report, *, refresh_seconds: int = 0) -> str:
         report,
         _style(),
         prefix="d",
-        script=Markup(script),  # noqa: S704 - our own
+        script=script,
         script_hash=digest,
         refresh_seconds=refresh_seconds,
     )
@@ -67,11 +67,8 @@ def _render(template: str, report: Report, style: str, *, prefix: str, **more: o
     def draw(drawing: Drawing) -> Markup:
         return drawing.to_svg(f"{prefix}{next(numbers)}", shared)
 
-    text = (
-        _environment()
-        .get_template(template)
-        .render(report=report, style=Markup(style), draw=draw, **more)  # noqa: S704 - our own
-    )
+    made = _environment().get_template(template)
+    text = made.render(report=report, style=style, draw=draw, **more)
     return text.lstrip().encode("utf-8", "replace").decode("utf-8")
 
 

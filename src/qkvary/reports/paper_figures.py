@@ -4,7 +4,7 @@ A figure is one entry of ``PAPER_FIGURES``. Never imports torch.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qkvary.text.names import listed, suggest
@@ -19,7 +19,7 @@ LOSSES = ("train loss", "validation loss")
 _FIRST_THREE = ("QKV", "Q=K-V", "(Q=K-V)+")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Records:
     """The runs of a study that a panel is drawn from."""
 
@@ -27,10 +27,10 @@ class Records:
     """The name of the study."""
     task: str
     """The task of its settings."""
-    where: Mapping[str, str]
-    """Fields of the task that choose among its settings."""
-    differs: str
+    differs: str = ""
     """Differences between the runs and the published ones besides their number; empty for none."""
+    where: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Fields of the task that choose among its settings."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,38 +66,28 @@ class PaperFigure:
         return f"Figure {self.name.rpartition('-')[2]}"
 
 
-def _records(study: str, task: str, differs: str = "", **where: str) -> Records:
-    return Records(study=study, task=task, where=where, differs=differs)
+def _panel(title: str, task: str, *quick: Records, studies: str = "vision", **where: str) -> Panel:
+    """Return a panel of a task with the published size, then with that of the paper's code."""
+    sizes = (Records(f"{studies}-{size}", task, where=where) for size in ("published", "paper"))
+    return Panel(title=title, records=(*sizes, *quick))
 
 
 def _synthetic(title: str, *quick: Records) -> Panel:
-    studies = ("synthetic-published", "synthetic-paper")
-    records = [_records(study, title.lower()) for study in studies]
-    return Panel(title=title, records=(*records, *quick))
-
-
-def _images(title: str, task: str, *quick: Records) -> Panel:
-    records = [_records(study, task) for study in ("vision-published", "vision-paper")]
-    return Panel(title=title, records=(*records, *quick))
+    return _panel(title, title.lower(), *quick, studies="synthetic")
 
 
 def _translation(title: str, source: str, *quick: Records) -> Panel:
-    studies = ("translation-published", "translation-paper")
-    records = [_records(study, "translation", source=source) for study in studies]
-    return Panel(
-        title=title,
-        records=(*records, *quick),
-        quantities=(*LOSSES, "validation published_bleu"),
-        each_setting=True,
-    )
+    panel = _panel(title, "translation", *quick, studies="translation", source=source)
+    quantities = (*LOSSES, "validation published_bleu")
+    return replace(panel, quantities=quantities, each_setting=True)
 
 
 _ONE_SETTING = "one small setting, trained for fewer epochs"
 _OTHER_SIZES = "other sizes and steps than published"
 _SYNTHETIC = (
     _synthetic("Reverse"),
-    _synthetic("Sort", _records("quickstart", "sort", _OTHER_SIZES)),
-    _synthetic("Swap", _records("quickstart", "swap", _OTHER_SIZES)),
+    _synthetic("Sort", Records("quickstart", "sort", _OTHER_SIZES)),
+    _synthetic("Swap", Records("quickstart", "swap", _OTHER_SIZES)),
     _synthetic("Sub"),
     _synthetic("Copy"),
 )
@@ -129,7 +119,7 @@ _FIGURES = (
         panels=(
             Panel(
                 title="Tiny ImageNet",
-                records=(_records("tiny-imagenet-paper", "tiny-imagenet"),),
+                records=(Records("tiny-imagenet-paper", "tiny-imagenet"),),
                 quantities=("train loss", "validation accuracy"),
             ),
         ),
@@ -157,8 +147,8 @@ _FIGURES = (
             Panel(
                 title="Set anomaly",
                 records=(
-                    _records("anomaly-paper", "anomaly", features="cifar100-resnet34"),
-                    _records("anomaly-quick", "anomaly", features="cifar100-50"),
+                    Records("anomaly-paper", "anomaly", where={"features": "cifar100-resnet34"}),
+                    Records("anomaly-quick", "anomaly", where={"features": "cifar100-50"}),
                 ),
             ),
         ),
@@ -172,28 +162,27 @@ _FIGURES = (
         kind="curves",
         variants=_FIRST_THREE,
         panels=(
-            _images("MNIST", "mnist", _records("mnist-quick", "mnist", _ONE_SETTING)),
-            _images(
+            _panel("MNIST", "mnist", Records("mnist-quick", "mnist", _ONE_SETTING)),
+            _panel(
                 "FashionMNIST",
                 "fashion-mnist",
-                _records("fashion-quick", "fashion-mnist", _ONE_SETTING),
+                Records("fashion-quick", "fashion-mnist", _ONE_SETTING),
             ),
-            _images(
+            _panel(
                 "CIFAR-10",
                 "cifar10",
-                _records("cifar10-quick", "cifar10-15k", f"15,000 images, {_ONE_SETTING}"),
+                Records("cifar10-quick", "cifar10-15k", f"15,000 images, {_ONE_SETTING}"),
             ),
-            _images("CIFAR-100", "cifar100"),
+            _panel("CIFAR-100", "cifar100"),
             Panel(
                 title="Set anomaly",
                 records=(
-                    _records("anomaly-paper", "anomaly"),
-                    _records(
+                    Records("anomaly-paper", "anomaly"),
+                    Records(
                         "anomaly-quick",
                         "anomaly",
                         "features of a small network",
-                        features="cifar100-50",
-                        order="last",
+                        {"features": "cifar100-50", "order": "last"},
                     ),
                 ),
             ),
@@ -210,9 +199,9 @@ _FIGURES = (
             Panel(
                 title="Characters",
                 records=(
-                    _records("chars-published", "characters"),
-                    _records("chars-paper", "characters"),
-                    _records("quickstart", "characters", _ONE_SETTING),
+                    Records("chars-published", "characters"),
+                    Records("chars-paper", "characters"),
+                    Records("quickstart", "characters", _ONE_SETTING),
                 ),
                 each_setting=True,
             ),
@@ -229,8 +218,8 @@ _FIGURES = (
             Panel(
                 title="Numbers",
                 records=(
-                    _records("numbers-paper", "numbers"),
-                    _records("numbers-quick", "numbers", "other splits, and two settings"),
+                    Records("numbers-paper", "numbers"),
+                    Records("numbers-quick", "numbers", "other splits, and two settings"),
                 ),
                 each_setting=True,
             ),
@@ -248,11 +237,11 @@ _FIGURES = (
             _translation(
                 "English to German",
                 "en",
-                _records(
+                Records(
                     "translation-quick",
                     "translation",
                     "fewer epochs, no padding in the loss, and not the published mistake",
-                    source="en",
+                    {"source": "en"},
                 ),
             ),
         ),

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from qkvary.reports.attention_maps import AttentionMaps
 from qkvary.reports.kept_tables import read_rows
@@ -20,8 +21,7 @@ _CURVE_COLUMNS = {
 _PRINTED_COLUMNS = {"variant", "column", "published", "ours"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Printed:
+class Printed(NamedTuple):
     """A printed figure, and ours."""
 
     table: str
@@ -71,13 +71,7 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     if any(store.state(cell.run_key) != "open" for cell in study.cells()):
         results = gather_results(study, store)
         printed = [
-            Printed(
-                table=one.name,
-                variant=cell.variant,
-                column=cell.column,
-                published=cell.published,
-                ours=cell.ours,
-            )
+            Printed(one.name, cell.variant, cell.column, cell.published, cell.ours)
             for one in results.summary.published
             for cell in one.cells
             if cell.published is not None and cell.ours is not None
@@ -104,29 +98,26 @@ def _read_curves(path: Path) -> tuple[LearningCurve, ...]:
         place = (row["setting"], row["variant"], row["quantity"])
         points.setdefault(place, []).append(row)
     try:
-        return tuple(_curve(*place, rows) for place, rows in points.items())
+        return tuple(
+            LearningCurve(
+                setting=setting,
+                variant=variant,
+                quantity=quantity,
+                steps=tuple(int(row["step"]) for row in rows),
+                seconds=_column(rows, "seconds"),
+                mean=_column(rows, "mean"),
+                low=_column(rows, "low"),
+                high=_column(rows, "high"),
+                runs=tuple(int(row["runs"]) for row in rows),
+            )
+            for (setting, variant, quantity), rows in points.items()
+        )
     except ValueError as error:
         raise DamagedError(f"expected numbers in {path}: {error}") from None
 
 
-def _curve(
-    setting: str, variant: str, quantity: str, rows: Sequence[Mapping[str, str]]
-) -> LearningCurve:
-    seconds, mean, low, high = (
-        tuple(float(row[column] or "nan") for row in rows)
-        for column in ("seconds", "mean", "low", "high")
-    )
-    return LearningCurve(
-        setting=setting,
-        variant=variant,
-        quantity=quantity,
-        steps=tuple(int(row["step"]) for row in rows),
-        seconds=seconds,
-        mean=mean,
-        low=low,
-        high=high,
-        runs=tuple(int(row["runs"]) for row in rows),
-    )
+def _column(rows: Sequence[Mapping[str, str]], name: str) -> tuple[float, ...]:
+    return tuple(float(row[name] or "nan") for row in rows)
 
 
 def _read_printed(folder: Path) -> tuple[Printed, ...]:
@@ -139,13 +130,5 @@ def _read_printed(folder: Path) -> tuple[Printed, ...]:
                     published, ours = float(row["published"]), float(row["ours"])
                 except ValueError as error:
                     raise DamagedError(f"expected numbers in {path}: {error}") from None
-                found.append(
-                    Printed(
-                        table=table,
-                        variant=row["variant"],
-                        column=row["column"],
-                        published=published,
-                        ours=ours,
-                    )
-                )
+                found.append(Printed(table, row["variant"], row["column"], published, ours))
     return tuple(found)

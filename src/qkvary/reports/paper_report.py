@@ -4,21 +4,24 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from qkvary.literature.figures import load_published
 from qkvary.reports import attention_maps, paper_charts
-from qkvary.reports.learning_curves import count_runs
+from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.learning_curves import count_runs, curves_chart
 from qkvary.reports.paper_figures import Panel, PaperFigure, Records
 from qkvary.reports.paper_records import StudyRecords
 from qkvary.reports.report import Block, Bullets, Chart, Code, Group, Prose, Report, Section
-from qkvary.reports.run_tables import curve_table
-from qkvary.reports.samples import set_drawing
-from qkvary.reports.tables import Column, Table, named, plain
+from qkvary.reports.run_tables import PRECISE, curve_table
+from qkvary.reports.samples import RunSamples, set_drawing
+from qkvary.reports.tables import Table, label, number, pick, tabulate, word
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 
+T = TypeVar("T")
 ReadRecords = Callable[[str], StudyRecords]
 """Returns the records of a study by its name."""
 
@@ -88,27 +91,18 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
 
 
 def _overview(figures: Sequence[PaperFigure], drawn: Mapping[str, _Drawn]) -> Table:
-    return Table(
-        key="figures",
-        title="The figures and what they are drawn from",
-        columns=(
-            Column(key="figure", title="figure", numeric=False),
-            Column(key="shows", title="shows", numeric=False),
-            Column(key="drawn_from", title="drawn from", numeric=False),
-            Column(key="missing", title="parts missing"),
-        ),
-        rows=tuple(
-            (
-                named(figure.name),
-                plain(figure.title),
-                plain(
-                    names.listed(one.sources) or ("random keys" if one.blocks else numbers.MISSING)
-                ),
-                plain(len(one.missing)),
-            )
-            for figure in figures
-            for one in (drawn[figure.name],)
-        ),
+    def name_sources(figure: PaperFigure) -> str:
+        one = drawn[figure.name]
+        return names.listed(one.sources) or ("random keys" if one.blocks else numbers.MISSING)
+
+    return tabulate(
+        "figures",
+        "The figures and what they are drawn from",
+        figures,
+        label("figure=name"),
+        word("shows=title", "shows"),
+        word("drawn_from=", "drawn from", name_sources),
+        number("missing=name", "parts missing", lambda name: str(len(drawn[name].missing))),
         main=True,
     )
 
@@ -144,31 +138,27 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
         for column in table.columns
     }
     rows = [
-        (
-            named(one.variant),
-            plain(titles.get((one.table, one.column), one.column)),
-            plain(one.published, numbers.real(one.published, 4)),
-            plain(one.ours, numbers.real(one.ours, 4)),
-            plain(one.ours - one.published, numbers.real(one.ours - one.published, 3, sign=True)),
-            plain(study),
-        )
+        {
+            **pick(one, "variant published ours"),
+            "quantity": titles.get((one.table, one.column), one.column),
+            "difference": one.ours - one.published,
+            "study": study,
+        }
         for study in drawn.sources
         for one in read(study).printed
         if one.table in tables and one.variant in figure.variants
     ]
-    return Table(
-        key=f"{figure.name}-printed",
-        title="Numbers that the paper prints of these runs, and ours",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="quantity", title="quantity", numeric=False),
-            Column(key="published", title="paper"),
-            Column(key="ours", title="ours"),
-            Column(key="difference", title="difference"),
-            Column(key="study", title="study", numeric=False),
-        ),
-        rows=tuple(rows),
-        notes=tuple(table.source for table in tables.values()) if rows else (),
+    return tabulate(
+        f"{figure.name}-printed",
+        "Numbers that the paper prints of these runs, and ours",
+        rows,
+        label("variant"),
+        word("quantity"),
+        number("published", "paper", PRECISE),
+        number("ours", write=PRECISE),
+        number("difference", write=partial(numbers.real, sign=True)),
+        word("study"),
+        notes=[table.source for table in tables.values()] if rows else [],
     )
 
 
@@ -178,9 +168,7 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     notes: dict[str, str] = {}
     kept: list[LearningCurve] = []
     for panel in figure.panels:
-        found = next(
-            ((one, some) for one in panel.records if (some := _curves(figure, one, read))), None
-        )
+        found = _find(panel, read, partial(_curves, figure))
         if found is None:
             missing.append(panel)
             continue
@@ -202,10 +190,22 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     return _Drawn(blocks=groups, sources=tuple(notes), missing=tuple(missing), curves=tuple(kept))
 
 
-def _curves(figure: PaperFigure, records: Records, read: ReadRecords) -> list[LearningCurve]:
-    """Return the curves of a figure's variants and quantities in the settings of some records."""
-    known = read(records.study)
-    settings = {setting.name for setting in known.settings(records.task, records.where)}
+def _find(
+    panel: Panel, read: ReadRecords, load: Callable[[StudyRecords, Sequence[str]], Sequence[T]]
+) -> tuple[Records, Sequence[T]] | None:
+    """Return the first records of a panel that have something to draw in their settings."""
+    for records in panel.records:
+        known = read(records.study)
+        found = load(known, [one.name for one in known.settings(records.task, records.where)])
+        if found:
+            return records, found
+    return None
+
+
+def _curves(
+    figure: PaperFigure, known: StudyRecords, settings: Sequence[str]
+) -> list[LearningCurve]:
+    """Return the curves of a figure's variants and quantities in some settings."""
     wanted = {quantity for panel in figure.panels for quantity in panel.quantities}
     return [
         curve
@@ -233,7 +233,7 @@ def _panel_charts(
             yield (
                 quantity,
                 Chart(
-                    draw=partial(paper_charts.curves_chart, means, figure.variants[0]),
+                    draw=partial(curves_chart, means, figure.variants[0]),
                     caption=members[0] if panel.each_setting else panel.title,
                     detail="; ".join(part for part in details if part),
                 ),
@@ -264,47 +264,36 @@ def _means(
 def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     groups: list[Block] = []
     missing: list[Panel] = []
-    sources: list[str] = []
+    sources: dict[str, None] = {}
     for panel in figure.panels:
-        for records in panel.records:
-            known = read(records.study)
-            settings = [one.name for one in known.settings(records.task, records.where)]
-            maps = {
-                (one.setting, one.variant): one
-                for one in known.attention
-                if one.setting in settings and one.variant in figure.variants
-            }
-            # The same setting for all variants.
-            setting = next((name for name in settings for place in maps if place[0] == name), None)
-            if setting is None:
-                continue
-            examples = [
-                maps[setting, variant] for variant in figure.variants if (setting, variant) in maps
-            ]
-            sources.append(records.study)
-            groups.append(
-                Group(
-                    title=panel.title,
-                    detail="; ".join(filter(None, (records.study, setting, records.differs))),
-                    layout="maps",
-                    column=attention_maps.column_width(examples),
-                    file=f"{figure.name}-{names.slug(panel.title)}",
-                    blocks=tuple(
-                        Chart(
-                            draw=partial(attention_maps.drawing, example),
-                            caption=example.variant,
-                            detail=f"seed {example.seed}",
-                        )
-                        for example in examples
-                    ),
-                )
-            )
-            break
-        else:
+        found = _find(panel, read, partial(_maps, figure))
+        if found is None:
             missing.append(panel)
-    return _Drawn(
-        blocks=tuple(groups), sources=tuple(dict.fromkeys(sources)), missing=tuple(missing)
-    )
+            continue
+        records, examples = found
+        sources[records.study] = None
+        groups.append(
+            attention_maps.map_group(
+                examples,
+                title=panel.title,
+                detail="; ".join(
+                    filter(None, (records.study, examples[0].setting, records.differs))
+                ),
+                file=f"{figure.name}-{names.slug(panel.title)}",
+                describe=lambda example: f"seed {example.seed}",
+            )
+        )
+    return _Drawn(blocks=tuple(groups), sources=tuple(sources), missing=tuple(missing))
+
+
+def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[AttentionMaps]:
+    """Return the maps of a figure's variants in the first setting that has some."""
+    for setting in settings:
+        own = {one.variant: one for one in known.attention if one.setting == setting}
+        found = [own[variant] for variant in figure.variants if variant in own]
+        if found:
+            return found
+    return []
 
 
 def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
@@ -338,24 +327,26 @@ def _draw_diagonal(figure: PaperFigure, _: ReadRecords) -> _Drawn:
 
 def _draw_sets(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     for panel in figure.panels:
-        for records in panel.records:
-            known = read(records.study)
-            settings = [one.name for one in known.settings(records.task, records.where)]
-            run = next((one for one in known.samples if one.setting in settings), None)
-            if run is not None:
-                charts = tuple(
-                    Chart(
-                        draw=partial(set_drawing, sample),
-                        caption=f"Number {sample.truth} is the anomaly",
-                    )
-                    for sample in run.samples
+        found = _find(panel, read, _samples)
+        if found is not None:
+            records, (run, *_) = found
+            charts = tuple(
+                Chart(
+                    draw=partial(set_drawing, sample),
+                    caption=f"Number {sample.truth} is the anomaly",
                 )
-                detail = f"{records.study}; {run.setting}"
-                group = Group(
-                    title=panel.title, detail=detail, blocks=charts, layout="wide", file=figure.name
-                )
-                return _Drawn(blocks=(group,), sources=(records.study,))
+                for sample in run.samples
+            )
+            detail = f"{records.study}; {run.setting}"
+            group = Group(
+                title=panel.title, detail=detail, blocks=charts, layout="wide", file=figure.name
+            )
+            return _Drawn(blocks=(group,), sources=(records.study,))
     return _Drawn(blocks=(), missing=figure.panels)
+
+
+def _samples(known: StudyRecords, settings: Sequence[str]) -> list[RunSamples]:
+    return [one for one in known.samples if one.setting in settings]
 
 
 def _say_missing(panel: Panel) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from qkvary.literature.figures import BASELINE
 from qkvary.planning.curves import CacheCurves, Curve, QualityPoints, UserCurves
 from qkvary.reports import label_placement, svg
-from qkvary.reports.variant_styles import family_of, mark
+from qkvary.reports.variant_styles import Family, family_of, mark, name_points
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, listed, short
 
@@ -321,14 +321,7 @@ def _lines(
     for curve, end in zip(curves, ends, strict=True):
         family = family_of(curve.label, BASELINE)
         places = [(across(x), up(value)) for x, value in curve.points]
-        parts.append(
-            svg.element(
-                "path",
-                d=svg.path_data(places),
-                class_=f"curve f-{family.key}",
-                stroke_dasharray=dash_of(curve) or None,
-            )
-        )
+        parts.append(svg.path(places, f"curve f-{family.key}", dash=dash_of(curve)))
         parts.append(svg.line(places[-1], (area[2] + 8, end.y), "leader"))
         names.extend(
             svg.text(area[2] + 11, end.first + row * LINE + 4, line, f"name t-{family.key}")
@@ -374,7 +367,7 @@ def _published(
 ) -> list[Markup]:
     parts: list[Markup] = []
     obstacles = list(taken)
-    spots: list[label_placement.Spot] = []
+    named: list[tuple[label_placement.Spot, Family]] = []
     for point in data.points:
         family = family_of(point.variant, BASELINE)
         x, words = across(point.share), name_point(point.variant, point.status)
@@ -394,16 +387,9 @@ def _published(
         parts.append(mark(family, x, y, 5, hollow=point.status != "frontier"))
         half = 9 if point.high > point.low else 7
         obstacles.append((x - half, y - 7, x + half, y + 7))
-        spots.append(label_placement.Spot(text=words, x=x, y=y))
-    labels = label_placement.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
-    for point, spot, label in zip(data.points, spots, labels, strict=True):
-        if label is None:
-            continue
-        if label.leader:
-            parts.insert(0, svg.line((spot.x, spot.y), label.leader, "leader"))
-        family = family_of(point.variant, BASELINE)
-        parts.append(svg.text(label.x, label.y, label.text, f"name t-{family.key}"))
-    return parts
+        named.append((label_placement.Spot(text=words, x=x, y=y), family))
+    leaders, names = name_points(named, obstacles, area)
+    return [*leaders, *parts, *names]
 
 
 def _interval(x: float, low: float, high: float, half: float, class_: str) -> list[Markup]:

@@ -1,20 +1,22 @@
 """The tables of a plan: every variant, and the figures behind its charts."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
+from qkvary.costs.serving import ServingPlan
 from qkvary.literature.quality import Quality
 from qkvary.literature.rounding import useful_decimals
-from qkvary.planning.advice import ServedVariant
 from qkvary.planning.curves import (
     REAL_RANGE,
     CacheCurves,
+    PublishedPoint,
     QualityPoints,
     UserCurves,
 )
 from qkvary.planning.plans import Plan, Regime, ServingAnswer
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import write_share
-from qkvary.reports.tables import Cell, Column, Table, named, plain
+from qkvary.reports.tables import Cell, Table, label, named, number, plain, tabulate, word
 from qkvary.text import names, numbers, units
 
 MOST_COLUMNS = 7
@@ -32,30 +34,30 @@ def cache_table(data: CacheCurves, *, decimal: bool) -> Table:
     ]
     if data.left_out:
         notes.append(f"Without a cache: {names.listed(data.left_out)}.")
-    return Table(
-        key="cache",
-        title="Cache of one user",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            *(
-                Column(key=f"bytes_at_{tokens:.0f}", title=units.tokens(tokens), below="tokens")
-                for tokens in places
-            ),
-        ),
-        rows=tuple(
-            (
-                named(name),
-                *(
-                    plain(held[place], units.data_size(held[place], decimal=decimal))
-                    for place in places
-                ),
+    size = partial(units.data_size, decimal=decimal)
+    return tabulate(
+        "cache",
+        "Cache of one user",
+        [(name, dict(curve.points)) for curve in data.curves for name in curve.names],
+        _first,
+        *(
+            number(
+                f"bytes_at_{tokens:.0f}=", units.tokens(tokens), _at(tokens, size), below="tokens"
             )
-            for curve in data.curves
-            for held in (dict(curve.points),)
-            for name in curve.names
+            for tokens in places
         ),
-        notes=tuple(notes),
+        notes=notes,
     )
+
+
+_first = word("variant=", write=lambda row: named(row[0]))
+
+
+def _at(
+    place: float, write: Callable[[float], str]
+) -> Callable[[tuple[str, Mapping[float, float]]], Cell]:
+    """Return a function that writes the value of a row at one place."""
+    return lambda row: plain(row[1][place], write(row[1][place]))
 
 
 def users_table(data: UserCurves, *, decimal: bool) -> Table:
@@ -70,72 +72,55 @@ def users_table(data: UserCurves, *, decimal: bool) -> Table:
     ]
     if data.left_out:
         notes.append(f"Not in the chart: {names.listed(data.left_out)}.")
-    return Table(
-        key="users",
-        title=f"Users of {data.context:,} tokens on one device",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            *(
-                Column(
-                    key=f"users_at_{place:.0f}",
-                    title=units.data_size(place, decimal=decimal),
-                    below="this device" if place == data.memory_bytes else "memory",
-                )
-                for place in places
-            ),
-        ),
-        rows=tuple(
-            (
-                named(name),
-                *(plain(own, numbers.whole(own) if own else "none") for own in users),
-            )
-            for curve, users in zip(
-                data.curves, zip(*map(data.users_at, places), strict=True), strict=True
-            )
+    at_places = zip(*map(data.users_at, places), strict=True)
+    return tabulate(
+        "users",
+        f"Users of {data.context:,} tokens on one device",
+        [
+            (name, dict(zip(places, users, strict=True)))
+            for curve, users in zip(data.curves, at_places, strict=True)
             for name in curve.names
+        ],
+        _first,
+        *(
+            number(
+                f"users_at_{place:.0f}=",
+                units.data_size(place, decimal=decimal),
+                _at(place, lambda users: numbers.whole(users) if users else "none"),
+                below="this device" if place == data.memory_bytes else "memory",
+            )
+            for place in places
         ),
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
 def quality_table(data: QualityPoints) -> Table:
     """Return the published points with their intervals and the estimate per real token."""
     most, fewest = (numbers.percent(share, 0) for share in REAL_RANGE)
-    return Table(
-        key=f"quality-{data.size}",
-        title=f"{data.size} networks: change of perplexity against cache",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="cache_share", title="cache", below="of QKV's"),
-            Column(key="perplexity", title="perplexity", below="as printed"),
-            Column(key="change_percent", title="change", below="% as published"),
-            Column(key="estimate_percent", title="change", below="% per real token, estimate"),
-            Column(key="standing", title="standing", numeric=False),
-        ),
-        rows=tuple(
-            (
-                named(point.variant),
-                plain(point.share, write_share(point.share)),
-                plain(point.perplexity),
-                change_cell(point.change_percent, point.low, point.high),
-                plain(
-                    point.real_low,
-                    numbers.MISSING
-                    if point.real_low == point.real_high
-                    else f"{numbers.fixed(point.real_low, 1, sign=True)} to "
-                    f"{numbers.fixed(point.real_high, 1, sign=True)}",
-                ),
-                status_cell(point.status, point.dominated_by),
-            )
-            for point in data.points
-        ),
-        notes=(
-            (
-                f"The estimate assumes that {fewest} to {most} of the positions are real tokens "
-                "and that padding costs nothing."
-            ),
-        ),
+    note = (
+        f"The estimate assumes that {fewest} to {most} of the positions are real tokens "
+        "and that padding costs nothing."
     )
+    return tabulate(
+        f"quality-{data.size}",
+        f"{data.size} networks: change of perplexity against cache",
+        data.points,
+        label("variant"),
+        number("cache_share=share", "cache", write_share, below="of QKV's"),
+        number("perplexity", below="as printed"),
+        number("change_percent=", "change", change_cell, below="% as published"),
+        number("estimate_percent=", "change", _estimate, below="% per real token, estimate"),
+        word("standing=", write=lambda point: status_cell(point.status, point.dominated_by)),
+        notes=[note],
+    )
+
+
+def _estimate(point: PublishedPoint) -> Cell:
+    if point.real_low == point.real_high:
+        return plain(point.real_low, numbers.MISSING)
+    low, high = (numbers.fixed(end, 1, sign=True) for end in (point.real_low, point.real_high))
+    return plain(point.real_low, f"{low} to {high}")
 
 
 def _thin(low: float, high: float, wanted: Sequence[int | None]) -> list[float]:
@@ -163,27 +148,53 @@ def variants_table(plan: Plan) -> Table:
 
 def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
     """Return every variant in every format: users, costs and frontier status."""
-    priced = plan.demand.price is not None
-    columns = (
-        Column(key="variant", title="variant", numeric=False),
-        Column(key="cache", title="format", numeric=False),
-        Column(key="cache_bytes_per_user", title="cache", below="per user"),
-        Column(key="users_per_device", title="users", below="per device"),
-        Column(key="devices", title="devices", below="for all users"),
-        *([Column(key="price_per_month", title="price", below="per month")] if priced else []),
-        Column(key="longest_context", title="longest", below="tokens of one user"),
-        Column(key="tokens_per_second", title="tokens/s", below="of one replica"),
-        Column(key="bound", title="bound by", numeric=False),
-        Column(key="change_percent", title="published %", below="perplexity"),
-        Column(key="standing", title="standing", numeric=False),
+    size, made = partial(units.data_size, decimal=plan.decimal), plan.demand.price is not None
+    price = number(
+        "price_per_month=plan.price_per_month", "price", numbers.money, below="per month"
     )
-    return Table(
-        key="variants",
-        title="Variants of the model at this demand",
-        columns=columns,
-        rows=tuple(_serving_row(row, priced=priced, decimal=plan.decimal) for row in answer.rows),
-        notes=tuple(_serving_notes(plan, answer)),
+    return tabulate(
+        "variants",
+        "Variants of the model at this demand",
+        answer.rows,
+        word("variant=", write=lambda row: named(row.name, mark=" *" if row.is_original else "")),
+        word("cache=plan.cache.name", "format"),
+        number("cache_bytes_per_user=plan.user_bytes", "cache", size, below="per user"),
+        number("users_per_device=plan", "users", _users, below="per device"),
+        number("devices=plan", "devices", _devices, below="for all users"),
+        *([price] if made else []),
+        number(
+            "longest_context=plan.longest_context", "longest", _longest, below="tokens of one user"
+        ),
+        number(
+            "tokens_per_second=plan.tokens_per_second",
+            "tokens/s",
+            numbers.compact,
+            below="of one replica",
+        ),
+        word("bound=plan.bound", "bound by"),
+        number("change_percent=quality", "published %", change_cell, below="perplexity"),
+        word("standing=", write=lambda row: status_cell(row.status, row.dominated_by)),
+        notes=_serving_notes(plan, answer),
     )
+
+
+def _users(plan: ServingPlan) -> Cell:
+    users = plan.users_per_device
+    return plain(users, numbers.trim(numbers.real(users, 4)) if plan.fits else "none")
+
+
+def _devices(plan: ServingPlan) -> Cell:
+    together = plan.devices_per_replica or 1
+    return Cell(
+        raw=plan.devices,
+        text="none" if plan.devices is None else numbers.whole(plan.devices),
+        below=(f"by {together}",) if plan.devices is not None and together > 1 else (),
+        tone="" if plan.fits else "warn",
+    )
+
+
+def _longest(tokens: int | None) -> str:
+    return "no limit" if tokens is None else numbers.whole(tokens)
 
 
 def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
@@ -217,21 +228,36 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
 
 def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: bool) -> Table:
     """Return every variant: memory and throughput of training on one device."""
-    return Table(
-        key="variants",
-        title="Variants of the model in training",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="parameters", title="parameters"),
-            Column(key="state_bytes", title="weights", below="with optimizer"),
-            Column(key="sequence_bytes", title="activations", below="per sequence"),
-            Column(key="largest_batch", title="sequences", below="on one device"),
-            Column(key="macs_per_token", title="MACs", below="per token"),
-            Column(key="tokens_per_second", title="tokens/s", below="on one device"),
-            Column(key="published_tokens_per_second", title="published tokens/s"),
-            Column(key="change_percent", title="published %", below="perplexity"),
+    size, compact = (
+        partial(units.data_size, digits=4, decimal=decimal),
+        partial(numbers.compact, digits=4),
+    )
+
+    def macs(per_token: int) -> Cell:
+        change = numbers.change(per_token, rows[0].plan.macs_per_token)
+        below = () if change in {"", "="} else (f"({change})",)
+        return Cell(raw=per_token, text=compact(per_token), below=below)
+
+    return tabulate(
+        "variants",
+        "Variants of the model in training",
+        rows,
+        word("variant=", write=lambda row: named(row.label, mark=" *" if row.is_original else "")),
+        number("parameters", write=compact),
+        number("state_bytes=plan.state_bytes", "weights", size, below="with optimizer"),
+        number("sequence_bytes=plan.sequence_bytes", "activations", size, below="per sequence"),
+        number(
+            "largest_batch=plan.largest_batch", "sequences", numbers.whole, below="on one device"
         ),
-        rows=tuple(_training_row(row, rows[0], decimal=decimal) for row in rows),
+        number("macs_per_token=plan.macs_per_token", "MACs", macs, below="per token"),
+        number(
+            "tokens_per_second=plan.tokens_per_second",
+            "tokens/s",
+            numbers.compact,
+            below="on one device",
+        ),
+        number("published_tokens_per_second", "published tokens/s", numbers.whole),
+        number("change_percent=quality", "published %", change_cell, below="perplexity"),
         notes=(
             (
                 f"Precision: {regime.precision}; "
@@ -251,13 +277,18 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
     )
 
 
-def change_cell(change: float, low: float, high: float) -> Cell:
+def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
     """Return a published change with the interval of its printed digits."""
+    if quality is None:
+        return plain(None)
+    low, high = quality.low, quality.high
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
     digits = useful_decimals(low, high)
-    below = (numbers.interval(low, high, digits),)
-    return Cell(raw=change, text=numbers.fixed(change, digits, sign=True), below=below)
+    change = numbers.fixed(quality.change_percent, digits, sign=True)
+    return Cell(
+        raw=quality.change_percent, text=change, below=(numbers.interval(low, high, digits),)
+    )
 
 
 def status_cell(status: str, above: Sequence[str]) -> Cell:
@@ -265,55 +296,3 @@ def status_cell(status: str, above: Sequence[str]) -> Cell:
     if not above:
         return plain(status, tone="" if status == "frontier" else "quiet")
     return Cell(raw=status, text=status, below=(f"by {names.listed(above)}",), tone="quiet")
-
-
-def _serving_row(row: ServedVariant, *, priced: bool, decimal: bool) -> tuple[Cell, ...]:
-    plan = row.plan
-    users, together = plan.users_per_device, plan.devices_per_replica or 1
-    return (
-        named(row.name, mark=" *" if row.is_original else ""),
-        plain(plan.cache.name),
-        plain(plan.user_bytes, units.data_size(plan.user_bytes, decimal=decimal)),
-        plain(users, numbers.trim(numbers.real(users, 4)) if plan.fits else "none"),
-        Cell(
-            raw=plan.devices,
-            text="none" if plan.devices is None else numbers.whole(plan.devices),
-            below=(f"by {together}",) if plan.devices is not None and together > 1 else (),
-            tone="" if plan.fits else "warn",
-        ),
-        *([plain(plan.price_per_month, numbers.money(plan.price_per_month))] if priced else []),
-        plain(
-            plan.longest_context,
-            "no limit" if plan.longest_context is None else numbers.whole(plan.longest_context),
-        ),
-        plain(plan.tokens_per_second, numbers.compact(plan.tokens_per_second)),
-        plain(plan.bound),
-        _quality_cell(row.quality),
-        status_cell(row.status, row.dominated_by),
-    )
-
-
-def _training_row(row: TrainedVariant, base: TrainedVariant, *, decimal: bool) -> tuple[Cell, ...]:
-    plan, published = row.plan, row.published_tokens_per_second
-    change = numbers.change(plan.macs_per_token, base.plan.macs_per_token)
-    return (
-        named(row.label, mark=" *" if row.is_original else ""),
-        plain(row.parameters, numbers.compact(row.parameters, 4)),
-        plain(plan.state_bytes, units.data_size(plan.state_bytes, 4, decimal=decimal)),
-        plain(plan.sequence_bytes, units.data_size(plan.sequence_bytes, 4, decimal=decimal)),
-        plain(plan.largest_batch, numbers.whole(plan.largest_batch)),
-        Cell(
-            raw=plan.macs_per_token,
-            text=numbers.compact(plan.macs_per_token, 4),
-            below=() if change in {"", "="} else (f"({change})",),
-        ),
-        plain(plan.tokens_per_second, numbers.compact(plan.tokens_per_second)),
-        plain(published, numbers.whole(published)),
-        _quality_cell(row.quality),
-    )
-
-
-def _quality_cell(quality: Quality | None) -> Cell:
-    if quality is None:
-        return plain(None)
-    return change_cell(quality.change_percent, quality.low, quality.high)

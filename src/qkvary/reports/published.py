@@ -1,10 +1,10 @@
 """The report of the papers' tables, recomputed: every figure as printed and recomputed."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qkvary.literature.figures import PublishedTable
+from qkvary.literature.figures import PublishedFigure, PublishedTable
 from qkvary.literature.recomputation import (
     VERDICTS,
     FigureVerdict,
@@ -12,8 +12,8 @@ from qkvary.literature.recomputation import (
     count_verdicts,
     format_value,
 )
-from qkvary.reports.report import Block, Prose, Report, Section
-from qkvary.reports.tables import Cell, Column, Table, Tone, named, pick, plain
+from qkvary.reports.report import Prose, Report, Section
+from qkvary.reports.tables import Cell, Table, Tone, named, number, pick, plain, tabulate, word
 from qkvary.text import names
 from qkvary.text.numbers import MISSING
 
@@ -40,7 +40,9 @@ def published_report(
         for table in tables
         if (own := [row for row in rows if row.table == table.name])
     ]
-    summary = Section(key="verdicts", title="Verdicts", blocks=(_counts(tables),), brief=True)
+    summary = Section(
+        key="verdicts", title="Verdicts", blocks=(_count_figures(tables),), brief=True
+    )
     empty = Section(
         key="none",
         title="Figures",
@@ -59,28 +61,27 @@ def published_report(
     )
 
 
-def _counts(tables: Sequence[PublishedTable]) -> Table:
-    total = Counter[FigureVerdict]()
-    lines: list[tuple[str, Counter[FigureVerdict]]] = []
-    for table in tables:
-        found = Counter(count_verdicts(table.name))
-        total.update(found)
-        lines.append((table.name, found))
-    return Table(
-        key="verdicts",
-        title="Figures of each table by verdict",
-        columns=(
-            Column(key="table", title="table", numeric=False),
-            Column(key="figures", title="figures"),
-            *(Column(key=verdict.replace(" ", "_"), title=verdict) for verdict in VERDICTS),
-        ),
-        rows=tuple(
-            (
-                named(name),
-                plain(found.total()),
-                *(plain(found[verdict] or None) for verdict in VERDICTS),
+def _count_figures(tables: Sequence[PublishedTable]) -> Table:
+    counts = {table.name: Counter(count_verdicts(table.name)) for table in tables}
+    return count_table("Figures of each table by verdict", "table", "figures", counts, VERDICTS)
+
+
+def count_table(
+    title: str, subject: str, unit: str, counts: Mapping[str, Counter[Any]], verdicts: Sequence[str]
+) -> Table:
+    """Return the number of verdicts of each subject, such as a document, and of all together."""
+    total = sum(counts.values(), Counter[Any]())
+    return tabulate(
+        "verdicts",
+        title,
+        [*counts.items(), ("all", total)],
+        word(f"{subject}=", subject, lambda row: named(row[0])),
+        number(f"{unit}=", unit, lambda row: plain(row[1].total())),
+        *(
+            number(
+                f"{one.replace(' ', '_')}=", one, lambda row, one=one: plain(row[1][one] or None)
             )
-            for name, found in [*lines, ("all", total)]
+            for one in verdicts
         ),
         main=True,
     )
@@ -88,35 +89,31 @@ def _counts(tables: Sequence[PublishedTable]) -> Table:
 
 def _section(published: PublishedTable, rows: Sequence[Recomputed]) -> Section:
     titles = {column.key: column.title for column in published.columns}
-    table = Table(
-        key=published.name,
-        title=published.title,
-        columns=(
-            Column(key="figure", title="figure", numeric=False),
-            Column(key="printed", title="paper"),
-            Column(key="recomputed", title="recomputed"),
-            Column(key="verdict", title="verdict", numeric=False),
-            Column(key="how", title="how", numeric=False),
-        ),
-        rows=tuple(_row(row, titles) for row in rows),
-        notes=tuple(note for note in (published.source, published.note) if note),
+
+    def name_figure(figure: PublishedFigure) -> Cell:
+        # The column of a table of single figures has no meaning.
+        title = titles[figure.column]
+        return named(figure.row if title == "figure" else f"{figure.row}: {title}")
+
+    table = tabulate(
+        published.name,
+        published.title,
+        rows,
+        word("figure", write=name_figure),
+        number("printed=figure", "paper", lambda figure: plain(figure.value, figure.printed)),
+        number("recomputed=", write=_value),
+        word("verdict", write=lambda verdict: plain(verdict, tone=_TONES.get(verdict, ""))),
+        word("how=", write=lambda row: plain(" ".join(_how(row)))),
+        notes=filter(None, (published.source, published.note)),
     )
-    blocks: tuple[Block, ...] = (table,)
-    return Section(key=names.slug(published.name), title=published.name, blocks=blocks, brief=True)
+    return Section(
+        key=names.slug(published.name), title=published.name, blocks=(table,), brief=True
+    )
 
 
-def _row(row: Recomputed, titles: dict[str, str]) -> tuple[Cell, ...]:
-    # The column of a table of single figures has no meaning.
-    title = titles[row.figure.column]
-    name = row.figure.row if title == "figure" else f"{row.figure.row}: {title}"
+def _value(row: Recomputed) -> Cell:
     value = row.derivation.value if row.derivation else None
-    return (
-        named(name),
-        plain(row.figure.value, row.figure.printed),
-        plain(value, MISSING if value is None else format_value(value, row.figure)),
-        plain(row.verdict, tone=_TONES.get(row.verdict, "")),
-        plain(" ".join(_how(row))),
-    )
+    return plain(value, MISSING if value is None else format_value(value, row.figure))
 
 
 def _how(row: Recomputed) -> Iterator[str]:

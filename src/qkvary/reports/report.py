@@ -3,12 +3,13 @@
 Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON render it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Literal, get_args
 
 from qkvary.reports.svg import Drawing
-from qkvary.reports.tables import Table
+from qkvary.reports.tables import Table, tabulate, word
 
 ReportFormat = Literal["html", "markdown", "csv", "svg", "png", "pdf", "json"]
 FORMATS: tuple[ReportFormat, ...] = get_args(ReportFormat)
@@ -123,6 +124,13 @@ class Section:
     choices: tuple[Choice, ...] = ()
     brief: bool = False
     """Whether the terminal prints the section too."""
+
+
+def facts_section(title: str, facts: Iterable[tuple[str, str]]) -> Section:
+    """Return a section with names and values in two columns."""
+    columns = (word(f"{place}=", "", itemgetter(place)) for place in (0, 1))
+    table = tabulate(title, title, facts, *columns, main=True)
+    return Section(key=title, title=title, blocks=(table,), brief=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,18 @@ from numpy.typing import NDArray
 from qkvary.reports import svg
 from qkvary.reports.png import pixel_png
 from qkvary.reports.report import Block, Chart, Group, Section
-from qkvary.reports.tables import Cell, Column, Raw, Table, named, plain
+from qkvary.reports.tables import (
+    Field,
+    Raw,
+    Table,
+    clipped,
+    label,
+    named,
+    number,
+    pick,
+    tabulate,
+    word,
+)
 from qkvary.studies.running.samples import Sample
 from qkvary.text import names
 
@@ -40,8 +51,8 @@ def sample_section(runs: Sequence[RunSamples]) -> Section:
     settings = dict.fromkeys(run.setting for run in runs)
     blocks: list[Block] = []
     charts: list[Chart] = []
-    for number, setting in enumerate(settings, start=1):
-        found = _setting([run for run in runs if run.setting == setting], number)
+    for index, setting in enumerate(settings, start=1):
+        found = _setting([run for run in runs if run.setting == setting], index)
         if isinstance(found, Chart):
             charts.append(found)
         else:
@@ -60,15 +71,11 @@ def sample_section(runs: Sequence[RunSamples]) -> Section:
 def sample_rows(runs: Sequence[RunSamples]) -> Iterator[dict[str, Raw]]:
     """Yield all questions and answers."""
     for run in runs:
-        for number, one in enumerate(run.samples, start=1):
+        for index, one in enumerate(run.samples, start=1):
             yield {
-                "setting": run.setting,
-                "variant": run.variant,
-                "seed": run.seed,
-                "sample": number,
-                "text": one.text,
-                "truth": one.truth,
-                "answer": one.answer,
+                **pick(run, "setting variant seed"),
+                "sample": index,
+                **pick(one, "text truth answer"),
             }
 
 
@@ -95,9 +102,9 @@ def set_drawing(sample: Sample) -> svg.Drawing:
     )
 
 
-def _setting(runs: Sequence[RunSamples], number: int) -> Chart | Group | Table:
+def _setting(runs: Sequence[RunSamples], index: int) -> Chart | Group | Table:
     first, setting = runs[0].samples, runs[0].setting
-    file = f"samples-{number:02d}-{names.slug(setting)}"
+    file = f"samples-{index:02d}-{names.slug(setting)}"
     counts = {len(_pictures(one)) for one in first}
     if counts == {0}:
         return _text_table(runs, file)
@@ -170,50 +177,46 @@ def _class_drawing(runs: Sequence[RunSamples]) -> svg.Drawing:
 
 
 def _answer_table(runs: Sequence[RunSamples], key: str) -> Table:
-    return Table(
-        key=key,
-        title=f"{runs[0].setting}: answers",
-        columns=(
-            Column(key="sample", title="picture"),
-            Column(key="truth", title="right", numeric=False),
-            *(Column(key=run.variant, title=run.variant, numeric=False) for run in runs),
-        ),
-        rows=tuple(
-            (
-                plain(index + 1),
-                named(sample.truth),
-                *(named(run.samples[index].answer) for run in runs),
-            )
+    return tabulate(
+        key,
+        f"{runs[0].setting}: answers",
+        [
+            {
+                "sample": index + 1,
+                "truth": sample.truth,
+                "answers": {run.variant: run.samples[index].answer for run in runs},
+            }
             for index, sample in enumerate(runs[0].samples)
-        ),
+        ],
+        number("sample", "picture"),
+        label("truth", "right"),
+        *(_answer_column(run.variant) for run in runs),
     )
+
+
+def _answer_column(variant: str) -> Field:
+    return word(f"{variant}=answers", variant, lambda answers: named(answers[variant]))
 
 
 def _text_table(runs: Sequence[RunSamples], key: str) -> Table:
     rows = [
-        row
-        for index, sample in enumerate(runs[0].samples)
-        for row in (
-            (index + 1, "source", sample.text),
-            (index + 1, "reference", sample.truth),
-            *((index + 1, run.variant, run.samples[index].answer) for run in runs),
+        {"sample": index, "by": by, "text": text}
+        for index, sample in enumerate(runs[0].samples, start=1)
+        for by, text in (
+            ("source", sample.text),
+            ("reference", sample.truth),
+            *((run.variant, run.samples[index - 1].answer) for run in runs),
         )
     ]
-    return Table(
-        key=key,
-        title=f"{runs[0].setting}: sentences, references and translations",
-        columns=(
-            Column(key="sample", title="sentence"),
-            Column(key="by", title="by", numeric=False),
-            Column(key="text", title="text", numeric=False),
-        ),
-        rows=tuple((plain(number), named(by), _text(text)) for number, by, text in rows),
-        notes=(f"Greedy translations of seed {runs[0].seed}.",),
+    return tabulate(
+        key,
+        f"{runs[0].setting}: sentences, references and translations",
+        rows,
+        number("sample", "sentence"),
+        label("by"),
+        word("text", write=lambda text: clipped(text, _LONGEST, name=True)),
+        notes=[f"Greedy translations of seed {runs[0].seed}."],
     )
-
-
-def _text(text: str) -> Cell:
-    return Cell(raw=text, text=names.clip(text, _LONGEST), name=True)
 
 
 def _pictures(sample: Sample) -> Sequence[NDArray[np.uint8]]:

@@ -8,7 +8,7 @@ from functools import partial
 from qkvary.literature.quality import qualities
 from qkvary.planning.curves import SIZES
 from qkvary.reports import run_tables, study_tables
-from qkvary.reports.attention_maps import AttentionMaps, best, chance, column_width, drawing
+from qkvary.reports.attention_maps import AttentionMaps, best, chance, map_group
 from qkvary.reports.learning_curves import count_runs, headline_quantities, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
@@ -33,7 +33,7 @@ from qkvary.reports.study_charts import (
     solving_chart,
 )
 from qkvary.reports.study_data import study_datasets
-from qkvary.reports.tables import Cell, Column, Table, named
+from qkvary.reports.tables import Cell, Table, named, tabulate, word
 from qkvary.reports.variant_diagrams import block_labels, diagram
 from qkvary.reports.variant_styles import family_legend
 from qkvary.studies.results.summary import (
@@ -312,20 +312,12 @@ def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
         uniform = numbers.percent(chance(examples[0]))
         aimed = f"right cell = {cell}" if aims else ""
         blocks.append(
-            Group(
+            map_group(
+                examples,
                 title=f"{setting}: {about}" if (about := kind or aimed) else setting,
                 detail=f"uniform attention would put {uniform} there" if aims else "",
-                layout="maps",
-                column=column_width(examples),
                 file=f"attention-{index:02d}-{names.slug(f'{setting} {kind}')}",
-                blocks=tuple(
-                    Chart(
-                        draw=partial(drawing, example),
-                        caption=example.variant,
-                        detail=_best_head(example),
-                    )
-                    for example in examples
-                ),
+                describe=_best_head,
             )
         )
     table = run_tables.attention_table(attention, "attention")
@@ -423,22 +415,20 @@ def _environments(summary: Summary) -> Iterator[Table]:
     machines = [dict(machine) for machine in summary.environments]
     keys = list(dict.fromkeys(key for machine in machines for key in machine))
     if keys:
-        columns = [Column(key="what", title="", numeric=False)]
-        columns += [
-            Column(key=f"machine_{index}", title=f"machine {index}", numeric=False)
-            for index, _ in enumerate(machines, start=1)
-        ]
-        yield Table(
-            key="environments",
-            title="Machines and versions",
-            columns=tuple(columns),
-            rows=tuple(
-                (named(key), *(_value(machine.get(key)) for machine in machines)) for key in keys
+        yield tabulate(
+            "environments",
+            "Machines and versions",
+            [(key, *(machine.get(key) for machine in machines)) for key in keys],
+            word("what=", "", lambda row: named(row[0])),
+            *(
+                word(f"machine_{index}=", f"machine {index}", partial(_fact, index))
+                for index in range(1, len(machines) + 1)
             ),
         )
 
 
-def _value(text: str | None) -> Cell:
+def _fact(machine: int, row: Sequence[str | None]) -> Cell:
+    text = row[machine]
     return Cell(raw=text, text=names.clip(text or numbers.MISSING, 160), name=True)
 
 

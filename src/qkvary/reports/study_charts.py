@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from qkvary.reports import label_placement, svg
 from qkvary.reports.study_tables import metric_name
-from qkvary.reports.variant_styles import family_of, mark
+from qkvary.reports.variant_styles import Family, family_of, mark, name_points
 from qkvary.studies.results.summary import (
     CostAxis,
     Difference,
@@ -133,7 +133,7 @@ def _points(
     bars: list[Markup] = []
     marks: list[Markup] = []
     obstacles: list[label_placement.Box] = []
-    spots: list[label_placement.Spot] = []
+    named: list[tuple[label_placement.Spot, Family]] = []
     places = separate([(across(point.cost), up(point.quality)) for point in points])
     for point, (x, y) in zip(points, places, strict=True):
         family = family_of(point.variant, baseline)
@@ -144,18 +144,10 @@ def _points(
         hollow = point.standing != "frontier"
         marks.append(mark(family, x, y, 5, hollow=hollow))
         obstacles.append((x - 7, y - 7, x + 7, y + 7))
-        spots.append(label_placement.Spot(text=short(point.variant), x=x, y=y))
+        named.append((label_placement.Spot(text=short(point.variant), x=x, y=y), family))
     obstacles.extend(line_boxes)
-    labels = label_placement.place(spots, obstacles, (area[0] + 2, area[1], area[2], area[3] - 3))
-    names: list[Markup] = []
-    for point, spot, label in zip(points, spots, labels, strict=True):
-        if label is None:
-            continue
-        family = family_of(point.variant, baseline)
-        if label.leader:
-            bars.append(svg.line((spot.x, spot.y), label.leader, "leader"))
-        names.append(svg.text(label.x, label.y, label.text, f"name t-{family.key}"))
-    return [*bars, *marks, *names]
+    leaders, names = name_points(named, obstacles, area)
+    return [*bars, *leaders, *marks, *names]
 
 
 def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:

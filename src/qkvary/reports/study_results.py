@@ -33,7 +33,7 @@ class Results:
     damage: tuple[str, ...]
     """One sentence per unreadable run."""
     is_begun: bool
-    """Whether there is anything of any run."""
+    """Whether any run has begun."""
 
 
 def gather_results(study: Study, store: Store, typed: str = "") -> Results:

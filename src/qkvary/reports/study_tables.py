@@ -4,16 +4,31 @@ Every table of results counts done, failed, diverged, damaged and missing runs.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
-from qkvary.reports.tables import Cell, Column, Raw, Table, Tone, named, plain
+from qkvary.reports.tables import (
+    Cell,
+    Field,
+    Table,
+    Tone,
+    label,
+    named,
+    number,
+    pick,
+    plain,
+    tabulate,
+    word,
+)
 from qkvary.studies.results.observations import count_rows
 from qkvary.studies.results.summary import (
     Contrast,
-    CostRow,
     Counts,
     Difference,
     Frontier,
+    FrontierPoint,
     ResultTable,
+    Solving,
     Summary,
     VariantRow,
 )
@@ -45,14 +60,10 @@ def metric_name(table: ResultTable | Frontier) -> str:
 def count_words(counts: Counts) -> str:
     """Return the counts of planned runs by state, in words."""
     parts = [f"{counts.done:,}/{counts.planned:,}"]
-    for number, word in (
-        (counts.failed, "failed"),
-        (counts.diverged, "diverged"),
-        (counts.damaged, "damaged"),
-        (counts.missing, "missing"),
-    ):
-        if number:
-            parts.append(f"{number:,} {word}")
+    for state in ("failed", "diverged", "damaged", "missing"):
+        runs = getattr(counts, state)
+        if runs:
+            parts.append(f"{runs:,} {state}")
     return "; ".join(parts)
 
 
@@ -78,32 +89,25 @@ def interval(gap: Difference, decimals: int) -> str:
 def matrix(summary: Summary) -> Table:
     """Return the overview: variants by tasks, each with mean, spread, difference and counts."""
     tables = main_tables(summary)
-    columns = [Column(key="variant", title="variant", numeric=False)]
-    columns += [
-        Column(
-            key=table.name,
-            title=names.clip(table.name, 60),
-            below=f"{metric_name(table)} {'↑' if table.higher_is_better else '↓'}",
-        )
-        for table in tables
-    ]
-    columns.append(Column(key="runs", title="runs", below="done/planned"))
-    rows = [
-        (
-            named(variant),
-            *(_matrix_cell(table, variant) for table in tables),
-            count_cell(variant_counts(summary, variant)),
-        )
-        for variant in summary.variants
-    ]
-    return Table(
-        key="overview",
-        title="Variants by task",
-        columns=tuple(columns),
-        rows=tuple(rows),
+    return tabulate(
+        "overview",
+        "Variants by task",
+        summary.variants,
+        label("variant="),
+        *(_metric_column(table, partial(_matrix_cell, table)) for table in tables),
+        number(
+            "runs=",
+            write=lambda variant: count_cell(variant_counts(summary, variant)),
+            below="done/planned",
+        ),
         notes=(*_matrix_notes(summary), *setting_notes(tables)),
         main=True,
     )
+
+
+def _metric_column(table: ResultTable, write: Callable[[Any], Cell]) -> Field:
+    below = f"{metric_name(table)} {'↑' if table.higher_is_better else '↓'}"
+    return number(f"{table.name}=", names.clip(table.name, 60), write, below=below)
 
 
 def setting_notes(tables: Sequence[ResultTable]) -> tuple[str, ...]:
@@ -144,39 +148,25 @@ def _matrix_cell(table: ResultTable, variant: str) -> Cell:
 def contrast_table(summary: Summary, key: str) -> Table:
     """Return the planned contrasts: pairs of variants by tables, each with its interval."""
     tables = main_tables(summary)
-    number = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
+    comparisons = sum(row.kind != "setting" for one in summary.contrasts for row in one.rows)
     level = numbers.percent(summary.method.confidence, 0)
-    corrected = f"corrected for {names.count(number, 'comparison')}"
-    columns = [
-        Column(
-            key=table.name,
-            title=names.clip(table.name, 60),
-            below=f"{metric_name(table)} {'↑' if table.higher_is_better else '↓'}",
-        )
-        for table in tables
-    ]
+    corrected = f"corrected for {names.count(comparisons, 'comparison')}"
     note = (
         "The first variant minus the second, in pairs of the same setting and seed. These "
         f"comparisons are a family of their own, separate from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
-    return Table(
-        key=key,
-        title=f"Planned contrasts: paired differences, {level} intervals {corrected}",
-        columns=(Column(key="contrast", title="contrast", numeric=False), *columns),
-        rows=tuple(
-            (
-                named(f"{one.variant} against {one.reference}"),
-                *(_contrast_cell(one, table) for table in tables),
-            )
-            for one in summary.contrasts
-            if tables
-        ),
+    return tabulate(
+        key,
+        f"Planned contrasts: paired differences, {level} intervals {corrected}",
+        summary.contrasts if tables else (),
+        word("contrast=", write=lambda one: named(f"{one.variant} against {one.reference}")),
+        *(_metric_column(table, partial(_contrast_cell, table)) for table in tables),
         notes=(note, *setting_notes(tables)),
     )
 
 
-def _contrast_cell(contrast: Contrast, table: ResultTable) -> Cell:
+def _contrast_cell(table: ResultTable, contrast: Contrast) -> Cell:
     gap = next((row.difference for row in contrast.rows if row.table == table.name), None)
     if gap is None or gap.mean is None:
         return plain(None)
@@ -199,60 +189,54 @@ def variant_counts(summary: Summary, variant: str) -> Counts:
     return count_rows(run for run in summary.runs if run.variant == variant)
 
 
-_RESULT_COLUMNS = (
-    Column(key="variant", title="variant", numeric=False),
-    Column(key="runs_done", title="runs", below="done/planned"),
-    Column(key="mean", title="mean"),
-    Column(key="std_seeds", title="SD", below="over seeds"),
-    Column(key="std_settings", title="SD", below="over settings"),
-    Column(key="difference", title="difference", below="to the baseline"),
-    Column(key="interval", title="interval", below="all comparisons"),
-    Column(key="interval_single", title="interval", below="this one alone"),
-    Column(key="p_adjusted", title="p", below="adjusted"),
-    Column(key="detectable", title="detectable", below="difference"),
-    Column(key="verdict", title="the data say", numeric=False),
-)
-
-
 def result_table(table: ResultTable, summary: Summary, key: str) -> Table:
     """Return one table of results in full."""
     decimals = decimals_for(table)
     way = "higher" if table.higher_is_better else "lower"
     pairing = "differences are paired by seed and setting"
     note = f"{names.count(len(table.settings), 'setting')}; {pairing}, baseline {summary.baseline}."
-    return Table(
-        key=key,
-        title=f"{table.name}: {metric_name(table)} ({way} is better)",
-        columns=_RESULT_COLUMNS,
-        rows=tuple(_result_row(row, decimals, summary.baseline) for row in table.rows),
+    fixed = partial(numbers.fixed, decimals=decimals)
+    signed = partial(fixed, sign=True)
+    return tabulate(
+        key,
+        f"{table.name}: {metric_name(table)} ({way} is better)",
+        table.rows,
+        label("variant"),
+        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        number("mean", write=fixed),
+        number("std_seeds", "SD", fixed, below="over seeds"),
+        number("std_settings", "SD", fixed, below="over settings"),
+        number("difference=difference.mean", write=signed, below="to the baseline"),
+        number("interval=difference", write=partial(_interval, decimals), below="all comparisons"),
+        number(
+            "interval_single=difference",
+            "interval",
+            partial(_single_interval, decimals),
+            below="this one alone",
+        ),
+        number("p_adjusted=difference.p_adjusted", "p", probability, below="adjusted"),
+        number("detectable=difference.detectable", write=fixed, below="difference"),
+        word("verdict=", "the data say", partial(_verdict, summary.baseline)),
         notes=(note, *table.notes),
     )
 
 
-def _result_row(row: VariantRow, decimals: int, baseline: str) -> tuple[Cell, ...]:
-    gap = row.difference
-    start = (
-        named(row.variant),
-        count_cell(row.counts),
-        plain(row.mean, numbers.fixed(row.mean, decimals)),
-        plain(row.std_seeds, numbers.fixed(row.std_seeds, decimals)),
-        plain(row.std_settings, numbers.fixed(row.std_settings, decimals)),
-    )
-    if gap is None:
-        what = plain("baseline", tone="quiet") if row.variant == baseline else plain(None)
-        return (*start, *(plain(None) for _ in range(5)), what)
-    single = numbers.MISSING
-    if gap.low_single is not None and gap.high_single is not None:
-        single = numbers.interval(gap.low_single, gap.high_single, decimals, sign=True)
-    return (
-        *start,
-        plain(gap.mean, numbers.fixed(gap.mean, decimals, True)),
-        plain(interval(gap, decimals)),
-        plain(single),
-        plain(gap.p_adjusted, probability(gap.p_adjusted)),
-        plain(gap.detectable, numbers.fixed(gap.detectable, decimals)),
-        plain(gap.verdict, tone=_TONES.get(gap.verdict, "quiet")),
-    )
+def _interval(decimals: int, gap: Difference | None) -> Cell:
+    return plain(None if gap is None else interval(gap, decimals))
+
+
+def _single_interval(decimals: int, gap: Difference | None) -> Cell:
+    if gap is None or gap.low_single is None or gap.high_single is None:
+        return plain(None)
+    return plain(numbers.interval(gap.low_single, gap.high_single, decimals, sign=True))
+
+
+def _verdict(baseline: str, row: VariantRow) -> Cell:
+    if row.difference is None:
+        is_baseline = row.variant == baseline
+        return plain("baseline", tone="quiet") if is_baseline else plain(None)
+    verdict = row.difference.verdict
+    return plain(verdict, tone=_TONES.get(verdict, "quiet"))
 
 
 def probability(value: float | None) -> str:
@@ -264,38 +248,25 @@ def probability(value: float | None) -> str:
 
 def frontier_table(frontier: Frontier, key: str, notes: Sequence[str] = ()) -> Table:
     """Return the points of a chart of quality against cost, with the notes of its settings."""
-    write = cost_writer(frontier.axis)
-    rows = tuple(
-        (
-            named(point.variant),
-            plain(point.cost, write(point.cost)),
-            plain(point.quality, numbers.fixed(point.quality, 4)),
-            Cell(
-                raw=point.standing,
-                text=names.clip(point.sentence, 300),
-                tone="" if point.standing == "frontier" else "quiet",
-            ),
-        )
-        for point in frontier.points
+    left_out = names.listed([names.clip(name, 60) for name in frontier.left_out])
+    missing = [f"Without a finished run or without this cost: {left_out}."] if left_out else []
+    return tabulate(
+        key,
+        f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
+        frontier.points,
+        label("variant"),
+        number(f"{frontier.axis}=cost", frontier.axis_title, cost_writer(frontier.axis)),
+        number("quality", metric_name(frontier), partial(numbers.fixed, decimals=4)),
+        word("standing=", "is it on the frontier?", _standing),
+        notes=(*missing, *notes),
     )
-    left_out = [names.clip(name, 60) for name in frontier.left_out]
-    return Table(
-        key=key,
-        title=f"{frontier.table}: {metric_name(frontier)} against {frontier.axis_title}",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key=frontier.axis, title=frontier.axis_title),
-            Column(key="quality", title=metric_name(frontier)),
-            Column(key="standing", title="is it on the frontier?", numeric=False),
-        ),
-        rows=rows,
-        notes=(
-            *(
-                [f"Without a finished run or without this cost: {names.listed(left_out)}."]
-                * bool(left_out)
-            ),
-            *notes,
-        ),
+
+
+def _standing(point: FrontierPoint) -> Cell:
+    return Cell(
+        raw=point.standing,
+        text=names.clip(point.sentence, 300),
+        tone="" if point.standing == "frontier" else "quiet",
     )
 
 
@@ -311,61 +282,54 @@ _UNSOLVED = "A run that never did counts with its last step in the mean and as l
 
 def solving_table(table: ResultTable, key: str) -> Table:
     """Return the number of runs that solved the task, and their steps."""
-    rows: list[tuple[Cell, ...]] = []
-    for row in table.rows:
-        solving = row.solving
-        if solving is None:
-            continue
-        gap = solving.difference
-        share = ""
-        if solving.proportion_low is not None and solving.proportion_high is not None:
-            ends = (solving.proportion_low, solving.proportion_high)
-            share = " to ".join(numbers.percent(end, 0) for end in ends)
-        median = numbers.whole(solving.median_steps)
-        if solving.median_steps is None:
-            median = f"> {solving.horizon:,}"
-        rows.append(
-            (
-                named(row.variant),
-                count_cell(row.counts),
-                plain(solving.solved, f"{solving.solved} of {solving.runs}"),
-                plain(share or None),
-                plain(solving.median_steps, median),
-                plain(solving.restricted_mean_steps, numbers.whole(solving.restricted_mean_steps)),
-                plain(
-                    gap.mean if gap else None,
-                    numbers.fixed(gap.mean, 0, True) if gap else numbers.MISSING,
-                ),
-                plain(interval(gap, 0) if gap else None),
-                plain(
-                    gap.verdict if gap else None,
-                    tone=_TONES.get(gap.verdict, "quiet") if gap else "quiet",
-                ),
-            )
-        )
-    first = next((row.solving for row in table.rows if row.solving), None)
+    rows = [row for row in table.rows if row.solving]
+    first = next((row.solving for row in rows), None)
     threshold = (
         ""
         if first is None
         else f" A task is solved when its validation metric reaches {first.threshold:g}."
     )
-    return Table(
-        key=key,
-        title=f"{table.name}: steps until solved",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="runs_done", title="runs", below="done/planned"),
-            Column(key="solved", title="solved"),
-            Column(key="proportion", title="share", below="95 % interval"),
-            Column(key="median_steps", title="median", below="steps"),
-            Column(key="restricted_mean_steps", title="mean", below="steps, at most the limit"),
-            Column(key="difference_steps", title="difference", below="of the means"),
-            Column(key="interval", title="interval", below="all comparisons"),
-            Column(key="verdict", title="the data say", numeric=False),
+    return tabulate(
+        key,
+        f"{table.name}: steps until solved",
+        rows,
+        label("variant"),
+        number("runs_done=counts", "runs", count_cell, below="done/planned"),
+        number("solved=solving", "solved", lambda s: plain(s.solved, f"{s.solved} of {s.runs}")),
+        number("proportion=solving", "share", _share, below="95 % interval"),
+        number("median_steps=solving", "median", _median_steps, below="steps"),
+        number(
+            "restricted_mean_steps=solving.restricted_mean_steps",
+            "mean",
+            numbers.whole,
+            below="steps, at most the limit",
         ),
-        rows=tuple(rows),
+        number(
+            "difference_steps=solving.difference.mean",
+            "difference",
+            partial(numbers.fixed, decimals=0, sign=True),
+            below="of the means",
+        ),
+        number("interval=solving.difference", write=partial(_interval, 0), below="all comparisons"),
+        word(
+            "verdict=solving.difference.verdict",
+            "the data say",
+            lambda verdict: plain(verdict, tone=_TONES.get(verdict, "quiet")),
+        ),
         notes=(f"Fewer steps are better.{threshold} {_UNSOLVED}",),
     )
+
+
+def _share(solving: Solving) -> Cell:
+    if solving.proportion_low is None or solving.proportion_high is None:
+        return plain(None)
+    ends = (solving.proportion_low, solving.proportion_high)
+    return plain(" to ".join(numbers.percent(end, 0) for end in ends))
+
+
+def _median_steps(solving: Solving) -> Cell:
+    steps = solving.median_steps
+    return plain(steps, f"> {solving.horizon:,}" if steps is None else numbers.whole(steps))
 
 
 def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
@@ -382,55 +346,62 @@ def cost_table(tables: Sequence[ResultTable], key: str) -> Table:
             if name != "total"
         )
     )
-    return Table(
-        key=key,
-        title="What a network costs",
-        columns=(
-            Column(key="variant", title="variant", numeric=False),
-            Column(key="task", title="task", numeric=False),
-            Column(key="parameters_total", title="parameters", below="total"),
-            *(
-                Column(key=f"parameters_{part}", title="parameters", below=part.replace("_", " "))
-                for part in parts
+    rows = (
+        {
+            "task": ", ".join(table.name for table in group),
+            "parts": dict(row.costs.parameters),
+            **pick(
+                row,
+                "variant parameters_total=costs.parameters_total macs=costs.macs_per_token "
+                "sequence=costs.macs_per_sequence cache=costs.cache_bytes_per_token",
             ),
-            Column(key="macs_per_token", title="MACs", below="per token"),
-            Column(key="macs_per_sequence", title="MACs", below="per sequence"),
-            Column(key="cache_bytes_per_token", title="cache", below="per token"),
-            Column(key="training_seconds", title="training", below="per run, mean"),
-            *((_UTILIZATION,) if measured else ()),
-        ),
-        rows=tuple(
-            (
-                *_cost_row(row, costs, group, parts),
-                *((_utilization_cell(row, group),) if measured else ()),
+            "seconds": _group_mean(group, row.variant, "training_seconds"),
+            "utilization": _group_mean(group, row.variant, "utilization"),
+        }
+        for group in groups
+        for row in group[0].rows
+        if row.costs
+    )
+    utilization = number("utilization", write=partial(numbers.percent, decimals=0), below="mean")
+    return tabulate(
+        key,
+        "What a network costs",
+        rows,
+        label("variant"),
+        label("task"),
+        number("parameters_total", "parameters", numbers.whole, below="total"),
+        *(
+            number(
+                f"parameters_{part}=parts.{part}",
+                "parameters",
+                numbers.whole,
+                below=part.replace("_", " "),
             )
-            for group in groups
-            for row in group[0].rows
-            if (costs := row.costs)
+            for part in parts
         ),
+        number("macs_per_token=macs", "MACs", numbers.compact, below="per token"),
+        number("macs_per_sequence=sequence", "MACs", numbers.compact, below="per sequence"),
+        number("cache_bytes_per_token=cache", "cache", _cache, below="per token"),
+        number("training_seconds=seconds", "training", units.duration, below="per run, mean"),
+        *([utilization] if measured else []),
         notes=(
             "MACs are multiply-accumulate operations of one forward pass; FLOPs are twice.",
-            *((_UTILIZATION_NOTE,) if measured else ()),
+            *([_UTILIZATION_NOTE] if measured else []),
         ),
     )
 
 
-_UTILIZATION = Column(key="utilization", title="utilization", below="mean")
 _UTILIZATION_NOTE = (
     "Utilization is the arithmetic of training, without hidden pairs and recomputation, over that "
     "of one large product on the same device at the end of the run."
 )
 
 
-def _utilization_cell(row: VariantRow, group: Sequence[ResultTable]) -> Cell:
-    shares = [
-        other.utilization
-        for table in group
-        for other in table.rows
-        if other.variant == row.variant and other.utilization is not None
-    ]
-    share = sum(shares) / len(shares) if shares else None
-    return plain(share, numbers.percent(share, 0))
+def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
+    """Return the mean of a figure of a variant over tables, or None if no table has it."""
+    rows = [row for table in group for row in table.rows if row.variant == variant]
+    found = [value for row in rows if (value := getattr(row, name)) is not None]
+    return sum(found) / len(found) if found else None
 
 
 def _same_costs(tables: Sequence[ResultTable]) -> list[list[ResultTable]]:
@@ -441,28 +412,5 @@ def _same_costs(tables: Sequence[ResultTable]) -> list[list[ResultTable]]:
     return list(groups.values())
 
 
-def _cost_row(
-    row: VariantRow, costs: CostRow, group: Sequence[ResultTable], parts: Sequence[str]
-) -> tuple[Cell, ...]:
-    by_part = dict(costs.parameters)
-    times = [
-        other.training_seconds
-        for table in group
-        for other in table.rows
-        if other.variant == row.variant and other.training_seconds is not None
-    ]
-    time = sum(times) / len(times) if times else None
-    return (
-        named(row.variant),
-        named(", ".join(table.name for table in group)),
-        plain(costs.parameters_total, numbers.whole(costs.parameters_total)),
-        *(plain(by_part.get(part), numbers.whole(by_part.get(part))) for part in parts),
-        plain(costs.macs_per_token, numbers.compact(costs.macs_per_token)),
-        plain(costs.macs_per_sequence, numbers.compact(costs.macs_per_sequence)),
-        plain(costs.cache_bytes_per_token, _cache(costs.cache_bytes_per_token)),
-        plain(time, units.duration(time)),
-    )
-
-
-def _cache(value: Raw) -> str:
-    return "none" if value is None or isinstance(value, str) else units.data_size(value)
+def _cache(value: float | None) -> str:
+    return "none" if value is None else units.data_size(value)

@@ -69,9 +69,10 @@ def line(start: Point, end: Point, class_: str) -> Markup:
     return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
 
 
-def path(points: Sequence[Point], class_: str, closed: bool = False) -> Markup:
+def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str = "") -> Markup:
     """Write a polyline, with relative moves because they are shorter."""
-    return element("path", d=path_data(points) + ("z" if closed else ""), class_=class_)
+    data = path_data(points) + ("z" if closed else "")
+    return element("path", d=data, class_=class_, stroke_dasharray=dash or None)
 
 
 def path_data(points: Sequence[Point]) -> str:
@@ -103,7 +104,7 @@ class Shared:
     parts: Markup
     """The parts."""
     at: Point = (0.0, 0.0)
-    """Where their origin is."""
+    """The position of their origin."""
 
     def to_svg(self, name: str = "", names: MutableMapping[Markup, str] | None = None) -> Markup:
         """Write the parts, or a reference to them.
@@ -280,13 +281,8 @@ def x_axis(
     marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
     for value in scale.ticks(count):
         x = scale(value)
-        marks.append(
-            line(
-                (x, bottom),
-                (x, bottom + 4 if top is None else top),
-                "axis" if top is None else "grid",
-            )
-        )
+        end, style = (bottom + 4, "axis") if top is None else (top, "grid")
+        marks.append(line((x, bottom), (x, end), style))
         label, most = write(value), scale.end + EDGE
         if x + len(label) * _TICK_LETTER / 2 > most:
             marks.append(text(most, bottom + 16, label, "tick end"))

@@ -5,9 +5,10 @@ Does not know which tables exist.
 
 import csv
 import io
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 from qkvary.text import names, numbers
 
@@ -79,6 +80,77 @@ def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:
     return Cell(raw=raw, text=text, tone=tone)
 
 
+def clipped(text: str, length: int, tone: Tone = "", *, name: bool = False) -> Cell:
+    """Return a cell with a long text, which is cut where it is printed."""
+    return Cell(raw=text, text=names.clip(text, length) or numbers.MISSING, tone=tone, name=name)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column, and its cell for each item of a table."""
+
+    column: Column
+    cell: Callable[[Any], Cell]
+
+
+def number(
+    path: str,
+    title: str | None = None,
+    write: Callable[[Any], str | Cell] = plain,
+    *,
+    below: str = "",
+    numeric: bool = True,
+) -> Field:
+    """Return a column of numbers.
+
+    Args:
+        path: The attribute with the number, as in :func:`look_up`, which is the header in the CSV;
+            ``key=path`` for another header.
+        title: The header elsewhere; the key if not given.
+        write: Returns the text of a value, or its cell.
+        below: A second line of the header.
+        numeric: Whether the column holds numbers.
+    """
+    key, _, path = path.rpartition("=")
+    key = key or path
+
+    def cell(item: object) -> Cell:
+        value = look_up(item, path)
+        if isinstance(value, Cell):
+            return value
+        written = write(value)
+        return written if isinstance(written, Cell) else plain(value, written)
+
+    return Field(
+        Column(key=key, title=key if title is None else title, below=below, numeric=numeric), cell
+    )
+
+
+word = partial(number, numeric=False)
+"""Returns a column of words."""
+label = partial(word, write=named)
+"""Returns a column of names."""
+
+
+def tabulate(
+    key: str,
+    title: str,
+    items: Iterable[object],
+    *fields: Field,
+    notes: Iterable[str] = (),
+    main: bool = False,
+) -> Table:
+    """Return a table with a row for each item."""
+    return Table(
+        key=key,
+        title=title,
+        columns=tuple(field.column for field in fields),
+        rows=tuple(tuple(field.cell(item) for field in fields) for item in items),
+        notes=tuple(notes),
+        main=main,
+    )
+
+
 def csv_field(value: Raw) -> str:
     """Return one field: numbers as numbers, formulas behind an apostrophe."""
     if value is None:
@@ -115,22 +187,31 @@ def one_line(cell: Cell) -> str:
     return " ".join((cell.text, *cell.below)).strip()
 
 
+def look_up(value: object, path: str) -> Any:
+    """Return an attribute of a value, or an entry of a mapping.
+
+    Args:
+        value: The object; ``None`` has ``None`` everywhere.
+        path: The name; ``old.inner`` for an attribute of an attribute; empty for the value itself.
+    """
+    found: Any = value
+    for part in path.split(".") if path else ():
+        if isinstance(found, Mapping):
+            found = cast("Mapping[str, Any]", found).get(part)
+        else:
+            found = None if found is None else getattr(found, part)
+    return found
+
+
 def pick(value: object, wanted: str) -> dict[str, Any]:
     """Return attributes of a value by their names, in their order.
 
     Args:
-        value: The object; ``None`` has ``None`` for each.
-        wanted: The names, separated by blanks. ``new=old.inner`` renames an attribute of an
-            attribute.
+        value: The object; see :func:`look_up`.
+        wanted: The paths, separated by blanks. ``new=old.inner`` gives one another name.
     """
-    found: dict[str, Any] = {}
-    for name in wanted.split():
-        new, _, path = name.rpartition("=")
-        inner: Any = value
-        for part in path.split("."):
-            inner = None if inner is None else getattr(inner, part)
-        found[new or path] = inner
-    return found
+    pairs = (name.rpartition("=") for name in wanted.split())
+    return {new or path: look_up(value, path) for new, _, path in pairs}
 
 
 def dataset(key: str, rows: Iterable[Mapping[str, Raw]]) -> Table:

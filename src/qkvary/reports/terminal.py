@@ -4,7 +4,7 @@ Works without colour and in a narrow window: a table that does not fit is printe
 markup nor escape sequences in a text have any effect.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -12,7 +12,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from qkvary.reports.report import Block, Bullets, Code, Pairs, Prose, Report
-from qkvary.reports.tables import Cell, Column, Table, plain
+from qkvary.reports.tables import Cell, Table
 from qkvary.text.names import printable
 
 _WIDEST = 10_000
@@ -42,23 +42,17 @@ def print_table(screen: Console, table: Table) -> None:
     """Print a table with its notes, in parts if it does not fit."""
     if not table.main:
         screen.print(_text(f"\n{table.title}", "italic"))
-    _print_grid(screen, table.columns, table.rows)
+    start, columns = 1, len(table.columns)
+    while start < columns or start == 1:
+        end = columns
+        grid = _grid(table, start, end)
+        while not _fits(screen, grid) and end > start + 1:
+            end -= 1
+            grid = _grid(table, start, end)
+        screen.print(grid)
+        start = end if end > start else start + 1
     for note in table.notes:
         screen.print(_text(note, "dim"))
-
-
-def print_rows(
-    screen: Console, columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]]
-) -> None:
-    """Print rows of text, in parts if they do not fit.
-
-    Args:
-        screen: The console.
-        columns: The heading of each column, and ``"left"`` or ``"right"``; the first names a row.
-        rows: The cells.
-    """
-    heads = [Column(key=title, title=title, numeric=side == "right") for title, side in columns]
-    _print_grid(screen, heads, [[plain(cell) for cell in row] for row in rows])
 
 
 def print_sentences(screen: Console, title: str, sentences: Iterable[str]) -> None:
@@ -89,28 +83,16 @@ def _print_block(screen: Console, block: Block) -> None:
             return
 
 
-def _print_grid(screen: Console, columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    start = 1
-    while start < len(columns) or start == 1:
-        end = len(columns)
-        grid = _grid(columns, rows, start, end)
-        while not _fits(screen, grid) and end > start + 1:
-            end -= 1
-            grid = _grid(columns, rows, start, end)
-        screen.print(grid)
-        start = end if end > start else start + 1
-
-
-def _grid(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], start: int, end: int) -> Grid:
+def _grid(table: Table, start: int, end: int) -> Grid:
     """Return the first column beside those from ``start`` to ``end``."""
     places = [0, *range(start, end)]
-    heading = any(column.title for column in columns)
+    heading = any(column.title for column in table.columns)
     grid = Grid(box=None, show_header=heading, pad_edge=False, header_style="bold")
-    for column in (columns[place] for place in places):
+    for column in (table.columns[place] for place in places):
         head = _text("\n".join(filter(None, (column.title, column.below))))
         side = "right" if column.numeric else "left"
         grid.add_column(head, justify=side, overflow="fold", vertical="top")
-    for row in rows:
+    for row in table.rows:
         grid.add_row(*(_cell(row[place]) for place in places))
     return grid
 

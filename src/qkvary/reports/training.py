@@ -6,26 +6,22 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from qkvary.reports import svg
 from qkvary.reports.attention_maps import AttentionMaps
-from qkvary.reports.learning_curves import thinned
+from qkvary.reports.learning_curves import curves_chart
 from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
+from qkvary.reports.run_tables import metric
 from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.reports.study import study_report
-from qkvary.reports.tables import Cell, Column, Table, named, plain
-from qkvary.reports.variant_styles import family_of
-from qkvary.studies.results.summary import LearningCurve, RunRow, Summary
+from qkvary.reports.tables import label, number, tabulate, word
+from qkvary.studies.results.summary import Summary
 from qkvary.text import names, numbers, units
 
 COMPARING = ("results", "frontiers", "solving", "published")
 """The sections of a study's report that need several variants."""
 _COUNTS = ("variants", "all variants with", "tasks")
 """Facts that are 1 where nothing is compared."""
-_POINTS = 200
-_WIDTH, _HEIGHT = 560.0, 320.0
-_AREA = (56.0, 26.0, _WIDTH - 116, _HEIGHT - 40)
+_PICTURE_SIZE = (560.0, 320.0)
 _TEXT_WIDTH = 96
-_LABEL_HEIGHT = 14.0
 _SCORES = (
     ("test_loss", "loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
@@ -90,43 +86,28 @@ def _describe(summary: Summary, variant: str) -> str:
 
 
 def _scores(summary: Summary) -> Section:
-    columns = [
-        Column(key="variant", title="variant", numeric=False),
-        Column(key="seed", title="seed"),
-        *(Column(key=key, title=title, below=unit) for key, title, unit in _SCORES),
-        Column(key="training_seconds", title="training"),
-        Column(key="state", title="state", numeric=False),
-    ]
+    table = tabulate(
+        "scores",
+        "Scores",
+        summary.runs,
+        label("variant"),
+        number("seed"),
+        *(
+            number(f"{key}=", title, partial(metric, key), below=unit)
+            for key, title, unit in _SCORES
+        ),
+        number("training_seconds", "training", units.duration),
+        word("state"),
+        main=True,
+    )
     return Section(
         key="scores",
         title="Scores",
         lead="The loss on held-out text at the end. Perplexity is its exponential: the number of "
         "equally likely tokens among which the network would be as unsure. Bits per byte compare "
         "networks with different tokenizers.",
-        blocks=(
-            Table(
-                key="scores",
-                title="Scores",
-                columns=tuple(columns),
-                rows=tuple(
-                    (
-                        named(run.variant),
-                        plain(run.seed),
-                        *(_score(run, key) for key, _, _ in _SCORES),
-                        plain(run.training_seconds, units.duration(run.training_seconds)),
-                        plain(run.state),
-                    )
-                    for run in summary.runs
-                ),
-                main=True,
-            ),
-        ),
+        blocks=(table,),
     )
-
-
-def _score(run: RunRow, key: str) -> Cell:
-    value = dict(run.metrics).get(key)
-    return plain(value, numbers.real(value, 4))
 
 
 def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
@@ -155,69 +136,14 @@ def _picture(summary: Summary) -> Chart | None:
     if not any(len(curve.steps) > 1 for curve in curves):
         return None
     single = len(curves) == 1
+    grey = "; grey: on the training text" if single else ""
+    several = any(max(curve.runs, default=0) > 1 for curve in curves)
+    band = "; bands: from the smallest run to the largest" if several else ""
     return Chart(
-        draw=partial(_draw, curves, behind if single else [], summary.baseline),
+        draw=partial(
+            curves_chart, curves, summary.baseline, behind if single else (), _PICTURE_SIZE
+        ),
         caption="Loss on held-out text",
-        detail="nats per token over steps" + ("; grey: on the training text" if single else ""),
+        detail=f"nats per token over steps{grey}{band}",
         file="answer",
     )
-
-
-def _draw(
-    curves: Sequence[LearningCurve], behind: Sequence[LearningCurve], baseline: str
-) -> svg.Drawing:
-    left, top, right, bottom = _AREA
-    shown = [value for curve in curves for value in curve.mean if math.isfinite(value)]
-    low, high = svg.padded(shown, 0.06)
-    up = svg.Scale(low=low, high=high, start=bottom, end=top)
-    last = max(step for curve in curves for step in curve.steps)
-    across = svg.Scale(low=0, high=last, start=left, end=right)
-    parts = [
-        svg.y_axis(up, left, right, numbers.tick),
-        svg.x_axis(across, bottom, numbers.tick),
-        svg.text(left - 44, 13, "loss (nats per token)", "axis-title"),
-        svg.text(right, _HEIGHT - 6, "steps", "axis-title end"),
-        *(svg.path(_places(curve, across, up), "behind") for curve in behind),
-    ]
-    ends: list[tuple[float, str]] = []
-    for curve in curves:
-        places, family = _places(curve, across, up), family_of(curve.variant, baseline)
-        parts.append(svg.path(places, f"curve f-{family.key}"))
-        if places:
-            ends.append((places[-1][1], curve.variant))
-    for (_, variant), y in zip(sorted(ends), _spread(sorted(y for y, _ in ends)), strict=True):
-        family = family_of(variant, baseline)
-        label = names.short(variant, 14)
-        parts.append(svg.text(right + 8, y + 4, label, f"name t-{family.key}"))
-    return svg.Drawing(
-        width=_WIDTH,
-        height=_HEIGHT,
-        title="Loss on held-out text over steps",
-        description="; ".join(
-            f"{curve.variant} from {numbers.real(curve.mean[0])} to {numbers.real(curve.mean[-1])}"
-            for curve in curves
-            if curve.mean
-        ),
-        parts=tuple(parts),
-    )
-
-
-def _places(curve: LearningCurve, across: svg.Scale, up: svg.Scale) -> list[svg.Point]:
-    """Return the points of a curve inside the drawing."""
-    return [
-        (across(curve.steps[index]), up(curve.mean[index]))
-        for index in thinned(len(curve.mean), _POINTS)
-        if up.low <= curve.mean[index] <= up.high
-    ]
-
-
-def _spread(heights: Sequence[float]) -> list[float]:
-    """Move sorted heights of labels apart, downwards and then up from the bottom."""
-    found: list[float] = []
-    for height in heights:
-        found.append(max(height, found[-1] + _LABEL_HEIGHT) if found else height)
-    limit = _AREA[3]
-    for index in range(len(found) - 1, -1, -1):
-        found[index] = min(found[index], limit)
-        limit = found[index] - _LABEL_HEIGHT
-    return found

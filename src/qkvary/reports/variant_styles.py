@@ -4,6 +4,7 @@ A study may have more variants than distinguishable colours. So the colour gives
 marker repeats it for readers who cannot see the colour, and the name is always beside the point.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,13 +12,13 @@ from markupsafe import Markup
 
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.variants import Variant
-from qkvary.reports import svg
+from qkvary.reports import label_placement, svg
 from qkvary.reports.report import Legend
 
 Marker = Literal["square", "circle", "ring", "triangle", "diamond", "star", "cross"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Family:
     """A group of variants with the same kind of saving."""
 
@@ -33,63 +34,16 @@ class Family:
     """The colour on a dark ground."""
 
 
-FAMILIES: tuple[Family, ...] = (
+FAMILIES = (
+    Family("base", "baseline", "square", "", "#1f2933", "#e6eaee"),
+    Family("share", "projections shared", "circle", "", "#0067a5", "#5db8f0"),
     Family(
-        key="base",
-        title="baseline",
-        marker="square",
-        dash="",
-        light="#1f2933",
-        dark="#e6eaee",
+        "plus", "projections shared, with position term (+)", "ring", "5 2", "#8c4a86", "#dc9bd4"
     ),
-    Family(
-        key="share",
-        title="projections shared",
-        marker="circle",
-        dash="",
-        light="#0067a5",
-        dark="#5db8f0",
-    ),
-    Family(
-        key="plus",
-        title="projections shared, with position term (+)",
-        marker="ring",
-        dash="5 2",
-        light="#8c4a86",
-        dark="#dc9bd4",
-    ),
-    Family(
-        key="heads",
-        title="heads shared",
-        marker="triangle",
-        dash="2 2",
-        light="#c04e00",
-        dark="#f79a4b",
-    ),
-    Family(
-        key="both",
-        title="projections and heads shared",
-        marker="diamond",
-        dash="7 2 2 2",
-        light="#007a59",
-        dark="#43cf9e",
-    ),
-    Family(
-        key="identity",
-        title="a role reads the layer input",
-        marker="star",
-        dash="1 2",
-        light="#8a6a00",
-        dark="#e8c547",
-    ),
-    Family(
-        key="other",
-        title="other",
-        marker="cross",
-        dash="3 3",
-        light="#5f6b76",
-        dark="#a9b4be",
-    ),
+    Family("heads", "heads shared", "triangle", "2 2", "#c04e00", "#f79a4b"),
+    Family("both", "projections and heads shared", "diamond", "7 2 2 2", "#007a59", "#43cf9e"),
+    Family("identity", "a role reads the layer input", "star", "1 2", "#8a6a00", "#e8c547"),
+    Family("other", "other", "cross", "3 3", "#5f6b76", "#a9b4be"),
 )
 _BY_KEY = {family.key: family for family in FAMILIES}
 
@@ -170,6 +124,42 @@ def _outline(marker: Marker, x: float, y: float, r: float) -> list[svg.Point]:
                 (b, a), (a, a), (a, b), (-a, b), (-a, a), (-b, a),
             ]  # fmt: skip
     return [(x + dx * r, y + dy * r) for dx, dy in shape]
+
+
+def name_points(
+    named: Sequence[tuple[label_placement.Spot, Family]],
+    obstacles: Sequence[label_placement.Box],
+    area: label_placement.Box,
+) -> tuple[list[Markup], list[Markup]]:
+    """Write the names of points where they cover nothing.
+
+    Args:
+        named: The points, with the families that give their colours.
+        obstacles: Boxes that no name may touch.
+        area: The area of the points.
+
+    Returns:
+        The lines between points and names that are apart, and the names.
+    """
+    left, top, right, bottom = area
+    spots = [spot for spot, _ in named]
+    labels = label_placement.place(spots, obstacles, (left + 2, top, right, bottom - 3))
+    found = [
+        (spot, family, label)
+        for (spot, family), label in zip(named, labels, strict=True)
+        if label is not None
+    ]
+    return (
+        [
+            svg.line((spot.x, spot.y), label.leader, "leader")
+            for spot, _, label in found
+            if label.leader
+        ],
+        [
+            svg.text(label.x, label.y, label.text, f"name t-{family.key}")
+            for _, family, label in found
+        ],
+    )
 
 
 def family_legend(variants: tuple[str, ...], baseline: str) -> Legend:

@@ -19,7 +19,7 @@ from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
 from qkvary.literature.figures import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, Column, Table, pick, plain
+from qkvary.reports.tables import Cell, number, pick, plain, tabulate, word
 from qkvary.text import units
 from qkvary.text.numbers import MISSING, whole
 
@@ -78,7 +78,8 @@ def choose_layer(
         raise ValueError("expected a model or sizes of a layer, got both")
     attention = model.layers[0].attention
     if not isinstance(attention, ProjectedAttention):
-        raise ValueError(  # noqa: TRY004 - all bad input is a ValueError
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
             f"expected a model whose layers project to queries, keys and values, got {model.name}"
         )
     config = attention.config
@@ -120,34 +121,24 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
             costs.append(None)
             refused[variant] = str(error)
     pairs = list(zip(variants, costs, strict=True))
+    table = tabulate(
+        "variants",
+        "Variants",
+        [_row(*pair, baseline, size) for pair in pairs],
+        word("label", below="as tuple"),
+        number("parameters", below="of QKV's"),
+        number("macs_per_token", "MACs", below="per token"),
+        number("cache_bytes_per_token", "cache", below="per token"),
+        number("published", below="of networks"),
+        word("meaning", below="equation"),
+        notes=_notes(refused, variants, size),
+        main=True,
+    )
     return Report(
         subject="variants",
         question="Which projections can attention share, and what does each choice cost?",
         lead=_describe_layer(size),
-        sections=(
-            Section(
-                key="variants",
-                title="Variants",
-                blocks=(
-                    Table(
-                        key="variants",
-                        title="Variants",
-                        main=True,
-                        columns=(
-                            Column(key="label", title="label", below="as tuple", numeric=False),
-                            Column(key="parameters", title="parameters", below="of QKV's"),
-                            Column(key="macs_per_token", title="MACs", below="per token"),
-                            Column(key="cache_bytes_per_token", title="cache", below="per token"),
-                            Column(key="published", title="published", below="of networks"),
-                            Column(key="meaning", title="meaning", below="equation", numeric=False),
-                        ),
-                        rows=tuple(_row(*pair, baseline, size) for pair in pairs),
-                        notes=tuple(_notes(refused, variants, size)),
-                    ),
-                ),
-                brief=True,
-            ),
-        ),
+        sections=(Section(key="variants", title="Variants", blocks=(table,), brief=True),),
         data={"layer": size, "variants": [_data(*pair, refused, size) for pair in pairs]},
     )
 
@@ -192,23 +183,24 @@ def _describe_layer(size: LayerSize) -> str:
 
 def _row(
     variant: Variant, costs: LayerCosts | None, base: LayerCosts, size: LayerSize
-) -> tuple[Cell, ...]:
-    label, published = format_label(variant), _published_quality(variant, size)
-    meaning, equation = describe(variant), write_equation(variant)
-    none = plain(None)
-    figures = (plain("does not fit", tone="warn"), none, plain(name_cached(variant)))
-    if costs is not None:
+) -> dict[str, Cell]:
+    label, meaning = format_label(variant), describe(variant)
+    if costs is None:
+        figures = (plain("does not fit", tone="warn"), plain(None), plain(name_cached(variant)))
+    else:
         figures = (
             _share(costs.parameters["total"], base.parameters["total"]),
             _share(costs.macs_per_token, base.macs_per_token),
             _cache(variant, costs, base.cache_bytes_per_token),
         )
-    return (
-        Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
-        *figures,
-        _published(published),
-        Cell(raw=meaning, text=meaning, below=(equation,)),
-    )
+    return {
+        "label": Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
+        **dict(
+            zip(("parameters", "macs_per_token", "cache_bytes_per_token"), figures, strict=True)
+        ),
+        "published": _published(_published_quality(variant, size)),
+        "meaning": Cell(raw=meaning, text=meaning, below=(write_equation(variant),)),
+    }
 
 
 def _cache(variant: Variant, costs: LayerCosts, of: int | None) -> Cell:

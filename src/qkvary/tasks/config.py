@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
-from qkvary.arch.canonical import ADDED_LATER, NAMES_NOTHING, stored
+from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.choices import check_choices, check_word
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
@@ -218,11 +218,11 @@ class LanguageTaskConfig(NextToken):
 
     name: Literal["language"] = "language"
     """Fixed; it tells this task from the others in a record."""
-    data: str = field(metadata=NAMES_NOTHING)
+    data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str
     """Fingerprint of the data set."""
-    has_test: bool = field(default=True, metadata={**NAMES_NOTHING, **ADDED_LATER})
+    has_test: bool = field(default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER})
     """Whether the set has a test split; without one the validation split is scored at the end."""
     context: int
     """Tokens per row."""
@@ -292,7 +292,7 @@ class TextTaskConfig(Accuracy):
 
     name: Literal["texts"] = "texts"
     """Fixed; it tells this task from the others in a record."""
-    data: str = field(default="english-novels", metadata=NAMES_NOTHING)
+    data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
     """A folder with a folder of ``.txt`` files for each label, or ``english-novels`` for novels and
     their authors; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
@@ -395,12 +395,12 @@ class TranslationTaskConfig:
     min_count: int = 1
     """Occurrences in the training split from which a word has a token."""
     label_smoothing: float = 0.1
-    """Probability that the targets leave to other words."""
+    """Probability of the targets that is spread over other words."""
     max_tokens: int = 100
     """Longest source with its two marks, and longest translation with the mark at its end."""
     evaluation_batch_size: int = 50
     """Sentences per batch in evaluations."""
-    data: str = field(default="multi30k", metadata=NAMES_NOTHING)
+    data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, or a folder with files of the same names; not part of a run's identity."""
     data_sha256: str = MULTI30K_SHA256
     """Fingerprint of the files."""

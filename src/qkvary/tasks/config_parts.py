@@ -1,7 +1,7 @@
 """The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
 
 import hashlib
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 TEXT_VOCABULARY = 257
 """Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
@@ -45,12 +45,7 @@ class NextToken:
         return self.context
 
 
-class _Named(Protocol):
-    @property
-    def name(self) -> str: ...
-
-
-def check_sizes(task: _Named, *sizes: str) -> None:
+def check_sizes(task: Any, *sizes: str) -> None:
     """Refuse sizes below 1; None is no size.
 
     Args:

@@ -29,7 +29,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     """Predict the label of a text from a window of its bytes.
 
     Loss: mean cross entropy. Metric: accuracy. For training every label is equally likely, and
-    every window of its texts; scored are the same number of windows of each label, spread evenly.
+    every window of its texts. The same number of windows of each label is scored, spread evenly.
     """
 
     def __init__(self, config: TextTaskConfig) -> None:

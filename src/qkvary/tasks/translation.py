@@ -47,7 +47,7 @@ class TranslationTask:
 
     Loss: the divergence of the network from label-smoothed targets, in nats per word of the target
     and its end; ``as-published`` divides by the padding too, which adds nothing (``loss``), and
-    reports the loss per word beside it (``token_loss``).
+    also reports the loss per word (``token_loss``).
 
     Translations are greedy. ``bleu`` is sacreBLEU of sentences, from 0 to 100, against the
     references as they are distributed. ``published_bleu`` is that of paper 2's code, from 0 to 1:

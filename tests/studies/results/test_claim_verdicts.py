@@ -137,8 +137,8 @@ def test_an_interval_lies_in_a_range_outside_or_across(
         ([FAILS], "does not hold", ""),
         ([OPEN], "not distinguished", ""),
         ([FAILS, OPEN], "does not hold", ""),
-        ([HOLDS, FAILS], "holds with a condition", "for A, not for B"),
-        ([HOLDS, OPEN], "holds with a condition", "for A, not distinguished for C"),
+        ([HOLDS, FAILS], "holds with a condition", "It holds for A. It does not hold for B."),
+        ([HOLDS, OPEN], "holds with a condition", "It holds for A. It is not distinguished for C."),
     ],
 )
 def test_findings_that_differ_are_a_condition(
@@ -163,7 +163,7 @@ def test_sometimes_fails_only_if_all_fail() -> None:
     [
         (EQUAL, "holds", ""),
         (WRONG, "does not hold", ""),
-        (UNITS, "holds with a condition", "with 32,000 tokens"),
+        (UNITS, "holds with a condition", "It holds with 32,000 tokens"),
         (ROUNDED, "holds", ""),
         (MEASURED, "not tested here", ""),
     ],
@@ -179,7 +179,7 @@ def test_recomputed_figures_judge_arithmetic(
 
 @pytest.mark.parametrize("kind", ["measured", "prediction", "recommendation"])
 def test_figures_that_agree_do_not_show_what_was_measured(kind: ClaimKind) -> None:
-    assert verdict_of([EQUAL], kind) == ("holds with a condition", PRINTED)
+    assert verdict_of([EQUAL], kind) == ("holds with a condition", f"It holds {PRINTED}.")
     assert verdict_of([EQUAL], "arithmetic") == ("holds", "")
     assert verdict_of([WRONG], kind) == ("does not hold", "")
     assert verdict_of([EQUAL, FAILS[0]], kind) == ("does not hold", "")
@@ -206,28 +206,31 @@ def test_comparisons_as_printed_count_alike_whatever_they_say(judge: Judge) -> N
 def test_a_study_that_decides_nothing_erases_nothing() -> None:
     found, condition = verdict_of([BELOW, OPEN[0]])
     assert found == "holds with a condition"
-    assert condition.startswith(PRINTED)
-    assert "not distinguished for Q-K=V (made-up: third)" in condition
-    assert verdict_of([ABOVE, OPEN[0]]) == ("does not hold", SEEDS)
+    assert condition.startswith(f"It holds {PRINTED}. It holds for ")
+    assert "It is not distinguished for Q-K=V (made-up: third)." in condition
+    assert verdict_of([ABOVE, OPEN[0]]) == ("does not hold", f"It does not hold {SEEDS}.")
 
 
 def test_what_is_exact_refutes_whatever_agrees() -> None:
     found, condition = verdict_of([EQUAL, WRONG], "arithmetic")
     assert found == "does not hold"
-    assert condition.startswith("not for cache reduction of Q-GQA-g; it holds for Q-K=V")
+    said = "It does not hold for cache reduction of Q-GQA-g. It holds for Q-K=V"
+    assert condition.startswith(said)
     assert verdict_of([WRONG, HOLDS[0]])[0] == "does not hold"
     assert verdict_of([TEST, OPPOSITE])[0] == "does not hold"
     assert verdict_of([TEST, OPPOSITE], quantifier="some")[0] == "holds with a condition"
     there = dataclasses.replace(OPPOSITE, condition="without norms")
     assert verdict_of([TEST, there], quantifier="every") == (
         "does not hold",
-        "not for “It is not so”; it holds for “It is so”; without norms",
+        "One test shows the opposite. One test shows it. It does not hold without norms.",
     )
 
 
 def test_another_convention_saves_no_figure_that_names_its_own() -> None:
     literal = dataclasses.replace(UNITS, literal=True)
-    assert verdict_of([literal], "arithmetic") == ("does not hold", "")
+    found, condition = verdict_of([literal], "arithmetic")
+    assert found == "does not hold"
+    assert condition.startswith("It does not hold as it is stated, but would with 32,000 tokens")
 
 
 def test_a_slip_of_the_last_digit_is_no_contradiction_of_about() -> None:
@@ -236,7 +239,7 @@ def test_a_slip_of_the_last_digit_is_no_contradiction_of_about() -> None:
     about = dataclasses.replace(slip, about=True)
     assert verdict_of([about], "arithmetic") == (
         "holds with a condition",
-        "as a rounding of 0.9664",
+        "It holds as a rounding of 0.9664.",
     )
     far = ByFigure(
         table="three-projections-text",
@@ -250,19 +253,19 @@ def test_a_slip_of_the_last_digit_is_no_contradiction_of_about() -> None:
 def test_a_claim_that_names_its_settings_needs_each_of_them() -> None:
     assert verdict_of([HOLDS[0], FAILS[0]], quantifier="every") == (
         "does not hold",
-        "not for Q-K=V (made-up: second); it holds for Q-K=V (made-up: first)",
+        "It does not hold for Q-K=V (made-up: second). It holds for Q-K=V (made-up: first).",
     )
     assert verdict_of([HOLDS[0], OPEN[0]], quantifier="every") == (
         "not distinguished",
-        "for Q-K=V (made-up: third); it holds for Q-K=V (made-up: first)",
+        "It is not distinguished for Q-K=V (made-up: third). It holds for Q-K=V (made-up: first).",
     )
     assert verdict_of([HOLDS[0]], quantifier="every") == ("holds", "")
 
 
 def test_a_half_that_no_judge_covers_is_named() -> None:
-    assert verdict_of([HOLDS[0]], untested="speed") == (
+    assert verdict_of([HOLDS[0]], untested="the speed") == (
         "holds with a condition",
-        "not tested here: speed",
+        "The speed is not tested here.",
     )
     assert verdict_of([FAILS[0]], untested="speed") == ("does not hold", "")
 
@@ -312,15 +315,18 @@ def test_a_test_shows_the_claim_or_its_opposite() -> None:
     assert verdict_of([TEST]) == ("holds", "")
     assert verdict_of([OPPOSITE]) == ("does not hold", "")
     there = dataclasses.replace(TEST, condition="without norms")
-    assert verdict_of([there]) == ("holds with a condition", "without norms")
+    assert verdict_of([there]) == ("holds with a condition", "It holds without norms.")
     against = dataclasses.replace(OPPOSITE, condition="with norms")
-    assert verdict_of([against]) == ("does not hold", "with norms")
+    assert verdict_of([against]) == ("does not hold", "It does not hold with norms.")
     found, condition = verdict_of([there, against])
     assert found == "holds with a condition"
     assert condition == (
-        "for \u201cIt is so\u201d, not for \u201cIt is not so\u201d; without norms; "
-        "contradicted with norms"
+        "One test shows it. One test shows the opposite. "
+        "It holds without norms. It does not hold with norms."
     )
+    # A condition of both decides nothing, and is stated once.
+    both = dataclasses.replace(OPPOSITE, condition="without norms")
+    assert verdict_of([there, both])[1].endswith("the opposite. It holds without norms.")
 
 
 def test_what_is_not_there_is_not_tested() -> None:

@@ -129,8 +129,8 @@ def _read_heads(fields: Fields, *, optional: bool = False, dim: int | None = Non
 
     Args:
         fields: The configuration.
-        optional: Whether real files leave the number of KV heads out where it is that of the query
-            heads. In other families a null says so, and leaving it out is an omission.
+        optional: Whether published files may leave out the number of KV heads, which is then that
+            of the query heads. In other families only a null means that.
         dim: Channels of a head where the configuration does not say.
     """
     count = fields.size("num_attention_heads")

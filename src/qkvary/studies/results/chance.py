@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from statistics import fmean
 
+from qkvary.data.recall import score_positions
 from qkvary.studies.results.summary import RunRow
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import (
@@ -53,8 +54,13 @@ def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ..
 
 
 def guess_score(setting: Setting) -> float | None:
-    """Return the score of a uniform guess by the setting's metric, or None if it is not known."""
+    """Return the score of a solver that learns nothing, or None if it is not known.
+
+    It guesses uniformly; in recall it knows which pair is the likeliest at the position of a query.
+    """
     task = setting.task
+    if setting.metric not in (None, task.metric):
+        return None
     match task:
         case SequenceTaskConfig():
             choices = task.vocabulary
@@ -63,13 +69,12 @@ def guess_score(setting: Setting) -> float | None:
         case AnomalyTaskConfig():
             choices = task.set_size
         case RecallTaskConfig():
-            # A guess among the values of the sequence.
-            choices = task.pairs
+            return score_positions(task.length, task.pairs, task.power)
         case TextTaskConfig():
             choices = getattr(setting.network, "classes", None)
         case _:
             choices = getattr(setting.network, "vocabulary", None)
-    if choices is None or setting.metric not in (None, task.metric):
+    if choices is None:
         return None
     return {"accuracy": 1.0 / choices, "loss": math.log(choices)}.get(task.metric)
 

@@ -1,33 +1,33 @@
 """Verdicts on the claims of the documents, by rule from figures. Never imports torch.
 
-A judge's finding follows from its figure and interval alone:
+Each judge gives a finding, which follows from its figure and interval alone:
 
 - a figure of a study or a difference of printed figures *holds* if its interval lies in the claimed
   range, *does not hold* if it lies outside, and is *not distinguished* otherwise;
 - a printed figure *holds* if its recomputation rounds to it or rounded inputs allow it, *holds with
   a condition* if that takes another convention or a rounding, which is then named, and *does not
   hold* otherwise;
-- a test *holds* or *does not hold* as its statement is the claim or the opposite, under its
+- a test *holds* if its statement is the claim and *does not hold* if it is the opposite, under its
   condition.
 
 A claim has the verdict of its findings where they agree. Otherwise:
 
-- what is exact refutes it: a wrong figure, or a test that shows the opposite without a condition;
-- one finding refutes a claim of every setting or variant that it names, and one that is not
-  distinguished leaves it open;
-- else a claim *holds with a condition*, which lists where it holds and where it does not;
-- a claim of "sometimes" fails only if all findings do.
+- an exact finding refutes it: a wrong figure, or a test that shows the opposite without a
+  condition;
+- a claim that names its settings or variants (``every``) fails if one finding fails, and is not
+  distinguished if one is not;
+- a claim of "sometimes" (``some``) fails only if all findings fail;
+- any other claim *holds with a condition*, which lists where it holds and where it does not.
 
-Printed figures that follow from each other do not show what was measured: a claim of anything but
-arithmetic that has no other judge holds under that condition. Where a study or test decides,
-comparisons of printed figures count for nothing, whatever they say; where none does, they count.
+Printed figures that follow from each other do not repeat a measurement: a claim that is no
+arithmetic and has no other judge holds with that condition. Comparisons of printed figures count
+only where no study and no test decides.
 """
 
 import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import Literal, get_args
 
 from qkvary.literature.claim import (
@@ -51,7 +51,7 @@ ClaimVerdict = Literal[
 ]
 CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 PRINTED = "by printed figures, which were not measured again here"
-"""The condition of a claim of anything but arithmetic that only printed figures judge."""
+"""The condition of a claim that is no arithmetic and that only printed figures judge."""
 SPREADS: Mapping[tuple[str, str], float] = {
     ("three-projections-table-4", "validation_perplexity"): 0.03,
     ("three-projections-table-4", "train_perplexity"): 0.03,
@@ -81,12 +81,10 @@ ONE_EACH = frozenset(
     {"three-projections-table-4", "poster-300m", "poster-downstream", "query-identity-table-2"}
 )
 """The published tables whose measured figures are of one network each."""
-SEEDS = "one network each, whose differences to another seed are not printed"
+SEEDS = "by figures of one network each, whose spread between seeds is not printed"
 """The condition of comparisons in these tables."""
 NAMES = 2
 """The most findings that a condition names, and the most studies that a scale names."""
-WORDS = 70
-"""The most characters of a statement in a condition."""
 _SLACK = 1e-12
 """The tolerance for floating-point errors where an interval ends at the end of a range."""
 
@@ -97,7 +95,7 @@ class Finding:
 
     verdict: ClaimVerdict
     what: str
-    """The name of the figure or statement."""
+    """The name of the figure or of the test."""
     figure: str
     """The figure with its interval, or the statement, in words."""
     value: float | None = None
@@ -106,7 +104,7 @@ class Finding:
     detectable: float | None = None
     """The smallest difference that would have been seen."""
     condition: str = ""
-    """The condition under which the figure or statement agrees, or contradicts."""
+    """Where the finding agrees with the claim, or contradicts it: the end of a sentence."""
     study: str = ""
     """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
@@ -118,23 +116,29 @@ class Finding:
 
     @property
     def printed(self) -> bool:
-        """Whether it judges printed figures alone."""
+        """Whether it comes from printed figures alone."""
         return self.check.startswith(RECOMPUTE)
 
     @property
     def exact(self) -> bool:
         """Whether it is a recomputed figure or a test without a condition, which can refute."""
         recomputed = self.printed and self.low is None
-        return recomputed or (self.check.startswith(TEST) and not self.condition)
+        return recomputed or (self.tested and not self.condition)
+
+    @property
+    def tested(self) -> bool:
+        """Whether it is the statement of a test."""
+        return self.check.startswith(TEST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedClaim:
-    """A claim with its verdict and what led to it."""
+    """A claim with its verdict and the findings behind it."""
 
     claim: Claim
     verdict: ClaimVerdict
     condition: str
+    """Sentences on where the claim holds and where it does not; empty for none."""
     scale: str
     """The networks behind the verdict; empty if none were trained for it."""
     findings: tuple[Finding, ...]
@@ -166,9 +170,9 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
     own = claim.kind != "arithmetic" and all(one.printed for one in agreeing)
     if own and verdict.startswith("holds"):
-        verdict, condition = "holds with a condition", _join(PRINTED, condition)
+        verdict, condition = "holds with a condition", _join(f"It holds {PRINTED}.", condition)
     if claim.untested and verdict.startswith("holds"):
-        untested = f"not tested here: {claim.untested}"
+        untested = f"{claim.untested[0].upper()}{claim.untested[1:]} is not tested here."
         verdict, condition = "holds with a condition", _join(condition, untested)
     return JudgedClaim(
         claim=claim,
@@ -205,41 +209,46 @@ def _combine(findings: Sequence[Finding], quantifier: Quantifier) -> tuple[Claim
     found = {verdict: [one for one in findings if one.verdict == verdict] for verdict in _DECIDED}
     yes = [*found["holds"], *found["holds with a condition"]]
     no, open_ = found["does not hold"], found["not distinguished"]
-    stated = _join(*dict.fromkeys(one.condition for one in yes))
-    where = _join(*dict.fromkeys(one.condition for one in no))
     if not findings:
         return "not tested here", ""
+    holds, fails = _places("It holds", yes, "it"), _places("It does not hold", no, "the opposite")
+    unclear = _places("It is not distinguished", open_)
+    stated, against = _conditions("It holds", yes), _conditions("It does not hold", no, yes)
     if not yes:
-        fails = bool(no) and not (some and open_)
-        return ("does not hold", where) if fails else ("not distinguished", "")
+        refuted = bool(no) and not (some and open_)
+        return ("does not hold", against) if refuted else ("not distinguished", "")
     if not some and any(every or one.exact for one in no):
-        split = f"not for {_names(no)}; it holds for {_names(yes)}"
-        return "does not hold", _join(split, where)
+        return "does not hold", _join(fails, holds, against)
     if every and open_:
-        return "not distinguished", f"for {_names(open_)}; it holds for {_names(yes)}"
+        return "not distinguished", _join(unclear, holds)
     if not no and not open_:
         return ("holds with a condition", stated) if stated else ("holds", "")
-    parts = [f"for {_names(yes)}"]
-    parts += [f"not for {_names(no)}"] if no else []
-    parts += [f"not distinguished for {_names(open_)}"] if open_ else []
-    against = f"contradicted {where}" if where and where != stated else ""
-    return "holds with a condition", _join(", ".join(parts), stated, against)
+    return "holds with a condition", _join(holds, fails, unclear, stated, against)
 
 
 _DECIDED = CLAIM_VERDICTS[:-1]
 _SUPPORTED = CLAIM_VERDICTS[:3]
 
 
-def _names(findings: Sequence[Finding]) -> str:
-    names = list(dict.fromkeys(one.what for one in findings))
-    shown = (
-        names if len(names) <= NAMES else [*names[: NAMES - 1], f"{len(names) - NAMES + 1} more"]
-    )
-    return listed(shown)
+def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
+    """Return sentences that count the tests of findings and name their figures."""
+    tests = len({one.check for one in findings if one.tested})
+    said = f"One test shows {shown}." if tests == 1 else f"{tests} tests show {shown}."
+    names = list(dict.fromkeys(one.what for one in findings if not one.tested))
+    if len(names) > NAMES:
+        names = [*names[: NAMES - 1], f"{len(names) - NAMES + 1} more"]
+    return _join(said if tests else "", f"{start} for {listed(names)}." if names else "")
+
+
+def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
+    """Return a sentence for each condition of findings that others do not have too."""
+    known = {one.condition for one in others} | {""}
+    conditions = dict.fromkeys(one.condition for one in findings)
+    return _join(*(f"{start} {one}." for one in conditions if one not in known))
 
 
 def _join(*sentences: str) -> str:
-    return "; ".join(sentence for sentence in sentences if sentence)
+    return " ".join(filter(None, sentences))
 
 
 @functools.cache
@@ -295,10 +304,9 @@ def _recomputed_verdict(found: Recomputed, judge: ByFigure) -> tuple[ClaimVerdic
             allowed = found.derivation is not None and found.derivation.spread is not None
             condition = "" if allowed else near
         case "other convention":
+            condition = f"with {found.alternative.convention}" if found.alternative else ""
             if judge.literal:
-                return "does not hold", ""
-            convention = found.alternative.convention if found.alternative else ""
-            condition = f"with {convention}" if convention else found.why.removesuffix(".")
+                return "does not hold", f"as it is stated, but would {condition}"
     return ("holds with a condition" if condition else "holds"), condition
 
 
@@ -352,10 +360,9 @@ def _rounded(value: float, low: float, high: float, spread: float) -> str:
 
 def _by_test(judge: ByTest) -> Finding:
     met: ClaimVerdict = "holds with a condition" if judge.condition else "holds"
-    said = shorten(judge.says.removesuffix("."), WORDS, placeholder=" \u2026")
     return Finding(
         verdict=met if judge.shows == "claim" else "does not hold",
-        what=f"\u201c{said}\u201d",
+        what=judge.node.rpartition("::")[2],
         figure=judge.says,
         condition=judge.condition,
         record=judge.node.partition("::")[0],

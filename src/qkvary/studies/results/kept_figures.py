@@ -1,13 +1,13 @@
-"""The figures of kept studies that judge claims, as the package carries them. Never imports torch.
+"""Reads the figures of kept studies that judge claims. Never imports torch.
 
-``kept_figures.json`` is a copy of what the tables in the folder ``studies`` of the repository say;
-``reports.kept_tables`` reads those, and ``studies/claims/make.py`` writes the copy.
+``kept_figures.json`` is a copy of figures from the tables in the folder ``studies`` of the
+repository. ``reports.kept_tables`` reads those tables, and ``studies/claims/make.py`` writes it.
 """
 
 import functools
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
@@ -23,19 +23,19 @@ class KeptFigure:
 
     value: float
     low: float | None
-    """The interval, which holds for all comparisons of its table at once; None for none."""
+    """The low end of its interval for all comparisons of its table at once; None for none."""
     high: float | None
     detectable: float | None
-    """The smallest difference that would have been seen; None if that is not known."""
+    """The smallest difference that would have been seen; None if it is not known."""
     runs: int
-    """The pairs of runs behind it, or the runs."""
+    """The number of runs, or of pairs of runs if ``paired``."""
     paired: bool
     parameters: tuple[int, int] | None
-    """The parameters of the smallest and the largest of the networks; None for other figures."""
+    """The parameters of the smallest and the largest network; None for a figure of none."""
 
 
 FindKept = Callable[[ByStudy], KeptFigure | None]
-"""Returns the figure for which a judge asks; None where it is not kept."""
+"""Returns the figure of a judge, or None if it is not kept."""
 
 
 def find_packaged(judge: ByStudy) -> KeptFigure | None:
@@ -71,6 +71,8 @@ def decode_kept(data: Mapping[str, Any]) -> dict[str, KeptFigure]:
             f"got {data.get('schema_version')!r}"
         )
     return {
-        key: replace(KeptFigure(**one), parameters=one["parameters"] and tuple(one["parameters"]))
+        key: KeptFigure(
+            **dict[str, Any](one, parameters=one["parameters"] and tuple(one["parameters"]))
+        )
         for key, one in data["figures"].items()
     }

@@ -1,0 +1,31 @@
+"""Which projection attention misses least: every sharing of two, and every identity."""
+
+from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.study import Study
+
+STUDY = Study(
+    name="projections-quick",
+    question="Which of the three projections does attention need least?",
+    description=(
+        "Every pair of roles that reads one projection (Q=K-V, Q-K=V, Q=V), every role that reads "
+        "the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one projection for all, "
+        "and the positions in the scores of a shared query and key, in the tasks and networks of "
+        "quickstart: swap and sort of 16 digits and characters of tiny Shakespeare, two layers, "
+        "300 to 600 steps. Equal hyper-parameters for all."
+    ),
+    settings=(
+        quick_sequences("swap", steps=400, learning_rate=2e-3),
+        quick_sequences("sort", steps=600, learning_rate=3e-3),
+        quick_characters(),
+    ),
+    variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),
+    seeds=(0, 1, 2, 3, 4),
+    contrasts=(
+        ("Q-K=V", "Q=K-V"),
+        ("Q-K=V", "Q=V"),
+        ("Q-K=V", "Q=K=V"),
+        ("(Q=K-V)+", "Q=K-V"),
+        ("Q-K-I", "I-K-V"),
+        ("Q-K-I", "Q-I-V"),
+    ),
+)
