@@ -79,10 +79,9 @@ def _import_file(path: Path) -> ModuleType:
 
 def _reason(error: Exception, path: Path) -> str:
     """Return the error in one line, with the line number in the user's file."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
-    ]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     place = f" (line {line})" if line else ""
     return f"{type(error).__name__}: {error}{place}"
 

@@ -75,8 +75,8 @@ def summarise(
     tables = build_tables(inputs, specify_tables(study, observations))
     contrasts = build_contrasts(inputs, tables)
     counts = count(observations)
-    beside = {setting.table for setting in study.settings if setting.table is not None}
-    headline = write_headline(tables, contrasts, inputs.baseline, beside)
+    own_tables = {setting.table for setting in study.settings if setting.table is not None}
+    headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()

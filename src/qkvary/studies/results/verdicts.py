@@ -94,11 +94,10 @@ def _not_distinguished(
 def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     mean, units = estimate.mean or 0.0, estimate.units
     size = f"{fixed(abs(mean), _digits(mean))}{wording.unit}"
+    way = f"{_word(mean, wording)} by {size}" if mean else "the same"
     if units == 1:
-        way = f"{_word(mean, wording)} by {size}" if mean else "the same"
         return f"no interval: {way} in a single pair, which says nothing about its spread"
     if estimate.std == 0:
-        way = f"{_word(mean, wording)} by {size}" if mean else "the same"
         return f"no interval: {way} in all {units} pairs, which leaves no spread to go by"
     return f"no interval: {estimate.undefined}"
 

@@ -36,7 +36,7 @@ from qkvary.text.names import count
 from qkvary.text.units import data_size
 
 Extra = Literal["maps", "samples"]
-"""What a file of runs may leave out: attention maps, or the questions that a report shows."""
+"""The parts that a file of runs may leave out: attention maps, or samples."""
 EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
