@@ -17,7 +17,7 @@ def command(*, json_output: Json = False) -> None:
     report = Report(
         subject="studies",
         question="Which studies are there?",
-        lead="qkvary study NAME runs one; a study of your own is a Python file, by its path",
+        lead="qkvary study NAME runs one; qkvary study FILE.py runs one of your own",
         sections=tuple(map(_section, studies)),
         data={"studies": [_describe(study) for study in studies]},
     )

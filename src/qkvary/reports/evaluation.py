@@ -159,7 +159,7 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     said = (
         f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens or "
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
-        f"{protocol.stride:,} ahead of each other"
+        f"one every {protocol.stride:,} tokens"
     )
     yield Prose(said, small=True)
     rows = [

@@ -7,7 +7,7 @@ zero, and "at most" is the end of an interval. ``answers`` states every comparis
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
@@ -74,10 +74,16 @@ def write_headline(
             _count_decided(table),
         ),
     )
-    where = f"On {_the(first)}: " if len(shown) > 1 else ""
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
-    across = [one for one in planned if len(one[0].rows) == 1]
-    if first.name in beside and any(gap.verdict in _DECIDED for _, gap in across):
+    labels = {row.variant for table in tables for row in table.rows}
+    across = [
+        (_name_table(one) if one.variant in labels else one, gap)
+        for one, gap in planned
+        if len(one.rows) == 1
+    ]
+    is_across = first.name in beside and any(gap.verdict in _DECIDED for _, gap in across)
+    where = f"{_where(first, beside)}, " if is_across or len(shown) > 1 else ""
+    if is_across:
         sentences = _across(first, across) + _describe(first, baseline, where)
     else:
         planned = [one for one in planned if one[1].verdict in _DECIDED]
@@ -92,24 +98,33 @@ def write_headline(
         and (costs := _list_costs(table, baseline))
     ]
     for table, costs in others[:MOST_OTHER_TABLES]:
-        sentences.append(f"On {_the(table)}: {'; '.join(costs)}.")
+        sentences.append(f"{_where(table, beside)}, {'; '.join(costs)}.")
     if len(others) > MOST_OTHER_TABLES:
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
         sentences.append(f"Differences in {more}: see all comparisons.")
+    if not sentences:
+        pairs = "two pairs of runs with different seeds"
+        sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
     return Headline(table=first.name, sentences=tuple(sentences))
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
-    """State how many published figures lie where a repeat of these runs would."""
+    """State how many published figures lie in the prediction intervals of these runs."""
     judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
     if not judged:
         return ()
     figures = count(len(judged), "published figure")
-    return (f"Of {figures}, {sum(judged)} lie where 95 of 100 repeats of these runs would.",)
+    return (f"{sum(judged)} of {figures} lie in the 95 % prediction intervals of these runs.",)
 
 
-def _the(table: ResultTable) -> str:
-    return f"the {table.name}" if table.kind == "average" else table.name
+def _where(table: ResultTable, beside: Collection[str]) -> str:
+    """Return the first words of a sentence about a table."""
+    if table.name in beside:
+        return f'With "{table.name}"'
+    if table.kind == "average":
+        name, _, tasks = table.name.partition(" of ")
+        return f"On the {name} of {listed(tasks.split(', '))}"
+    return f"On {table.name}"
 
 
 def _compared(table: ResultTable) -> list[tuple[VariantRow, Difference]]:
@@ -139,30 +154,41 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     if len(known) > MOST_NAMED:
         rest = known[MOST_NAMED - 1 :]
         known = [*known[: MOST_NAMED - 1], (f"{len(rest)} others", rest[-1][1])]
-    free = [f"{name} (at most {_round_up(most)})" for name, most in known]
-    if free:
-        free[0] = f"{free[0][:-1]}{unit})"
-    parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
+    ends = [f"at most {_round_up(most)}{unit}" for _, most in known[:1]]
+    ends += [f"at most {_round_up(most)}" for _, most in known[1:]]
+    parts = list[str]()
+    if len(known) == 1:
+        parts.append(f"{known[0][0]} has no measurable cost ({ends[0]})")
+    elif known:
+        names = [f"{name} ({end})" for (name, _), end in zip(known, ends, strict=True)]
+        parts.append(f"these have no measurable cost: {listed(names)}")
     vague = [name for name, most in bounds if most >= whole]
     if vague:
-        parts.append(f"these runs are too few to say anything about {listed(vague, 'or')}")
+        parts.append(f"these runs are too few to say anything about {listed(_some(vague), 'or')}")
     same = [
         name
         for name, rows in _select(groups, "no interval")
         if all(gap.mean == 0 and gap.units > 1 for _, gap in rows)
     ]
     if same:
-        parts.append(f"{listed(same)}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_some(same))}: the same as {baseline} in every pair")
     parts += _list_costs(table, baseline)
     if parts:
         parts[0] = f"{where}{parts[0]}"
     return [f"{text[:1].upper()}{text[1:]}." for text in parts]
 
 
+def _some(names: list[str]) -> list[str]:
+    """Return the names that a sentence has room for, and the number of the others."""
+    if len(names) <= MOST_NAMED:
+        return names
+    return [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} others"]
+
+
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
     unit, found = _unit(table), list[str]()
-    for verdict, verb in (("worse", "costs"), ("better", "gains")):
+    for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
         named = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
@@ -267,6 +293,11 @@ def _planned(
     ]
 
 
+def _name_table(contrast: Contrast) -> Contrast:
+    """Name the only table of a contrast, as contrasts across settings name both of theirs."""
+    return replace(contrast, reference=f'{contrast.reference} with "{contrast.rows[0].table}"')
+
+
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
     """State which share of a cost a contrast at equal cost recovers, the largest first."""
     rows = {row.variant: row for row in table.rows}
@@ -361,17 +392,22 @@ def _recovery(
     ours, theirs = (parse_label(label) for label in (contrast.variant, contrast.reference))
     if _is_symmetric(theirs) and not _is_symmetric(ours):
         why = ", whose scores are not symmetric,"
-    cache = " and the same cache per token" if has_cache else ""
+    same = f"with the same parameters{' and the same cache per token' if has_cache else ''}"
+    if abs(gap.mean or 0.0) > abs(lost.mean or 0.0):
+        return (
+            f"{contrast.variant}{why} is better than {contrast.reference} by {_size(gap)}{unit} "
+            f"{same}: more than the {_size(lost)} that {contrast.reference} costs."
+        )
     text = (
-        f"Of the {_size(lost)}{unit} that {contrast.reference} costs, {contrast.variant}{why} "
-        f"recovers {_size(gap)} with the same parameters{cache}"
+        f"{contrast.variant}{why} recovers {_size(gap)} of the {_size(lost)}{unit} that "
+        f"{contrast.reference} costs, {same}"
     )
     ends = [abs(end) for end in (gap.low, gap.high) if end is not None]
     total = [abs(end) for end in (lost.low, lost.high) if end is not None]
     if max(ends) < min(total) / 2:
         return f"{text}: most of the cost remains."
     if min(ends) > max(total) / 2:
-        return f"{text}: most of the cost."
+        return f"{text}: that is most of the cost."
     return f"{text}."
 
 
