@@ -17,7 +17,8 @@ from qkvary.cli._output import (
     sparkline,
 )
 from qkvary.cli._streams import print_error
-from qkvary.reports.terminal import print_rows
+from qkvary.reports.tables import tabulate, word
+from qkvary.reports.terminal import print_table
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def test_json_is_one_document_with_a_schema_version(capsys: pytest.CaptureFixtur
 
 
 def test_table_cells_are_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    print_rows(console(), (("name", "left"), ("n", "right")), [("[red]x[/red] :smile:", "7")])
+    print_table(console(), tabulate("key", "", ["[red]x[/red] :smile:"], word("name=")))
     assert "[red]x[/red] :smile:" in capsys.readouterr().out
 
 

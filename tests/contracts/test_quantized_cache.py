@@ -33,6 +33,7 @@ from tests.contracts.variant_cases import (
     randomize,
     variant_fields,
 )
+from tests.nn.test_cache_quantized import count_kept_bytes
 from tests.pairwise import pairwise
 from tests.reference.quantized import decode_rounded
 
@@ -86,7 +87,7 @@ def test_bytes_are_those_of_the_formula(
         kept = 0
         for store in cache._stores.values():
             assert isinstance(store, QuantizedStore)
-            kept += store.kept_nbytes
+            kept += count_kept_bytes(store)
         assert kept == BATCH * expected_bytes(layer.config, options, stop), count
     if "@w" not in label:
         # Memory for the codes of all tokens was taken beforehand; now all of it is used.

@@ -6,7 +6,8 @@ from rich.console import Console
 from qkvary.cli._output import console as encoding_console
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
-from qkvary.reports.terminal import print_report, print_rows
+from qkvary.reports.tables import number, tabulate, word
+from qkvary.reports.terminal import print_report, print_table
 from tests.reports.hostile import PAYLOADS
 from tests.reports.subjects import SUBJECTS, study
 from tests.reports.synthetic import make_summary
@@ -42,19 +43,21 @@ def test_a_study_is_said_in_brief() -> None:
 
 def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
     stream = io.StringIO()
-    columns = [("name", "left"), *((f"column {place}", "right") for place in range(5))]
-    rows = [(name, *(f"{name}{place}" * 4 for place in range(5))) for name in "ab"]
-    print_rows(Console(file=stream, width=30), columns, rows)
+    rows = [{"name": name, **{f"c{n}": f"{name}{n}" * 4 for n in range(5)}} for name in "ab"]
+    columns = (number(f"c{n}", f"column {n}") for n in range(5))
+    table = tabulate("key", "", rows, word("name"), *columns, main=True)
+    print_table(Console(file=stream, width=30), table)
     lines = stream.getvalue().splitlines()
     assert [line.split()[0] for line in lines] == ["name", "a", "b"] * 3
     assert all(len(line) <= 30 for line in lines)
     text = stream.getvalue()
-    assert all(cell in text for row in rows for cell in row)
+    assert all(cell in text for row in rows for cell in row.values())
 
 
 def test_a_table_of_one_column_is_printed() -> None:
     stream = io.StringIO()
-    print_rows(Console(file=stream, width=30), [("name", "left")], [("a",), ("b",)])
+    table = tabulate("key", "", "ab", word("name="), main=True)
+    print_table(Console(file=stream, width=30), table)
     assert stream.getvalue().split() == ["name", "a", "b"]
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.training.distribution import SingleProcess
-from qkvary.training.parallel import join_process_group
+from qkvary.training.parallel import Replicated, join_process_group
 from qkvary.training.processes import Collectives, RankInfo, connect
 
 T = TypeVar("T")
@@ -98,7 +98,7 @@ def test_the_first_does_what_one_can_do() -> None:
             done.append(processes.rank)
             return "folder"
 
-        return processes.run_on_first(mine)
+        return Replicated(processes, "cpu").run_on_first(mine)
 
     assert together(3, work) == ["folder"] * 3
     assert done == [0]
@@ -106,7 +106,7 @@ def test_the_first_does_what_one_can_do() -> None:
     def refuse() -> None:
         raise ResourceError("the disk is full")
 
-    found = together(3, lambda processes: processes.run_on_first(refuse))
+    found = together(3, lambda processes: Replicated(processes, "cpu").run_on_first(refuse))
     assert [str(error) for error in found] == ["the disk is full"] * 3
     assert {type(error) for error in found} == {ResourceError}
 

@@ -1,1 +1,1 @@
-"""Why does it work? Similarity, rank, symmetry and forecasts of a network's weights and inputs."""
+"""Analysis: similarity, rank, symmetry and forecasts of a network's weights and inputs."""

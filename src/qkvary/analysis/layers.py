@@ -26,7 +26,7 @@ class LayerStatistics:
         Args:
             attention: The layer.
             number: The layer, counted from 1.
-            seed: Of everything sampled.
+            seed: The seed of all samples.
         """
         self.attention, self.number, self.seed = attention, number, seed
         self.moments = LayerMoments(attention.config, attention.o_proj.weight.device)
@@ -107,8 +107,8 @@ def _compare(
     Args:
         head: The KV head, counted from 0.
         maps: The roles of the layer.
-        moments: What the tokens make of the head.
-        curvature: That of the loss by its keys and values.
+        moments: The second moments of the head over the tokens.
+        curvature: The curvature of the loss by its keys and values.
         queries: The moments of each of its query heads.
         chance: The figures of random weights.
         turned: F U of random orthonormal U, for keys and for values.

@@ -29,7 +29,7 @@ TOKENS_PER_HEAD_CHANNEL = 4
 alike."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of tokens read and the maximum."""
+"""Called with the number of tokens read and their maximum."""
 
 
 def analyze_network(
@@ -82,7 +82,7 @@ def analyze_windows(
         network: The network, in evaluation mode.
         windows: Tokens, [tokens] each.
         context: The maximum tokens of a window.
-        seed: Of everything sampled.
+        seed: The seed of all samples.
         on_window: Called after each window with the number of tokens read.
 
     Raises:

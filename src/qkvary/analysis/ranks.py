@@ -21,7 +21,7 @@ def read_ranks(maps: RoleMaps, *, seed: int) -> tuple[RankReading, ...]:
 
     Args:
         maps: The roles of a layer.
-        seed: Of the random matrices.
+        seed: The seed of the random matrices.
     """
     found: list[RankReading] = []
     named: dict[MatrixName, Tensor] = {
@@ -90,7 +90,7 @@ def sample_rank(rows: int, columns: int, inner: int | None, seed: int) -> Effect
         rows: Rows.
         columns: Columns.
         inner: The inner width of a product of two random matrices; None for one matrix.
-        seed: Of the samples.
+        seed: The seed of the samples.
     """
     numbers = rows * columns if inner is None else (rows + columns) * inner
     samples = min(max(SAMPLED_NUMBERS // numbers, 1), MOST_SAMPLES)

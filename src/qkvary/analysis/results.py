@@ -13,7 +13,7 @@ MatrixName = Literal["query", "key", "value", "query-key"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EffectiveRank:
-    """Six answers to the question how many directions a matrix uses."""
+    """The effective number of directions of a matrix, by six measures."""
 
     entropy: float
     """exp of the entropy of sigma / sum(sigma) (Roy and Vetterli 2007)."""
@@ -24,9 +24,9 @@ class EffectiveRank:
     energy_90: int
     """The fewest singular values that hold 90 % of sum(sigma^2)."""
     energy_95: int
-    """The same for 95 %."""
+    """The fewest that hold 95 %."""
     energy_99: int
-    """The same for 99 %."""
+    """The fewest that hold 99 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class RankReading:
     """The effective rank of one matrix, and that of a random matrix of its shape."""
 
     matrix: MatrixName
-    """Which weight; ``query-key`` is the product W_Q W_K^T of a head."""
+    """The weight; ``query-key`` is the product W_Q W_K^T of a head."""
     head: int | None
     """The head, counted from 1; None for all heads side by side."""
     rows: int
@@ -62,12 +62,12 @@ class CosineReading:
     deviation: float
     """The standard deviation of the first two for independent random matrices; their mean is 0."""
     head_deviation: float
-    """That of a head."""
+    """The standard deviation of a head's cosine for independent random matrices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """One KV head: how alike key and value are, and what one tensor for both would lose.
+    """The similarity of a KV head's key and value, and the loss from one tensor for both.
 
     Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
     query and key, and another of value and output.
@@ -78,26 +78,26 @@ class KeyValueReading:
     weight_cosines: tuple[float, ...]
     """Cosines of the principal angles between the row spaces of the two weights."""
     weight_overlap: float
-    """The mean of their squares."""
+    """The mean of the squared cosines."""
     weight_chance: float
-    """That of random subspaces of these dimensions: the larger dimension over the width."""
+    """``weight_overlap`` of random subspaces: the larger dimension over the width."""
     token_cosines: tuple[float, ...]
     """Cosines of the principal angles between keys and values over the tokens (canonical
     correlations)."""
     token_overlap: float
-    """The mean of their squares."""
+    """The mean of the squared cosines."""
     token_chance: float
-    """That of two random weights and the same tokens, sampled."""
+    """``token_overlap`` of two random weights and the same tokens, sampled."""
     similarity: float
     """CKA of keys as the queries see them and values as the output sees them."""
     similarity_chance: float
-    """That of random directions with the head's own singular values, as read, sampled."""
+    """``similarity`` of random directions with the head's own singular values, sampled."""
     plain_similarity: float
     """CKA of keys and values as they are, which changes with their basis."""
     explained: float
     """The share of the value's output that a linear map of the key gives (least squares)."""
     explained_chance: float
-    """That of two random weights and the same tokens, sampled."""
+    """``explained`` of two random weights and the same tokens, sampled."""
     spectrum: tuple[float, ...]
     """Singular values of the whitened joint matrix, whose two halves have equal energy; squares add
     up to 1."""
@@ -105,7 +105,7 @@ class KeyValueReading:
     """The share of its energy beyond the channels of one tensor: 0 if key and value are one, near
     1/2 if they have nothing in common."""
     lost_chance: float
-    """That of random directions with the head's own singular values, as read, sampled."""
+    """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
     """The rise of the loss, in nats per token, if one tensor serves key and value."""
     score_change: float
@@ -121,24 +121,24 @@ class AttentionReading:
     entropy: float
     """The mean entropy of a query's weights, in nats."""
     uniform_entropy: float
-    """That of equal weights on all visible keys."""
+    """The entropy of equal weights on all visible keys."""
     distance: float
     """The mean distance of the attended key, in tokens."""
     uniform_distance: float
-    """That of equal weights."""
+    """The mean distance with equal weights."""
     diagonal: float
     """The mean weight of a query on its own token."""
     uniform_diagonal: float
-    """That of equal weights."""
+    """The mean of equal weights."""
     score_asymmetry: float
     """|S - S^T| / |S + S^T| of the scores before mask and softmax: 0 symmetric, near 1 neither."""
     unmasked_asymmetry: float
-    """The same of the softmax of all scores, without the causal mask."""
+    """The asymmetry of the softmax of all scores, without the causal mask."""
     asymmetry: float
-    """The same of the attention weights, with the mask."""
+    """The asymmetry of the attention weights, with the mask."""
     mask_asymmetry: float
-    """The same of the attention weights of (S + S^T) / 2: what the mask, and the sums of rows,
-    supply to symmetric scores."""
+    """The asymmetry of the attention weights of (S + S^T) / 2, which mask and normalisation
+    cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class LayerAnalysis:
 
     @property
     def explained_chance(self) -> float:
-        """The mean over KV heads of that of random weights."""
+        """The mean over KV heads of the explained share of random weights."""
         return fmean(head.explained_chance for head in self.key_values)
 
     @property

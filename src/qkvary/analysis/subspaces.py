@@ -19,7 +19,7 @@ Matrix = Float[Tensor, "rows columns"]
 
 
 class HeadMoments(NamedTuple):
-    """One KV head and what the tokens, the queries and the output make of it.
+    """One KV head, with the statistics of its tokens, queries and output.
 
     ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that
     its products are those of the keys of all tokens.
@@ -168,8 +168,8 @@ def sample_read_chance(
     their place. The same holds for W_V M_o^1/2.
 
     Args:
-        keys: F U of each matrix U of random orthonormal columns.
-        values: The same for values.
+        keys: F U for the keys, for each matrix U of random orthonormal columns.
+        values: F U for the values.
         scales: The singular values of W_K M_q^1/2 and of W_V M_o^1/2.
     """
     seen, read = keys * scales[0], values * scales[1]

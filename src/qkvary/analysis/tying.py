@@ -48,7 +48,8 @@ def forecast_tie(
     joint = len(moments)
     size = joint // 2
     scale = DAMPING * float((moments * curvature).sum()) / joint
-    inverses = (torch.linalg.pinv(moments[part, part], hermitian=True) for part in _halves(size))
+    halves = (slice(0, size), slice(size, joint))
+    inverses = (torch.linalg.pinv(moments[part, part], hermitian=True) for part in halves)
     damped = curvature + scale * torch.block_diag(*inverses)
     values, vectors = torch.linalg.eigh(damped)
     # None are left out but those of a weight without full rank.
@@ -65,7 +66,3 @@ def forecast_tie(
         reader=directions[:, size:].mT @ root,
         writer=inverse @ directions[:, size:],
     )
-
-
-def _halves(size: int) -> tuple[slice, slice]:
-    return slice(0, size), slice(size, 2 * size)

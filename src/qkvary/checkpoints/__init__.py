@@ -1,1 +1,1 @@
-"""What is stored? Networks, training states, and what others wrote, read and converted."""
+"""Stored networks and training states, and formats of other programs."""

@@ -130,7 +130,7 @@ def _tokenizer_files(path: Path, vocabulary: int) -> tuple[str, ...]:
 
 
 def check_output(reference: StrPath, out: StrPath) -> None:
-    """Refuse an output that would replace the checkpoint from which it is made.
+    """Check that an output does not replace the checkpoint from which it is made.
 
     Args:
         reference: The checkpoint, as for :func:`load_checkpoint`.

@@ -34,7 +34,7 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield "biases in attention; choices: bias and out_bias false"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
-    if len({_shape_of(layer) for layer in config.layers}) > 1:
+    if len({(latent_width(one), one.variant.decoupled or 0) for one in config.layers}) > 1:
         yield "layers with tensors of different widths"
     if config.positions != "none":
         yield f"{config.positions} positions besides decoupled ones; choices: none"
@@ -42,10 +42,6 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         yield f"{block.norm}; choices: rmsnorm"
     if block.activation != "swiglu":
         yield f"{block.activation}; choices: swiglu"
-
-
-def _shape_of(layer: AttentionConfig) -> tuple[int, ...]:
-    return latent_width(layer), layer.variant.decoupled or 0
 
 
 def latent_width(layer: AttentionConfig) -> int:

@@ -101,11 +101,10 @@ class Reader:
         Raises:
             DamagedError: if a file does not match the manifest.
         """
-        note = _parse_note(manifest)
         return {
             kind: {
                 **self._read_whole(folder, manifest, kind),
-                **self._read_shards(folder, manifest, kind, note),
+                **self._read_shards(folder, manifest, kind),
             }
             for kind in KINDS
         }
@@ -117,63 +116,45 @@ class Reader:
         with manifest.open(folder, _whole_file(kind)) as file:
             return read_tensors(file, choose)
 
-    def _read_shards(
-        self, folder: Path, manifest: Manifest, kind: Kind, note: _ShardTable
-    ) -> dict[str, Tensor]:
-        listed = note.rows[kind]
+    def _read_shards(self, folder: Path, manifest: Manifest, kind: Kind) -> dict[str, Tensor]:
+        table = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))
+        if table is None:
+            return {}
+        listed: dict[str, list[int]] = table["rows"][kind]
         wanted = {name: self.wanted(kind, name, sum(counts)) for name, counts in listed.items()}
         pieces: dict[str, list[Tensor]] = {name: [] for name in listed}
-        for number in range(note.count):
-            shard = _Shard(
-                name=_shard_file(kind, number, note.count),
-                rows={name: counts[number] for name, counts in listed.items()},
-                wanted={name: _part(listed[name], number, wanted[name]) for name in listed},
-            )
-            if any(shard.wanted.values()) or number % self.count == self.number:
-                for name, tensor in shard.read(folder, manifest).items():
-                    pieces[name].append(tensor)
+        for number in range(table["count"]):
+            rows = {name: counts[number] for name, counts in listed.items()}
+            parts = {name: _part(listed[name], number, wanted[name]) for name in listed}
+            if any(parts.values()) or number % self.count == self.number:
+                file = _shard_file(kind, number, table["count"])
+                for name, tensor in _read_shard(folder, manifest, file, rows, parts).items():
+                    pieces[name] += [tensor] if len(tensor) else []
         return {name: _joined(pieces.pop(name)) for name in listed}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shard:
-    name: str
-    rows: Mapping[str, int]
-    """The rows of each tensor in the file."""
-    wanted: Mapping[str, range]
-    """The requested rows among them."""
+def _read_shard(
+    folder: Path,
+    manifest: Manifest,
+    file: str,
+    rows: Mapping[str, int],
+    wanted: Mapping[str, range],
+) -> dict[str, Tensor]:
+    """Return the wanted rows of a file, which holds ``rows`` rows of each tensor."""
+    mismatch = DamagedError(f"{folder / file} does not hold the rows that are listed")
 
-    def read(self, folder: Path, manifest: Manifest) -> dict[str, Tensor]:
-        with manifest.open(folder, self.name) as file:
-            tensors = read_tensors(file, lambda entry: self._choose(folder, entry))
-        if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
-            name: (len(rows),) for name, rows in self.wanted.items()
-        }:
-            raise self._mismatch(folder)
-        return {name: tensor for name, tensor in tensors.items() if len(tensor)}
+    def choose(entry: TensorEntry) -> range:
+        if entry.shape[0] != rows.get(entry.name):
+            raise mismatch
+        return wanted[entry.name]
 
-    def _choose(self, folder: Path, entry: TensorEntry) -> range:
-        if entry.shape[0] != self.rows.get(entry.name):
-            raise self._mismatch(folder)
-        return self.wanted[entry.name]
-
-    def _mismatch(self, folder: Path) -> DamagedError:
-        return DamagedError(f"{folder / self.name} does not hold the rows that are listed")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ShardTable:
-    """The entry of the manifest for the files of all processes."""
-
-    count: int = 0
-    rows: Mapping[Kind, Mapping[str, Sequence[int]]]
-
-
-def _parse_note(manifest: Manifest) -> _ShardTable:
-    note = cast("dict[str, Any] | None", manifest.about.get(_SHARDS))
-    if note is None:
-        return _ShardTable(rows={kind: {} for kind in KINDS})
-    return _ShardTable(count=note["count"], rows={kind: note["rows"][kind] for kind in KINDS})
+    with manifest.open(folder, file) as opened:
+        tensors = read_tensors(opened, choose)
+    if {name: tensor.shape[:1] for name, tensor in tensors.items()} != {
+        name: (len(part),) for name, part in wanted.items()
+    }:
+        raise mismatch
+    return tensors
 
 
 def _part(counts: Sequence[int], number: int, wanted: range) -> range:

@@ -29,9 +29,9 @@ class Row(NamedTuple):
     """The stems of a tensor; ``{}`` stands for the number of its layer."""
 
     theirs: str
-    """In transformers."""
+    """The name in transformers."""
     gguf: str
-    """In llama.cpp."""
+    """The name in llama.cpp."""
     ours: str
     """Here, without sharing. With commas, the parts that it joins; empty where it is made of other
     tensors (``latent_networks``)."""

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -25,7 +26,8 @@ from qkvary.storage.checkpoint_folders import (
     write_manifest,
 )
 from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.jsonvalues import JsonValue
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.jsonvalues import JsonValue, encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,15 @@ class TrainingState:
     """Optimizer state by name."""
     about: Mapping[str, JsonValue]
     """All state that is not a tensor."""
+
+
+RunOnAll = Callable[[Callable[[], JsonValue]], list[Any]]
+"""Runs a function in every process and returns all results, or raises the first error."""
+
+
+def alone(work: Callable[[], JsonValue]) -> list[Any]:
+    """Run a function in the only process."""
+    return [work()]
 
 
 def identity(tensor: Tensor) -> Tensor:
@@ -96,26 +107,48 @@ def load_training_state(
     accept: Callable[[Mapping[str, JsonValue]], None],
     report: Callable[[str], None],
     keep: int = DEFAULT_KEEP,
+    reader: Reader | None = None,
+    run_on_all: RunOnAll = alone,
 ) -> TrainingState | None:
-    """Return the newest valid state, or ``None`` if no state exists.
+    """Return the newest state that is valid in every process, or ``None`` if no state exists.
 
     Args:
         directory: The folder of the states.
         accept: Called with the non-tensor state; raises ``DamagedError`` to reject it.
         report: Called with a sentence for each damaged state that was skipped.
         keep: The number of states to keep, including the loaded one.
+        reader: The reading process; by default one that reads everything.
+        run_on_all: Runs a function in every process that reads.
 
     Raises:
-        DamagedError: if all states are damaged.
+        DamagedError: if all states are damaged, or the processes read different ones.
     """
+    reader = reader or Reader()
+
+    def run_on_first(work: Callable[[], JsonValue]) -> Any:
+        return run_on_all(lambda: work() if reader.number == 0 else None)[0]
+
+    def begin() -> JsonValue:
+        clean_leftovers(directory)
+        return stored_steps(directory)
 
     def read(step: int) -> TrainingState:
-        return read_state(directory, step, accept=accept)
+        found: list[TrainingState] = []
 
-    clean_leftovers(directory)
-    state = find_newest(directory, stored_steps(directory), read=read, report=report)
+        def work() -> JsonValue:
+            found.append(read_state(directory, step, accept=accept, reader=reader))
+            return encode(found[0].about)
+
+        if len(set(run_on_all(work))) > 1:
+            raise DamagedError(
+                f"the processes read different checkpoints of step {step} in {directory}: "
+                "it must be on a disk that all processes share"
+            )
+        return found[0]
+
+    state = find_newest(directory, run_on_first(begin), read=read, report=report)
     if state is not None:
-        keep_up_to(directory, state.step, keep)
+        run_on_first(lambda: keep_up_to(directory, state.step, keep))
     return state
 
 

@@ -1,5 +1,6 @@
 """The options that choose and configure an executor."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,6 +51,15 @@ class Placement:
         ),
     ] = ()
 
+    shared_folder: Annotated[
+        bool,
+        Parameter(
+            negative="--no-shared-folder",
+            help="ray, slurm: whether all nodes see the folder of runs; if not, each works in a "
+            "temporary folder, and finished runs return through Ray or submitit.",
+        ),
+    ] = True
+
     def check(self, workers: int | None) -> ClusterOptions:
         """Check what can be checked without the scheduler; return the options.
 
@@ -64,15 +74,9 @@ class Placement:
             raise UsageError(
                 f"expected --slurm NAME=VALUE, such as account=name, got {', '.join(self.slurm)}"
             )
-        options = ClusterOptions(
-            address=self.address,
-            gpu_share=self.gpu_share,
-            runs_per_job=self.runs_per_job,
-            parallel_jobs=self.parallel_jobs,
-            minutes=self.minutes,
-            partition=self.partition,
-            slurm={name: value for name, _, value in further},
-        )
+        given = {one.name: getattr(self, one.name) for one in fields(ClusterOptions)}
+        given["slurm"] = {name: value for name, _, value in further}
+        options = ClusterOptions(**given)
         check_executor(self.executor, options, workers, write=_write)
         return options
 
@@ -90,7 +94,8 @@ class Placement:
 
 
 def _write(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
+    negative = "no-" if name == "shared_folder" else ""
+    return f"--{negative}{name.replace('_', '-')}"
 
 
 DEFAULT_PLACEMENT = Placement()

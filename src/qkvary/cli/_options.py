@@ -84,6 +84,17 @@ Log = Annotated[
     TrackerName | None,
     Parameter(name="--log", help="A tracker that gets a copy of the logs; none if not given."),
 ]
+
+
+@options
+class NetworkOptions:
+    """The device and the numbers of a network."""
+
+    device: Device = "cpu"
+    dtype: NetworkDtype = None
+    weights: NetworkWeights = None
+
+
 StudyName = Annotated[
     str,
     Parameter(

@@ -12,10 +12,8 @@ from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import (
     Checkpoint,
     CheckpointTokenizer,
-    Device,
     Json,
-    NetworkDtype,
-    NetworkWeights,
+    NetworkOptions,
     counted,
     options,
 )
@@ -126,12 +124,9 @@ class Asking:
 
 
 @options
-class Running:
+class Running(NetworkOptions):
     """The device and batching of the network."""
 
-    device: Device = "cpu"
-    dtype: NetworkDtype = None
-    weights: NetworkWeights = None
     batch_size: Annotated[
         int, Parameter(help="Windows or requests per batch; changes rounding only.")
     ] = 8

@@ -12,10 +12,8 @@ from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import (
     Checkpoint,
     CheckpointTokenizer,
-    Device,
     Json,
-    NetworkDtype,
-    NetworkWeights,
+    NetworkOptions,
     counted,
     options,
 )
@@ -100,12 +98,9 @@ class Choosing:
 
 
 @options
-class Running:
+class Running(NetworkOptions):
     """The device and batching of the network."""
 
-    device: Device = "cpu"
-    dtype: NetworkDtype = None
-    weights: NetworkWeights = None
     deterministic_batch: Annotated[
         bool,
         Parameter(help="Compute each prompt separately, so that no bit depends on the others."),

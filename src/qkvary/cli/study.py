@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.cli._cluster_options import DEFAULT_PLACEMENT, Placement
 from qkvary.cli._options import (
@@ -23,7 +22,7 @@ from qkvary.cli._options import (
     choose_study,
     convert_threads,
 )
-from qkvary.cli._output import console, print_json, show
+from qkvary.cli._output import console, print_json, print_line, show
 from qkvary.cli._streams import print_error
 from qkvary.reports.page import render_page
 from qkvary.reports.report import Report
@@ -96,7 +95,7 @@ def command(
         write_page(REFRESH_SECONDS)
         if not announced:
             announced = True
-            screen.print(Text(f"results so far, refreshed as they come: {page}"), soft_wrap=True)
+            print_line(screen, f"results so far, refreshed as they come: {page}")
 
     runs = run_study(chosen, store, options, console=screen, publish=publish)
     ended_early = bool(runs.message or (runs.exit_code and runs.missing))
@@ -191,4 +190,4 @@ def _print_end(runs: RunSummary) -> None:
     made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
     troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
     troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
-    console().print(Text("; ".join([made, *troubled])))
+    print_line(console(), "; ".join([made, *troubled]))

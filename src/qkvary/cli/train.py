@@ -13,7 +13,6 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
-from rich.text import Text
 
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.cli._data_prepare import show_preparation
@@ -27,7 +26,7 @@ from qkvary.cli._options import (
     complete_variant,
     parse_seeds,
 )
-from qkvary.cli._output import command_line, console, printable, show
+from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._streams import print_error
@@ -300,8 +299,7 @@ def _announce(study: Study, store: Store, planned: PlannedSet, *, quiet: bool) -
     # A text shorter than a row is refused when it is read.
     if runs and not quiet and tokens > runs[0].sequence_length:
         seconds = [estimate_seconds(run) for run in runs]
-        text = Text(describe_effort(runs[0], tokens, seconds))
-        console(sys.stderr).print(text, soft_wrap=True)
+        print_line(console(sys.stderr), describe_effort(runs[0], tokens, seconds))
 
 
 def _begun_execution(study: Study, store: Store, running: Running) -> ExecutionSettings | None:
@@ -369,7 +367,7 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
     files = write_report(report, report_folder(page_name(store, study), out))
     networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
     if json_output:
-        show(report, json_output=True, files=files, networks=networks)
+        show(report, json_output=True, networks=networks, files=files)
         return
     screen = console()
     print_scores(screen, study, store)
@@ -379,12 +377,12 @@ def _conclude(study: Study, store: Store, out: Path, *, json_output: bool) -> No
         print_sentences(screen, "", report.answer)
     for sentence in results.damage:
         print_error(sentence)
-    screen.print(Text(printable(f"report: {files[0]}")))
+    print_line(screen, f"report: {files[0]}")
     trained = {title: path for title, path in networks.items() if path is not None}
     for title, path in trained.items():
-        screen.print(Text(printable(f"{title}: {path}")), soft_wrap=True)
+        print_line(screen, f"{title}: {path}")
     for path in [*trained.values()][:1]:
-        screen.print(Text(printable(f"next: {_next_command(store, out, path)}")), soft_wrap=True)
+        print_line(screen, f"next: {_next_command(store, out, path)}")
 
 
 def _next_command(store: Store, out: Path, network: Path) -> str:

@@ -89,7 +89,7 @@ def scale_sources(weights: dict[str, Tensor], sources: Sequence[Source], factor:
 
 
 def check_terms(layer: LayerDraft) -> None:
-    """Refuse terms between the projections of key and value and these: heads have no gauge then.
+    """Check that nothing separates key and value from their projections: heads have a gauge then.
 
     Raises:
         UsageError: with the name of the term.
@@ -233,7 +233,7 @@ def scale_scores(layer: LayerDraft, factor: float) -> LayerDraft:
 
 
 def check_bias(layer: LayerDraft, source: Source) -> None:
-    """Refuse a bias of a source whose part in the output nothing else can take over."""
+    """Check that another bias can replace the bias of a source."""
     bias = layer.weights.get(f"{source}_proj.bias")
     if bias is None or not bias.any():
         return
@@ -261,7 +261,7 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
 def release_bias(
     config: AttentionConfig, weights: dict[str, Tensor], source: Source
 ) -> AttentionConfig:
-    """Take the bias of a source away: of a key it cancels, of a value it goes to the output."""
+    """Remove the bias of a source: a key's cancels, a value's moves to the output."""
     bias = weights.pop(f"{source}_proj.bias", None)
     if bias is None or not bias.any() or "value" not in config.variant.sharing.readers(source):
         return config

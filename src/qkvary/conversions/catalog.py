@@ -28,7 +28,7 @@ class Rewrite(Protocol):
 
         Args:
             draft: The network, in float64; it may be changed in place.
-            options: What the user chose.
+            options: The options of the user.
 
         Raises:
             UsageError: if a condition does not hold.

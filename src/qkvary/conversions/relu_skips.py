@@ -52,7 +52,8 @@ def decide_skip(
         )
     coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
     channels = coefficients > 0.5
-    distance = float((_sum_products(up, down, channels) + torch.eye(len(down))).abs().max())
+    products = down[:, channels] @ up[channels]
+    distance = float((products + torch.eye(len(down))).abs().max())
     if distance > _TOLERANCE:
         furthest = float(torch.minimum(coefficients.abs(), (coefficients - 1).abs()).max())
         return SkipDecision(
@@ -68,7 +69,7 @@ def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> 
 
     Args:
         weights: Its parameters, under the names of the state dict.
-        channels: What :func:`decide_skip` found.
+        channels: The result of :func:`decide_skip`.
     """
     found, sign = dict(weights), 1.0 - 2.0 * channels.double()
     found["up.weight"] = sign[:, None] * weights["up.weight"]
@@ -78,7 +79,3 @@ def absorb_skip(weights: dict[str, Tensor], channels: Bool[Tensor, " d_ff"]) -> 
         # W_2 relu(-z) has W_2 P b less than W_2 relu(z) - W_2 P W_1 x.
         found["down.bias"] = weights["down.bias"] + weights["down.weight"] @ (channels * bias)
     return found
-
-
-def _sum_products(up: Tensor, down: Tensor, channels: Tensor) -> Tensor:
-    return down[:, channels] @ up[channels]

@@ -28,7 +28,7 @@ class Difference(NamedTuple):
     largest: float
     """The largest difference of a logit."""
     relative: float
-    """The same over the root mean square of the original's logits; 0 if all logits of both are."""
+    """``largest`` divided by the root mean square of the original's logits; 0 if all are 0."""
     changed: float
     """The share of positions whose most probable next token is another."""
 
@@ -65,7 +65,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
     Args:
         name: A rewrite out of ``rewrite_names()``.
         network: A network in evaluation mode; it stays as it is.
-        options: What the user chose.
+        options: The options of the user.
 
     Raises:
         UsageError: for an unknown rewrite, one whose conditions do not hold, or a network whose

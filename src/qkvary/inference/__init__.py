@@ -1,1 +1,1 @@
-"""How is it decoded? Prefill and steps, sampling, beams, evaluation and the decode benchmark."""
+"""Decoding: prefill and steps, sampling, beams, evaluation and the decode benchmark."""

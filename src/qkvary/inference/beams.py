@@ -122,7 +122,7 @@ class _BeamSearch:
         # Enough candidates remain even if every stop token is among them.
         most = min(totals.numel(), self.beams * (1 + len(set(self.request.stop_tokens))))
         order = totals.flatten().argsort(descending=True, stable=True)[:most].tolist()
-        grown: list[tuple[int, _Live]] = []
+        stop, grown = self.request.stop, list[tuple[int, _Live]]()
         for place in order:
             parent, token = divmod(place, vocabulary)
             total = float(totals[parent, token])
@@ -131,7 +131,7 @@ class _BeamSearch:
                 self.ended.append(self.end(_Live(tokens, total), "end", len(tokens) + 1))
                 continue
             beam = _Live((*tokens, token), total)
-            if self._is_stopped(beam):
+            if stop and find_stop(self._detokenize(beam.tokens), stop) is not None:
                 self.ended.append(self.end(beam, "stop", len(beam.tokens)))
                 continue
             grown.append((parent, beam))
@@ -173,10 +173,6 @@ class _BeamSearch:
     def _score(self, logprob: float, length: int) -> float:
         return logprob / length**self.length_penalty
 
-    def _is_stopped(self, beam: _Live) -> bool:
-        stop = self.request.stop
-        return bool(stop) and find_stop(self._detokenize(beam.tokens), stop) is not None
-
     def _detokenize(self, tokens: Sequence[int]) -> str:
         if self.tokenizer is None:
             return ""
@@ -184,7 +180,7 @@ class _BeamSearch:
 
 
 def check_beams(beams: int) -> None:
-    """Refuse a number of beams that a search does not take.
+    """Check the number of beams.
 
     Raises:
         ValueError: if it is less than 1 or more than ``MOST_BEAMS``.

@@ -15,14 +15,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
 from qkvary.data.tokenizers import Tokenizer
-from qkvary.inference.requests import (
-    Completion,
-    Event,
-    Finish,
-    Request,
-    collect,
-    group_requests,
-)
+from qkvary.inference.requests import Completion, Event, Finish, Request, collect, group_requests
 from qkvary.inference.sampling import Sampler, log_probabilities
 from qkvary.inference.stepping import Stepper
 from qkvary.inference.streaming import TextStream
@@ -163,7 +156,7 @@ def make_cache(
         max_tokens: The maximum number of tokens.
         layout: The tensors to store; by default rotated keys, or unrotated ones where these take
             fewer bytes.
-        storage: How the tensors are allocated.
+        storage: The allocation of the tensors.
         kernel: The kernel that computes decoding steps.
     """
     layers = model.config.layers

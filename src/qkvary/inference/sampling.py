@@ -1,4 +1,4 @@
-"""From logits to tokens: penalty, temperature, filters, and one draw per request.
+"""Sampling of tokens from logits: penalty, temperature, filters, and one draw per request.
 
 Every row has its own settings and one uniform number per token, so that an answer depends neither
 on the rest of the batch nor on the device. Computed in float64.
@@ -87,7 +87,9 @@ class Sampler:
         self._temperature = self._column([one.temperature or 1.0 for one in settings])
         self._top_k = self._optional([one.top_k for one in settings], vocabulary, torch.int64)
         # Above 1, so that rounding does not drop the last token of a row without top-p.
-        self._top_p = self._optional([_below_one(one.top_p) for one in settings], 2.0)
+        self._top_p = self._optional(
+            [None if one.top_p == 1 else one.top_p for one in settings], 2.0
+        )
         self._min_p = self._optional([one.min_p or None for one in settings], 0.0)
         penalties = [one.repetition_penalty for one in settings]
         self._penalty = None if set(penalties) <= {1.0} else self._column(penalties)
@@ -161,10 +163,6 @@ def log_probabilities(logits: Logits, tokens: Int[Tensor, " rows"]) -> list[floa
     """Return the log-probability of one token per row, in nats."""
     every = torch.log_softmax(logits.double(), dim=-1)
     return every.gather(-1, tokens[:, None])[:, 0].tolist()
-
-
-def _below_one(share: float | None) -> float | None:
-    return None if share is None or share >= 1 else share
 
 
 def _keep(logits: Tensor, order: Tensor, kept_places: Tensor) -> Tensor:

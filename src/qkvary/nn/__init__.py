@@ -1,1 +1,1 @@
-"""What does a network *compute*? One attention layer, its cache, blocks, and one network a file."""
+"""The networks: one attention layer, its cache, blocks, and one network a file."""

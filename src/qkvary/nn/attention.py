@@ -209,9 +209,9 @@ class Attention(nn.Module):
 
         Args:
             x: The layer's input, for the tokens after those in the cache.
-            memory: What keys and values are made of in place of ``x`` (cross attention), the same
-                in all calls of a cache.
-            cache: What earlier calls stored; the new tokens, or those of the memory, are appended.
+            memory: The input of keys and values in place of ``x`` (cross attention), the same in
+                all calls with one cache.
+            cache: The layer's cache; the new tokens, or those of the memory, are appended.
             layout: Positions and masks of the call, where a network computed them already; with a
                 memory, that of ``Layout.over``.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
@@ -254,7 +254,7 @@ class Attention(nn.Module):
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
 
     def check_state(self, layout: Layout) -> None:
-        """Refuse a call that a layer with a state cannot make, before its cache is changed.
+        """Check that a layer with a state supports a call, before its cache is changed.
 
         Raises:
             ValueError: in training with dropout, or for documents that are interrupted.
@@ -267,7 +267,7 @@ class Attention(nn.Module):
         layout.check_documents_in_a_row()
 
     def _check_call(self, x: object, cache: object) -> None:
-        """Refuse what is no input of this layer, or no layer's part of a cache."""
+        """Check the input and that the cache is one layer's part."""
         width = self.config.d_model
         if not isinstance(x, Tensor) or x.dim() != 3 or not x.is_floating_point():
             given = f"{x.dtype} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
@@ -288,7 +288,7 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
-        """Return the scores with their terms, the value, and what is done with mixed values."""
+        """Return the scores with their terms, the value, and the map of mixed values."""
         config, sharing, maker = self.config, self.config.variant.sharing, self.key_value
         latent = maker.latent if self._absorbs(cache, x.shape[1]) else None
         if latent is not None:

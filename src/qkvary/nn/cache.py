@@ -1,10 +1,9 @@
-"""The cache of decoding: for each layer what key and value need, and no more.
+"""The cache of decoding: for each layer exactly what key and value need.
 
 The cache belongs to the caller. By default it stores the distinct sources before any rotation, so
-that what is stored does not depend on positions and one tensor serves both roles. Of a layer with a
-window it stores the tokens that a later one can still see, of a layer whose core sums its tokens
-up the sums alone. Layout and storage are choices of the
-caller and do not change results, quantised storage apart.
+that what is stored does not depend on positions and one tensor serves both roles. A layer with a
+window stores the tokens that later ones can still see, and a layer with a linear core stores sums
+alone. The caller chooses layout and storage; only quantised storage changes results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,12 +42,12 @@ class LayerCache:
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Start empty.
+        """Create an empty cache.
 
         Args:
             config: The layer.
-            max_tokens: Refuse to see more than this many tokens, kept or not.
-            options: How entries are stored.
+            max_tokens: The maximum number of tokens seen, stored or not.
+            options: Layout and storage of the entries.
 
         Raises:
             ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
@@ -81,7 +80,7 @@ class LayerCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held."""
+        """Bytes used."""
         state = 0 if self.state is None else self.state.nbytes
         return state + sum(store.nbytes for store in self._stores.values())
 
@@ -120,15 +119,15 @@ class LayerCache:
         return {name: entries for name, entries in stored.items() if entries is not None}
 
     def claim(self, tokens: int, rows: int) -> dict[str, Claimed]:
-        """Say where new tokens belong, whose entries the caller writes before ``commit``.
+        """Return buffers for new tokens, which the caller fills before calling ``commit``.
 
         Args:
-            tokens: How many.
-            rows: Of the batch.
+            tokens: The number of new tokens.
+            rows: The batch size.
 
         Returns:
-            By their names in the layout the whole buffers, [batch, heads, capacity, width], where
-            the new entries belong behind the first ``length``, or codes with the newest tokens.
+            For each name in the layout the whole buffer, [batch, heads, capacity, width], whose
+            first ``length`` tokens are used, or codes with the newest tokens.
 
         Raises:
             ValueError: if tensors grow, or the storage is still empty, of another batch size, cut
@@ -144,7 +143,7 @@ class LayerCache:
         return {name: store.claim(tokens) for name, store in self._claimable().items()}
 
     def commit(self, tokens: int) -> None:
-        """Count tokens that were claimed and written as seen."""
+        """Count claimed tokens as seen, once they are written."""
         for store in self._claimable().values():
             store.commit(tokens)
         self._length += tokens
@@ -162,11 +161,11 @@ class LayerCache:
         return stays and not self.options.is_quantized
 
     def crop(self, tokens: int) -> None:
-        """Forget all but the first ``tokens`` of the tokens seen.
+        """Remove all but the first ``tokens`` of the tokens seen.
 
         Raises:
             ValueError: if a later token would see some that a window has dropped already, or only
-                some of the tokens of a state were to be forgotten.
+                some of the tokens of a state were to be removed.
         """
         self.check_crop(tokens)
         if self.state is not None and tokens == 0:
@@ -176,7 +175,7 @@ class LayerCache:
         self._length = tokens
 
     def check_crop(self, tokens: int) -> None:
-        """Refuse what ``crop`` refuses, and change nothing.
+        """Raise the errors of ``crop`` without changing anything.
 
         Raises:
             ValueError: as ``crop``.
@@ -199,7 +198,7 @@ class LayerCache:
             )
 
     def clear(self) -> None:
-        """Forget all tokens; memory that was allocated beforehand stays."""
+        """Remove all tokens; preallocated memory stays."""
         if self.options.storage == "preallocated":
             for store in self._stores.values():
                 store.drop_last(store.num_tokens)
@@ -211,10 +210,10 @@ class LayerCache:
         self._length, self._rows = 0, None
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was, as a beam search needs.
+        """Replace row i by row ``rows[i]``, as a beam search needs.
 
         Args:
-            rows: One row of the batch for each row wanted, whole numbers.
+            rows: Row numbers of the current batch, one for each new row.
         """
         for store in (*self._stores.values(), *filter(None, (self.state,))):
             store.reorder(rows)
@@ -239,7 +238,7 @@ def blank_padding(
 
 
 class KVCache:
-    """One ``LayerCache`` per layer; called K and V even where it holds K only."""
+    """One ``LayerCache`` per layer, under the usual name even if it stores K only."""
 
     def __init__(
         self,
@@ -248,12 +247,12 @@ class KVCache:
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Start empty.
+        """Create an empty cache.
 
         Args:
             layers: The attention layers of the network: ``model.config.layers``.
-            max_tokens: Refuse to see more than this many tokens, kept or not.
-            options: How entries are stored.
+            max_tokens: The maximum number of tokens seen, stored or not.
+            options: Layout and storage of the entries.
 
         Raises:
             ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
@@ -286,15 +285,15 @@ class KVCache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held by all layers."""
+        """Bytes used by all layers."""
         return sum(layer.nbytes for layer in self.layers)
 
     def crop(self, tokens: int) -> None:
-        """Forget all but the first ``tokens`` of the tokens seen.
+        """Remove all but the first ``tokens`` of the tokens seen.
 
         Raises:
             ValueError: if a later token would see some that a window has dropped already, or only
-                some of the tokens of a state were to be forgotten.
+                some of the tokens of a state were to be removed.
         """
         for layer in self.layers:
             layer.check_crop(tokens)
@@ -302,15 +301,15 @@ class KVCache:
             layer.crop(tokens)
 
     def clear(self) -> None:
-        """Forget all tokens; memory that was allocated beforehand stays."""
+        """Remove all tokens; preallocated memory stays."""
         for layer in self.layers:
             layer.clear()
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was, as a beam search needs.
+        """Replace row i by row ``rows[i]``, as a beam search needs.
 
         Args:
-            rows: One row of the batch for each row wanted, whole numbers.
+            rows: Row numbers of the current batch, one for each new row.
         """
         for layer in self.layers:
             layer.reorder(rows)

@@ -31,11 +31,11 @@ def describe_infinite(what: str) -> str:
 
 
 def check_finite(numbers: Iterable[Tensor], what: str = CACHED) -> None:
-    """Refuse what has no scale.
+    """Check that numbers can be quantised.
 
     Args:
-        numbers: What is to be quantised.
-        what: What a message calls it.
+        numbers: The numbers to quantise.
+        what: The name of the numbers in messages.
 
     Raises:
         ValueError: for NaN, infinity, or numbers that 32 bits may not hold once they are rotated.
@@ -50,7 +50,7 @@ def most_code(bits: int) -> int:
 
 
 def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Scales]:
-    """Codes and scales of entries, each group of channels of each token by itself.
+    """Quantise entries with a scale for each group of channels of each token.
 
     Returns:
         Packed codes, and scales [batch, heads, tokens, groups].
@@ -64,7 +64,7 @@ def quantize_tokens(entries: Entries, bits: int, group: int) -> tuple[Codes, Sca
 
 
 def quantize_blocks(entries: Entries, bits: int, block: int) -> tuple[Codes, Scales]:
-    """Codes and scales of entries, each channel over every ``block`` tokens, which divide them.
+    """Quantise entries with a scale for each channel of every ``block`` tokens.
 
     Returns:
         Packed codes, and scales [batch, heads, blocks, width].
@@ -93,11 +93,11 @@ def dequantize_blocks(
     """Decode codes with a scale for each channel of a run of tokens into ``out``.
 
     Args:
-        codes: Of all tokens.
+        codes: The codes of all tokens.
         scales: [batch, heads, runs, width].
-        bits: Of a code.
+        bits: The bits of a code.
         runs: Tokens of each run, in order.
-        out: Takes the entries.
+        out: The tensor to write the entries to.
     """
     out.copy_(unpack(codes, bits, out.shape[3]))
     if len(set(runs)) == 1:

@@ -29,11 +29,11 @@ class NewTokens:
     """The new tokens of a call, as a layer sees them."""
 
     x: Tensor
-    """Its input, [batch, tokens, d_model]."""
+    """The layer's input, [batch, tokens, d_model]."""
     sources: Parts
     """The sources of its roles as they are stored, cut into heads, before rotation."""
     rotation: Rotation | None
-    """By the positions of the tokens; none where nothing is rotated."""
+    """The rotation at the positions of the tokens; ``None`` if nothing is rotated."""
 
 
 @dataclass(frozen=True, slots=True)

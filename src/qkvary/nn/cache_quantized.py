@@ -30,7 +30,7 @@ class ClaimedCodes(NamedTuple):
     codes: Codes
     """The codes of all tokens, with room for those that are to be quantised."""
     scales: Scales
-    """The same."""
+    """The scales of these tokens, with the same room."""
     newest: Entries
     """The tokens that are no codes yet, with room for the new ones behind them."""
     closing: int
@@ -74,11 +74,6 @@ class TokenRing:
         """Bytes allocated, used or not."""
         return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
 
-    @property
-    def kept_nbytes(self) -> int:
-        """Bytes of the rows kept."""
-        return self.nbytes // self.capacity * self.num_tokens if self.capacity else 0
-
     def append(self, new: Rows) -> None:
         """Add rows behind the others."""
         count = new.shape[2]
@@ -95,7 +90,7 @@ class TokenRing:
         """Return all rows and room for new ones behind them, without counting these.
 
         Args:
-            new: Of their form.
+            new: Rows of the same form.
 
         Raises:
             ValueError: if rows are not in their order in memory.
@@ -121,16 +116,16 @@ class TokenRing:
         )
 
     def drop_first(self, count: int) -> None:
-        """Forget the oldest rows; the memory stays."""
+        """Remove the oldest rows; the memory stays."""
         self.num_tokens -= count
         self._start = (self._start + count) % self.capacity if self.num_tokens else 0
 
     def drop_last(self, count: int) -> None:
-        """Forget the newest rows; the memory stays."""
+        """Remove the newest rows; the memory stays."""
         self.num_tokens -= count
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i of the batch become what row ``rows[i]`` was."""
+        """Replace row i of the batch by row ``rows[i]``."""
         if self._buffer is not None:
             self._buffer = self._buffer.index_select(0, rows)
 
@@ -212,12 +207,8 @@ class QuantizedStore:
     @property
     def nbytes(self) -> int:
         """Bytes allocated for codes and scales, and those of unquantised tokens."""
-        return self._codes.nbytes + self._scales.nbytes + self._plain_nbytes
-
-    @property
-    def kept_nbytes(self) -> int:
-        """Bytes of what is kept, which is what the formula says while nothing was cropped."""
-        return self._codes.kept_nbytes + self._scales.kept_nbytes + self._plain_nbytes
+        plain = 0 if self._newest is None else self._newest.untyped_storage().nbytes()
+        return self._codes.nbytes + self._scales.nbytes + plain
 
     def read(self) -> Joined | None:
         """Return the tokens stored, as they are decoded; None before the first."""
@@ -241,7 +232,9 @@ class QuantizedStore:
         whole[:, :, coded + closing :] = waiting[:, :, closing:]
         dropped = 0 if max_kept is None else max(0, coded + count - max_kept)
         # First out, then in: so the rings never hold more than what is kept in the end.
-        self._drop_coded(min(dropped, coded))
+        oldest = min(dropped, coded)
+        self._codes.drop_first(oldest)
+        self._scales.drop_first(self._cut(self._runs, oldest))
         dropped = max(0, dropped - coded)
         if closing:
             codes, scales, runs = self._encode(waiting[:, :, :closing], self._seen - count)
@@ -305,7 +298,7 @@ class QuantizedStore:
         self._newest = rest if rest.shape[2] else None
 
     def drop_last(self, tokens: int) -> None:
-        """Forget the newest tokens, quantised ones where there are no others."""
+        """Remove the newest tokens; quantised ones if there are no others."""
         plain = min(tokens, self._plain)
         if self._newest is not None and plain:
             rest = self._newest[:, :, : self._plain - plain]
@@ -315,7 +308,7 @@ class QuantizedStore:
         self._scales.drop_last(self._cut(self._runs, tokens - plain, newest=True))
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was."""
+        """Replace row i by row ``rows[i]``."""
         self._codes.reorder(rows)
         self._scales.reorder(rows)
         for name in ("_newest", "_none"):
@@ -325,10 +318,6 @@ class QuantizedStore:
     @property
     def _plain(self) -> int:
         return 0 if self._newest is None else self._newest.shape[2]
-
-    @property
-    def _plain_nbytes(self) -> int:
-        return 0 if self._newest is None else self._newest.untyped_storage().nbytes()
 
     def _count_most(self, max_tokens: int | None, max_kept: int | None) -> int | None:
         """Return the most codes at a time; ``None`` where nothing says how many."""
@@ -347,7 +336,7 @@ class QuantizedStore:
 
         Args:
             entries: To be quantised.
-            first: How many tokens were seen before them.
+            first: The number of tokens seen before them.
         """
         mixed = rotate(entries) if self.options.rotate else entries
         if self.options.scales == "token":
@@ -376,17 +365,13 @@ class QuantizedStore:
             target.copy_(rotate_back(found) if self.options.rotate else found)
 
     def _add(self, codes: Codes, scales: Scales, runs: list[int], *, skipped: int) -> None:
-        """Take in all but the first ``skipped`` codes, which a window drops already."""
+        """Add all but the first ``skipped`` codes, which a window has dropped already."""
         self._codes.append(codes[:, :, skipped:])
         self._scales.append(scales[:, :, self._cut(runs, skipped) :])
         self._runs += runs
 
-    def _drop_coded(self, tokens: int) -> None:
-        self._codes.drop_first(tokens)
-        self._scales.drop_first(self._cut(self._runs, tokens))
-
     def _cut(self, runs: list[int], tokens: int, *, newest: bool = False) -> int:
-        """Take tokens off one end of runs, and say how many rows of scales go with them."""
+        """Remove tokens from one end of runs; return the number of rows of scales to remove."""
         if self.options.scales == "token":
             return tokens
         end, emptied = -1 if newest else 0, 0

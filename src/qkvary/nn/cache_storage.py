@@ -168,7 +168,7 @@ def make_store(
     """Return the store that the options name.
 
     Args:
-        options: How entries are stored.
+        options: The storage of entries.
         max_tokens: The maximum number of tokens seen, if it is known.
         max_kept: The maximum number of tokens that a window keeps, if the layer has one.
 

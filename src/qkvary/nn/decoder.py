@@ -47,7 +47,7 @@ class Decoder(Protocol):
 
         Args:
             tokens: Ids of the tokens after those in the cache.
-            cache: What earlier calls stored; the new tokens are appended.
+            cache: The cache, to which the new tokens are appended.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
         """
         ...

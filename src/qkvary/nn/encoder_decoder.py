@@ -27,10 +27,10 @@ from qkvary.nn.stack import Stack, add_positions, check_length, make_position_em
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The encoder's output, and how a call of the decoder sees it."""
+    """The encoder's output and the layout of a decoder call over it."""
 
     states: Float[Tensor, "batch source d_model"]
-    """What keys and values of cross attention are made of."""
+    """The input of keys and values in cross attention."""
     layout: Layout
     """The decoder's queries over it."""
 
@@ -58,14 +58,14 @@ class EncoderDecoderCache(KVCache):
         max_tokens: int | None = None,
         options: CacheOptions = DEFAULT_OPTIONS,
     ) -> None:
-        """Start empty.
+        """Create an empty cache.
 
         Args:
             config: The network.
             memory: The encoder's output, from ``EncoderDecoder.encode``.
             memory_mask: True for its real tokens.
-            max_tokens: Refuse to see more than this many tokens of the target.
-            options: How entries of the target are stored.
+            max_tokens: The maximum number of target tokens.
+            options: Layout and storage of the target's entries.
 
         Raises:
             ValueError: as :class:`KVCache`; for a network of ``published-code``, where a step
@@ -87,7 +87,7 @@ class EncoderDecoderCache(KVCache):
         return super().nbytes + self.cross.nbytes
 
     def reorder(self, rows: Tensor) -> None:
-        """Let row i become what row ``rows[i]`` was, its source included."""
+        """Replace row i by row ``rows[i]``, including its source."""
         super().reorder(rows)
         self.cross.reorder(rows)
         self.memory, self.memory_mask = self.memory[rows], self.memory_mask[rows]
@@ -113,7 +113,7 @@ class ReplacedQuery(Attention):
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
     ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
-        """Return the scores with their terms, the value, and what is done with mixed values."""
+        """Return the scores with their terms, the value, and the map of mixed values."""
         scores, value, restore = super().scores(x, layout, memory=memory, cache=cache)
         if memory is not None and memory.shape[1] == x.shape[1]:
             scores = replace(scores, query=scores.key)
@@ -142,9 +142,9 @@ class DecoderBlock(Block):
         Args:
             x: The tokens of the target.
             layout: Their positions and masks.
-            cache: Of self-attention.
-            memory: What cross attention reads; without one it is left out.
-            cross_cache: Of cross attention.
+            cache: The cache of self-attention.
+            memory: The input of cross attention, which is skipped without it.
+            cross_cache: The cache of cross attention.
         """
         x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
         if memory is not None:
@@ -223,7 +223,7 @@ class EncoderDecoder(nn.Module):
 
         Args:
             config: The network.
-            seed: Of the initial values.
+            seed: The seed of the initial values.
         """
         super().__init__()
         self.config = config

@@ -76,7 +76,7 @@ class LanguageModel(nn.Module):
             max_tokens: Longest sequence.
             variant: Its attention, or the label. Without positions of its own it keeps the
                 network's.
-            seed: Of the initial values.
+            seed: The seed of the initial values.
 
         Raises:
             ValueError: for an unknown name or label, sizes that do not fit each other or the
@@ -144,7 +144,7 @@ class LanguageModel(nn.Module):
 
         Args:
             tokens: Ids of the tokens after those in the cache.
-            cache: What earlier calls stored; the new tokens are appended.
+            cache: The cache, to which the new tokens are appended.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
             positions: Positions of seen and new tokens, where they are not counted from the first
                 real token of each document.
@@ -249,7 +249,7 @@ class LanguageModel(nn.Module):
 
 
 def _check_call(tokens: object, cache: object) -> None:
-    """Refuse what are no tokens, or no cache of a network."""
+    """Check the tokens and that the cache is a network's."""
     if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
         given = f"{tokens.dtype} {list(tokens.shape)}" if isinstance(tokens, Tensor) else None
         raise ValueError(

@@ -35,7 +35,7 @@ class Layout:
         Args:
             new_tokens: Tokens of this call.
             cached_tokens: Tokens before them, whether or not a layer still stores them.
-            device: Where masks are built.
+            device: The device of the masks.
             attention_mask: True or 1 for real tokens, False or 0 for padding, [batch, keys].
             positions: Positions of all tokens, [batch or 1, keys]; by default counted from the
                 first real token of each document.
@@ -106,7 +106,7 @@ class Layout:
         """Return the same queries over the tokens of a memory, as cross attention sees them.
 
         Args:
-            memory: What keys and values are made of, [batch, tokens, d_model].
+            memory: The input of keys and values, [batch, tokens, d_model].
             memory_mask: True or 1 for its real tokens.
         """
         return Layout(
@@ -156,7 +156,7 @@ class Layout:
         return self._ends[num_keys]
 
     def check_documents_in_a_row(self) -> None:
-        """Refuse documents whose tokens others interrupt: a state is of one document at a time.
+        """Check that no document is interrupted by others: a state holds one document at a time.
 
         Raises:
             ValueError: for such a document; a RuntimeError in compiled code.

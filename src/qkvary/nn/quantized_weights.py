@@ -26,9 +26,9 @@ class Numbers(NamedTuple):
     """A parameter as it is stored."""
 
     module: nn.Module
-    """Whose it is."""
+    """The module that has it."""
     name: str
-    """Its name there."""
+    """Its name in the network."""
     stored: Tensor
     """Its numbers, or their codes."""
     scales: Float[Tensor, "width groups"] | None

@@ -25,7 +25,7 @@ class Scores:
     query_rope: Float[Tensor, "batch heads queries rope_dim"] | None = None
     """The rotated queries of decoupled positions, whose products with the keys' are added."""
     key_rope: Float[Tensor, "batch 1 keys rope_dim"] | None = None
-    """Their rotated key, one for all heads."""
+    """The rotated key of decoupled positions, shared by all heads."""
     products: Float[Tensor, "batch heads queries keys"] | None = None
     """``scale q k^T`` where a term has changed it entry by entry, else not computed."""
     gain: Float[Tensor, "sets 1 1"] | None = None

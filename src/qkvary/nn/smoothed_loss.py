@@ -29,7 +29,7 @@ def smoothed_loss_sum(
     Args:
         features: Hidden states.
         weight: The head.
-        bias: Of the head.
+        bias: The bias of the head.
         targets: The right token of each, -100 where it does not count.
         smoothing: s, below 1.
         excluded: The token that gets no probability, and is no target: padding.

@@ -105,7 +105,7 @@ def add_positions(
 
 
 def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:
-    """Refuse sequences that the network has no positions for.
+    """Check that the network has positions for a sequence.
 
     Raises:
         ValueError: if there are more than ``max_tokens``.

@@ -226,7 +226,7 @@ class PlusBias(ScoreTerm):
 
 
 class KeyBias(ScoreTerm):
-    """What ``+`` is as a function: scores become ``tau a_ij + b(j)``.
+    """The term ``+`` as a function: scores become ``tau a_ij + b(j)``.
 
     A temperature and a table of biases, one of each a layer or a head. Starts as no term.
     """
@@ -371,7 +371,7 @@ def normalise_diagonal(
         scores: Scaled content scores.
         squares: The whole diagonal, scale included.
         config: The layer.
-        factor: What the ratio is multiplied by.
+        factor: The factor of the ratio.
         valid: True for real tokens, False for padding.
         documents: The document of each token; the mean and the norm are those of a document.
 

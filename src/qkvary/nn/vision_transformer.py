@@ -27,7 +27,7 @@ class VisionTransformer(nn.Module):
 
         Args:
             config: The network.
-            seed: Of the initial values.
+            seed: The seed of the initial values.
         """
         super().__init__()
         self.config = config

@@ -4,7 +4,6 @@ A map goes into the page as a PNG of 16 shades in a data URI: half a kB for what
 rectangles.
 """
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -197,17 +196,8 @@ def _tile(
     values: NDArray[np.float64], targets: Sequence[int | None], x: float, y: float
 ) -> tuple[Markup, svg.Shared]:
     rows, columns = values.shape
-    picture = base64.b64encode(png(shades(values))).decode("ascii")
-    image = svg.element(
-        "image",
-        href=f"data:image/png;base64,{picture}",
-        x=x,
-        y=y,
-        width=_TILE,
-        height=_TILE,
-        preserveAspectRatio=None if rows == columns else "none",
-        class_="map",
-    )
+    picture, size = png(shades(values)), (_TILE, _TILE)
+    image = svg.image(picture, (x, y), size, "map", is_stretched=rows != columns)
     over = svg.element("rect", width=_TILE, height=_TILE, class_="map-frame")
     if max(rows, columns) <= _OUTLINED:
         wide, high = _TILE / columns, _TILE / rows

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from qkvary.inference.benchmark.comparisons import Speed, describe_workload
-from qkvary.inference.benchmark.records import MemoryRow
+from qkvary.inference.benchmark.records import MemoryRow, Runner
 from qkvary.literature.figures import BASELINE
 from qkvary.reports import label_placement, svg
-from qkvary.reports.decode_tables import NAMES
 from qkvary.reports.variant_styles import Family, family_of, mark
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, short
@@ -48,7 +47,7 @@ def speed_chart(speeds: Sequence[Speed]) -> svg.Drawing:
                 parts += _draw_rate(speed, family, across, y)
     case = speeds[0].row.case
     description = "; ".join(
-        f"{speed.row.case.variant} ({NAMES[speed.row.runner]}) "
+        f"{speed.row.case.variant} {_describe_runner(speed.row.runner)} "
         f"{numbers.real(speed.tokens_per_second.value)}"
         for speed in speeds
     )
@@ -130,3 +129,12 @@ def _draw_memory(row: MemoryRow, across: svg.Scale, y: float, height: float) -> 
 def _margin(names: Sequence[str]) -> float:
     widest = max(label_placement.text_width(short(name, NAME_LENGTH)) for name in names)
     return min(WIDTH / 2, widest + 18)
+
+
+def _describe_runner(runner: Runner) -> str:
+    return {
+        "cache": "with its cache",
+        "prefix": "running the prefix again",
+        "transformers": "in transformers",
+        "transformers-static": "in transformers with its static cache",
+    }[runner]

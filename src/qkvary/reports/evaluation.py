@@ -149,6 +149,11 @@ def _percent(share: float | None) -> str:
     return MISSING if share is None else f"{100 * share:.1f}"
 
 
+_TASK = (
+    word("task=name"),
+    number("shots=fewshot", write=whole),
+    number("questions=documents", write=whole),
+)
 _SHARES = (
     number("accuracy %=accuracy", write=_share),
     number("chance=accuracy.chance", write=_percent),
@@ -241,14 +246,13 @@ def _show_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
     tasks: Mapping[str, Mapping[str, Any]] = document["tasks"]
     rows: list[Mapping[str, Any]] = [{"name": name, **task} for name, task in tasks.items()]
     if document["mean_of_five"] is not None:
-        rows.append({"name": "mean of five", **document["mean_of_five"]})
+        no_counts = {"fewshot": plain(None, ""), "documents": plain(None, "")}
+        rows.append({"name": "mean of five", **no_counts, **document["mean_of_five"]})
     yield tabulate(
         "tasks",
         "Accuracies",
         rows,
-        word("task=name"),
-        number("shots=fewshot", write=_whole),
-        number("questions=documents", write=_whole),
+        *_TASK,
         *_SHARES,
         number("cut=cut_prompts", write=lambda cut: "" if cut is None else f"{100 * cut:.0f} %"),
         main=True,
@@ -271,9 +275,7 @@ def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
         "other_tasks",
         "Metrics of lm-eval",
         rows,
-        word("task=name"),
-        number("shots=fewshot", write=whole),
-        number("questions=documents", write=whole),
+        *_TASK,
         word("metric"),
         number("value=", write=_metric),
         main=True,
@@ -287,10 +289,6 @@ def _show_other_tasks(document: Mapping[str, Any]) -> Iterator[Block]:
 
 def _metric(row: Mapping[str, Any]) -> str:
     return _loss(row["value"]) + _error(math.nan if row["error"] is None else row["error"])
-
-
-def _whole(value: int | None) -> str:
-    return "" if value is None else whole(value)
 
 
 def _show_contamination(tasks: Mapping[str, Mapping[str, Any]]) -> Table:

@@ -1,6 +1,5 @@
 """The samples of a study: pictures with answers, sets with the odd one out, translations."""
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -224,13 +223,4 @@ def _pictures(sample: Sample) -> Sequence[NDArray[np.uint8]]:
 
 
 def _image(picture: NDArray[np.uint8], x: float, y: float) -> Markup:
-    data = base64.b64encode(pixel_png(picture)).decode("ascii")
-    return svg.element(
-        "image",
-        href=f"data:image/png;base64,{data}",
-        x=x,
-        y=y,
-        width=_PICTURE,
-        height=_PICTURE,
-        class_="picture",
-    )
+    return svg.image(pixel_png(picture), (x, y), (_PICTURE, _PICTURE), "picture")

@@ -3,6 +3,7 @@
 Knows nothing about studies. Everything that reaches an element is escaped here and nowhere else.
 """
 
+import base64
 import itertools
 import math
 from collections.abc import Callable, Iterable, MutableMapping, Sequence
@@ -67,6 +68,20 @@ def text(
 def line(start: Point, end: Point, class_: str) -> Markup:
     """Write a straight line."""
     return element("line", x1=start[0], y1=start[1], x2=end[0], y2=end[1], class_=class_)
+
+
+def image(png: bytes, at: Point, size: Point, class_: str, *, is_stretched: bool = False) -> Markup:
+    """Write a picture that is part of the page."""
+    return element(
+        "image",
+        href=f"data:image/png;base64,{base64.b64encode(png).decode('ascii')}",
+        x=at[0],
+        y=at[1],
+        width=size[0],
+        height=size[1],
+        preserveAspectRatio="none" if is_stretched else None,
+        class_=class_,
+    )
 
 
 def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str = "") -> Markup:

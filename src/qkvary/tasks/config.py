@@ -106,7 +106,7 @@ class RecallTaskConfig(Accuracy):
     """
 
     name: Literal["recall"] = "recall"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     length: int
     """Tokens in one sequence: pairs, and behind them queries among zeros."""
     pairs: int
@@ -169,7 +169,7 @@ class CharacterTaskConfig(NextToken):
     """
 
     name: Literal["characters"] = "characters"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     context: int
     """Characters per window."""
     evaluation: Evaluation = "exact"
@@ -217,7 +217,7 @@ class LanguageTaskConfig(NextToken):
     """
 
     name: Literal["language"] = "language"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str
@@ -262,7 +262,7 @@ class NumberTaskConfig(NextToken):
     """
 
     name: Literal["numbers"] = "numbers"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     context: int
     """Words per window."""
     protocol: NumberProtocol = "as-published"
@@ -291,7 +291,7 @@ class TextTaskConfig(Accuracy):
     """Predict the label of a text from some of its bytes."""
 
     name: Literal["texts"] = "texts"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
     """A folder with a folder of ``.txt`` files for each label, or ``english-novels`` for novels and
     their authors; not part of a run's identity."""
@@ -383,7 +383,7 @@ class TranslationTaskConfig:
     higher_is_better: ClassVar[bool] = True
     has_test: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     source: Literal["de", "en"]
     """The language of the source."""
     target: Literal["de", "en"]
@@ -442,7 +442,7 @@ class AnomalyTaskConfig(Accuracy):
     """
 
     name: Literal["anomaly"] = "anomaly"
-    """Fixed; it tells this task from the others in a record."""
+    """Constant; it identifies the task in a record."""
     features: FeatureSetName
     """The images, and the network that describes them."""
     order: AnomalyOrder = "shuffled"

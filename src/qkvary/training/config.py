@@ -26,7 +26,7 @@ TestAt = Literal["last", "best"]
 """The step whose network is tested: the last one, or the one with the best validation metric."""
 
 ONE_CYCLE_DIP = 0.1
-"""How far the ``one_cycle`` lowers the first beta where the learning rate is highest."""
+"""The reduction of the first beta at the highest learning rate of ``one_cycle``."""
 
 SKIP_WINDOW = 100
 """Number of recent steps in which skipped steps are counted."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from qkvary.checkpoints.sharded_state import Reader
 from qkvary.checkpoints.training_state import (
     TrainingState,
     load_training_state,
@@ -39,13 +40,21 @@ class Distribution:
         """Sum numbers over all processes; collective. All get the same bits."""
         return list(values)
 
+    def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
+        """Call ``work`` on every rank and return all results; collective.
+
+        Raises:
+            QkvaryError: the error of the first rank that failed, on every rank.
+        """
+        return [work()]
+
     def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
         """Call ``work`` on rank 0 and return its result on every rank; collective.
 
         Raises:
             QkvaryError: the error of rank 0, on every rank.
         """
-        return work()
+        return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
 
     def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the total norm of the gradients, over all processes."""
@@ -98,11 +107,22 @@ class Distribution:
         Raises:
             DamagedError: if there are checkpoints and all of them are damaged.
         """
-        stored = load_training_state(directory, accept=accept, report=report, keep=keep)
+        stored = load_training_state(
+            directory,
+            accept=accept,
+            report=report if self.rank == 0 else lambda _: None,
+            keep=keep,
+            reader=self.reader(model, optimizer),
+            run_on_all=self.run_on_all,
+        )
         if stored is None:
             return None
         self.restore(stored, model, optimizer)
         return stored.about
+
+    def reader(self, _: nn.Module, __: torch.optim.Optimizer, /) -> Reader:
+        """Return the reader of what this rank needs of a checkpoint."""
+        return Reader(number=self.rank, count=self.size)
 
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer

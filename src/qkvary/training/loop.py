@@ -39,14 +39,7 @@ from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
 from qkvary.training.memory import out_of_memory, require_device, require_training_memory
 from qkvary.training.optimizers import make_optimizer, set_schedule
-from qkvary.training.progress import (
-    NO_CALLBACKS,
-    BestStep,
-    Callbacks,
-    Event,
-    RunState,
-    Stopwatch,
-)
+from qkvary.training.progress import NO_CALLBACKS, BestStep, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 
 JOURNAL_NAME = "metrics.jsonl"
@@ -304,7 +297,9 @@ class _Trainer:
         self.wrapped.train()
         saved = self.reported = time.perf_counter()
         self.offer_network()
-        while state.step < training.steps and not self.is_solved():
+        while state.step < training.steps:
+            if training.stop_when_solved and state.steps_to_solve is not None:
+                break
             if self.any_rank(stop()) or not self.step(stop):
                 if state.step:
                     self.checkpoint()
@@ -326,11 +321,8 @@ class _Trainer:
         """Return whether the condition holds on any rank, so that all ranks act alike."""
         return self.distribution.all_reduce([float(condition)])[0] > 0.0
 
-    def is_solved(self) -> bool:
-        return self.run.training.stop_when_solved and self.state.steps_to_solve is not None
-
     def step(self, stop: Callable[[], bool]) -> bool:
-        """Take a step; return whether it was not given up between two micro-batches."""
+        """Take a step; return False if it was stopped between two micro-batches."""
         step = self.state.step
 
         def between(done: float) -> bool:
@@ -341,7 +333,8 @@ class _Trainer:
         if loss is None:
             self.optimizer.zero_grad(set_to_none=True)
             return False
-        norm = self.norm()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = self.distribution.total_norm(gradients)
         self.last_norm = norm.item()
         if self.allows(step, loss, self.last_norm):
             self.clip(norm)
@@ -365,10 +358,6 @@ class _Trainer:
         if not allowed:
             self.log("skipped", **values)
         return allowed
-
-    def norm(self) -> Tensor:
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        return self.distribution.total_norm(gradients)
 
     def clip(self, norm: Tensor) -> None:
         limit = self.run.training.optimizer.gradient_clip

@@ -29,24 +29,16 @@ from qkvary.checkpoints.sharded_state import (
     shard_metadata,
     whole_contents,
 )
-from qkvary.checkpoints.training_state import (
-    TrainingState,
-    read_state,
-    state_sha256,
-)
+from qkvary.checkpoints.training_state import TrainingState, state_sha256
 from qkvary.storage.checkpoint_folders import (
     FileContents,
     checkpoint_directory,
-    find_newest,
     keep_newest,
-    keep_up_to,
-    stored_steps,
     write_checked,
     write_manifest,
 )
-from qkvary.storage.durable import clean_leftovers
-from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 from qkvary.training.config import Precision
 from qkvary.training.distribution import Distribution, SingleProcess
@@ -66,7 +58,7 @@ def join_process_group(
     """Join the process group that torchrun started; without torchrun there is one process.
 
     Args:
-        strategy: How to distribute the network.
+        strategy: The distribution of the network.
         device: ``cpu`` (gloo) or ``cuda`` (NCCL, a GPU for each process).
         timeout_seconds: Timeout of each collective call.
 
@@ -93,58 +85,8 @@ class _MultiProcess(Distribution):
     def all_reduce(self, values: Sequence[float]) -> list[float]:
         return self.processes.all_reduce(values)
 
-    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        return self.processes.run_on_first(work)
-
-    def load(
-        self,
-        directory: Path,
-        *,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        accept: Callable[[Mapping[str, JsonValue]], None],
-        report: Callable[[str], None],
-        keep: int,
-    ) -> Mapping[str, JsonValue] | None:
-        """Load the newest checkpoint that is valid on every rank."""
-        processes = self.processes
-        reader = self._reader(model, optimizer)
-
-        def begin() -> JsonValue:
-            clean_leftovers(directory)
-            return stored_steps(directory)
-
-        def read(step: int) -> TrainingState:
-            found: list[TrainingState] = []
-
-            def work() -> JsonValue:
-                state = read_state(directory, step, accept=accept, reader=reader)
-                found.append(state)
-                return encode(state.about)
-
-            abouts = processes.run_on_all(work)
-            if len(set(abouts)) > 1:
-                raise DamagedError(
-                    f"the processes read different checkpoints of step {step} in {directory}: "
-                    "it must be on a disk that all processes share"
-                )
-            return found[0]
-
-        def report_once(problem: str) -> None:
-            if self.rank == 0:
-                report(problem)
-
-        steps = processes.run_on_first(begin)
-        state = find_newest(directory, steps, read=read, report=report_once)
-        if state is None:
-            return None
-        self.restore(state, model, optimizer)
-        step = state.step
-        processes.run_on_first(lambda: keep_up_to(directory, step, keep))
-        return state.about
-
-    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
-        raise NotImplementedError
+    def run_on_all(self, work: Callable[[], JsonValue]) -> list[Any]:
+        return self.processes.run_on_all(work)
 
 
 class Replicated(_MultiProcess):
@@ -166,9 +108,6 @@ class Replicated(_MultiProcess):
     def no_sync(self, wrapped: nn.Module, /) -> AbstractContextManager[None]:
         """Return a context without synchronization of gradients."""
         return cast("DistributedDataParallel", wrapped).no_sync()
-
-    def _reader(self, _: nn.Module, __: torch.optim.Optimizer, /) -> Reader:
-        return Reader(number=self.rank, count=self.size)
 
 
 def _average_in_order(
@@ -259,20 +198,18 @@ class Sharded(_MultiProcess):
     ) -> None:
         """Write one file per rank; rank 0 completes the checkpoint."""
         tensors = _tensors(model, optimizer)
-        rows: Tensors = {kind: _shared(tensors[kind]) for kind in KINDS}
+        rows = _choose(tensors, sharded=True)
         contents = shard_contents(rows, number=self.rank, count=self.size)
         if self.rank == 0:
-            contents |= whole_contents({kind: _unshared(tensors[kind]) for kind in KINDS})
+            contents |= whole_contents(_choose(tensors, sharded=False))
         size = int(self.all_reduce([float(sum(file.size for file in contents.values()))])[0])
         with ExitStack() as stack:
             folder = Path(
-                self.processes.run_on_first(
+                self.run_on_first(
                     lambda: str(stack.enter_context(checkpoint_directory(directory, step, size)))
                 )
             )
-            answers = self.processes.run_on_all(
-                lambda: [_write(folder, contents), row_counts(rows)]
-            )
+            answers = self.run_on_all(lambda: [_write(folder, contents), row_counts(rows)])
 
             def finish() -> None:
                 files = _collect(folder, [files for files, _ in answers])
@@ -281,7 +218,7 @@ class Sharded(_MultiProcess):
                 stack.close()
                 keep_newest(directory, keep)
 
-            self.processes.run_on_first(finish)
+            self.run_on_first(finish)
 
     def digest(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
         """Return the digest of all weights and the optimizer state that one process would have."""
@@ -301,7 +238,8 @@ class Sharded(_MultiProcess):
         network.load_state_dict(weights)
         return network.train(model.training)
 
-    def _reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
+    def reader(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Reader:
+        """Return the reader of this rank's rows."""
         parameters = _parameters(optimizer)
         weights: dict[str, Tensor] = model.state_dict()
 
@@ -310,14 +248,11 @@ class Sharded(_MultiProcess):
             tensor = weights.get(name) if is_weight else _parameter_of(name, parameters)
             if not isinstance(tensor, DTensor) or tensor.shape[0] != rows:
                 return range(rows)
-            return self._rows(rows)
+            # Split as by ``torch.chunk``.
+            share = -(-rows // self.size)
+            return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
         return Reader(number=self.rank, count=self.size, wanted=wanted)
-
-    def _rows(self, rows: int) -> range:
-        """Return the rows of this rank, split as by ``torch.chunk``."""
-        share = -(-rows // self.size)
-        return range(min(rows, self.rank * share), min(rows, (self.rank + 1) * share))
 
     def restore(
         self, state: TrainingState, model: nn.Module, optimizer: torch.optim.Optimizer
@@ -353,12 +288,15 @@ def _tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> Tensors:
     return {"weights": model.state_dict(), "optimizer": optimizer_tensors(optimizer)}
 
 
-def _shared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: _local(tensor) for name, tensor in tensors.items() if isinstance(tensor, DTensor)}
-
-
-def _unshared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in tensors.items() if not isinstance(tensor, DTensor)}
+def _choose(tensors: Tensors, *, sharded: bool) -> Tensors:
+    return {
+        kind: {
+            name: _local(tensor)
+            for name, tensor in tensors[kind].items()
+            if isinstance(tensor, DTensor) == sharded
+        }
+        for kind in KINDS
+    }
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -113,14 +113,6 @@ class Collectives:
                 raise mine if mine is not None and rank == self.rank else self._error(rank, problem)
         return [answer for answer, _ in answers]
 
-    def run_on_first(self, work: Callable[[], JsonValue]) -> Any:
-        """Call ``work`` on rank 0 and return its result on every rank.
-
-        Raises:
-            QkvaryError: the error of rank 0, on every rank.
-        """
-        return self.run_on_all(lambda: work() if self.rank == 0 else None)[0]
-
     def _error(self, rank: int, problem: Sequence[str]) -> QkvaryError:
         name, message = problem
         kind: Any = getattr(errors, name, QkvaryError)
@@ -174,18 +166,12 @@ def _initialize(info: RankInfo, kind: str, timeout: timedelta) -> None:
         device_id=None if kind == "cpu" else torch.device(kind, info.local_rank),
     )
     group = dist.group.WORLD
-    _leak(group)
+    # Kept alive until the process ends: its destructor joins its threads while holding the GIL, and
+    # deadlocks if one of them needs the GIL to free a tensor. Seen with gloo after another process
+    # was killed.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
     # torch has no public function that changes the timeout of a process group.
     dist.distributed_c10d._set_pg_timeout(timeout, group)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
-
-
-def _leak(group: object) -> None:
-    """Keep a process group alive until the process ends.
-
-    Its destructor joins its threads while holding the GIL, and deadlocks if one of them needs the
-    GIL to free a tensor. Seen with gloo after another process was killed.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _choose_device(kind: str, info: RankInfo) -> None:

@@ -147,7 +147,7 @@ class Callbacks:
     network_steps: frozenset[int] = frozenset()
     """Steps after which ``on_network`` is called; 0 is before the first."""
     on_network: Callable[[int, Any], None] = _do_nothing
-    """Called with a number of steps and the network after it, which goes on being trained."""
+    """Called with a number of steps and the network after it, whose training continues."""
 
 
 NO_CALLBACKS = Callbacks()

@@ -16,7 +16,7 @@ from qkvary.inference.benchmark.measurements import (
     NEEDS_TRANSFORMERS,
     measure,
 )
-from qkvary.inference.benchmark.measuring import MemoryStream, default_options
+from qkvary.inference.benchmark.measuring import default_options
 from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
 from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading, measure_here
 from qkvary.inference.benchmark.records import (
@@ -65,10 +65,7 @@ def ask(*labels: str, **changes: object) -> DecodeQuestion:
 
 @pytest.fixture(autouse=True)
 def short_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(device: str) -> MemoryStream:
-        return MemoryStream(device, 2**16)
-
-    monkeypatch.setattr(measurements, "MemoryStream", make)
+    monkeypatch.setattr(measurements, "STREAM_BYTES", 2**16)
 
 
 def answer(question: DecodeQuestion) -> DecodeRecord:

@@ -1,5 +1,6 @@
 """Packed runs: what was packed comes back byte for byte, and damage is noticed."""
 
+import dataclasses
 import lzma
 import random
 from pathlib import Path
@@ -7,10 +8,22 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage import durable
-from qkvary.storage.errors import BusyError, DamagedError, UsageError
+from qkvary.storage.errors import BusyError, DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import Journal, from_line, to_line
+from qkvary.storage.manifest import MANIFEST_NAME, describe
+from qkvary.studies.catalog import load_study
+from qkvary.studies.running import run_archive
 from qkvary.studies.running.recording import run_identity
-from qkvary.studies.running.run_archive import Extra, Unpacked, pack_runs, unpack_runs
+from qkvary.studies.running.run_archive import (
+    Extra,
+    Unpacked,
+    add_run,
+    check_networks,
+    pack_results,
+    pack_runs,
+    read_runs,
+    unpack_runs,
+)
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
@@ -183,3 +196,77 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(DamagedError, match="text"):
             unpack_runs(path, Store(tmp_path / "other"))
+
+
+@pytest.fixture
+def with_networks(store: Store) -> Store:
+    """The first run keeps two networks."""
+    for name, weights in (("network", b"trained"), ("network-at-7", b"young")):
+        folder = store.directory(KEYS[0]) / name
+        folder.mkdir()
+        (folder / "weights").write_bytes(weights)
+        (folder / MANIFEST_NAME).write_bytes(describe({"weights": weights}).to_json())
+    return store
+
+
+def test_results_have_all_that_the_store_keeps(with_networks: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "other")
+    results = pack_results(with_networks, KEYS[:2])
+    assert [add_run(run, other) for run in read_runs(results, "a result")] == [True, True]
+    for key in KEYS[:2]:
+        names = sorted(path for path in with_networks.directory(key).rglob("*") if path.is_file())
+        for path in names:
+            if path.name != "run.lock":
+                copy = other.path / path.relative_to(with_networks.path)
+                assert copy.read_bytes() == path.read_bytes()
+        assert other.find_damage(key) is None
+    assert other.network(KEYS[0], 7)
+    assert not other.network(KEYS[1])
+
+
+def test_a_run_is_replaced_where_it_is_made_again(store: Store, tmp_path: Path) -> None:
+    (run,) = read_runs(pack_results(store, KEYS[:1]), "a result")
+    version = store.version(KEYS[0])
+    assert version
+    assert not add_run(run, store)
+    assert not add_run(run, store, again=version + 1)
+    assert store.version(KEYS[0]) == version
+    assert add_run(run, store, again=version)
+    assert store.version(KEYS[0]) != version
+
+
+def test_a_result_that_no_line_can_hold_is_refused(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_archive, "MOST_LINE_BYTES", 100)
+    with pytest.raises(UsageError, match=r"expected a run of at most 100 B"):
+        pack_results(store, KEYS[:1])
+
+
+def test_networks_that_fit_no_result_are_refused_before_they_are_trained() -> None:
+    (cell, *_) = load_study("likeness-over-training").cells()
+    check_networks([cell])
+    many = dataclasses.replace(cell, kept_networks=tuple(range(1000)))
+    with pytest.raises(
+        UsageError, match=r"expected a run of at most .* with its networks, as text"
+    ):
+        check_networks([many])
+
+
+@pytest.mark.parametrize(
+    ("networks", "message"),
+    [
+        ({"../network": {}}, "unknown network"),
+        ({"network": {"../weights": ""}}, "expected file names"),
+        ({"network": {"weights": "?"}}, "cannot be read"),
+        ({"network": 3}, "cannot be read"),
+    ],
+)
+def test_networks_with_names_of_other_places_are_refused(
+    networks: dict[str, object], message: str, store: Store
+) -> None:
+    data = lzma.decompress(pack_results(store, KEYS[:1])).splitlines(keepends=True)
+    fields = from_line(data[1].removesuffix(b"\n"))
+    changed = lzma.compress(data[0] + to_line({**fields, "networks": networks}))
+    with pytest.raises((DamagedError, UnsafeError), match=message):
+        list(read_runs(changed, "a result"))

@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import PositionConfig
+from qkvary.arch.families.attention_fields import Heads
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.arch.sharing import share
-from qkvary.arch.variants import Variant
 from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import PieceTokenizer
@@ -237,23 +236,10 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
 
 
 def _make_config(sizes: Header) -> LanguageModelConfig:
-    same = sizes.kv_heads == sizes.heads
-    variant = Variant(
-        sharing=share("q", "k", "v"),
-        num_kv_heads=None if same else sizes.kv_heads,
-        positions="rotary",
-    )
-    attention = AttentionConfig(
-        d_model=sizes.dim,
-        num_heads=sizes.heads,
-        variant=variant,
-        causal=True,
-        bias=False,
-        out_bias=False,
-        position=PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0),
-    )
+    heads = Heads(d_model=sizes.dim, count=sizes.heads, kv_count=sizes.kv_heads)
+    rotation = PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0)
     return LanguageModelConfig(
-        attention=attention,
+        attention=heads.attend(positions="rotary", rotation=rotation),
         block=BlockConfig(d_ff=sizes.hidden, activation="swiglu", norm="rmsnorm", bias=False),
         num_layers=sizes.layers,
         vocabulary=sizes.vocabulary,

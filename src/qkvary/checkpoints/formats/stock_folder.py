@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import Heads, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
@@ -123,8 +123,9 @@ def _read_llama(fields: Fields) -> LanguageModelConfig:
         kv_count=fields.size("num_key_value_heads", default=fields.size("num_attention_heads")),
         dim=fields.optional_size("head_dim"),
     )
+    rotation = PositionConfig(rotary_base=read_rotary_base(fields), rotary_fraction=1.0)
     return LanguageModelConfig(
-        attention=_rotate(heads, bias, read_rotary_base(fields)),
+        attention=heads.attend(positions="rotary", rotation=rotation, bias=bias, out_bias=bias),
         block=BlockConfig(
             d_ff=fields.size("intermediate_size"),
             activation="swiglu",
@@ -138,11 +139,6 @@ def _read_llama(fields: Fields) -> LanguageModelConfig:
         positions="none",
         tied_head=fields.flag("tie_word_embeddings", default=False),
     )
-
-
-def _rotate(heads: Heads, bias: bool, base: float) -> AttentionConfig:
-    rotation = PositionConfig(rotary_base=base, rotary_fraction=1.0)
-    return heads.attend(positions="rotary", rotation=rotation, bias=bias, out_bias=bias)
 
 
 def read_rotary_base(fields: Fields) -> float:

@@ -135,7 +135,8 @@ def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
     """
     head = [struct.pack("<4sIQQ", MAGIC, VERSION, len(tensors), len(metadata))]
     for key, value in metadata.items():
-        head += _pack_text(key), _pack_value(value)
+        number = _kind_of(value)
+        head += _pack_text(key), struct.pack("<I", number), _pack_plain(value, number)
     data: list[bytes] = []
     place = 0
     for name, (values, kind) in tensors.items():
@@ -156,11 +157,6 @@ def _padding(size: int) -> bytes:
 def _pack_text(text: str | bytes) -> bytes:
     data = text.encode() if isinstance(text, str) else text
     return struct.pack("<Q", len(data)) + data
-
-
-def _pack_value(value: Any) -> bytes:
-    kind = _kind_of(value)
-    return struct.pack("<I", kind) + _pack_plain(value, kind)
 
 
 def _kind_of(value: Any) -> int:

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor as TorchTensor
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
+from qkvary.arch.families.attention_fields import Heads
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.arch.sharing import share
-from qkvary.arch.variants import Variant
 from qkvary.checkpoints.gguf.files import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import count_rotated, pair_order
 from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
@@ -122,20 +121,11 @@ class _Sizes:
             raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
         return layers
 
-    @property
-    def vocabulary(self) -> int:
-        """Rows of the embedding."""
-        return self.shape("token_embd.weight")[0]
-
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor."""
         if name not in self.file.tensors:
             raise DamagedError(f"{self.where} has no {name}")
         return self.file.tensors[name].values.shape
-
-    def dimensions(self, name: str) -> int:
-        """Return the number of dimensions of a tensor."""
-        return len(self.shape(name))
 
 
 def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
@@ -144,22 +134,13 @@ def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
     sizes.require("value_length", sizes.get("attention.value_length", head_dim), head_dim)
     sizes.require("rope.dimension_count", sizes.get("rope.dimension_count", head_dim), head_dim)
     kv_heads = sizes.get("attention.head_count_kv", heads)
-    attention = AttentionConfig(
-        d_model=d_model,
-        num_heads=heads,
-        head_dim=None if head_dim * heads == d_model else head_dim,
-        variant=Variant(
-            sharing=share("q", "k", "v"),
-            num_kv_heads=None if kv_heads == heads else kv_heads,
-            positions="rotary",
-        ),
-        causal=True,
-        bias="blk.0.attn_q.bias" in sizes.file.tensors,
-        out_bias="blk.0.attn_output.bias" in sizes.file.tensors,
-        position=_read_rotation(sizes, head_dim),
-    )
     return LanguageModelConfig(
-        attention=attention,
+        attention=Heads(d_model=d_model, count=heads, kv_count=kv_heads, dim=head_dim).attend(
+            positions="rotary",
+            rotation=_read_rotation(sizes, head_dim),
+            bias="blk.0.attn_q.bias" in sizes.file.tensors,
+            out_bias="blk.0.attn_output.bias" in sizes.file.tensors,
+        ),
         block=BlockConfig(
             d_ff=sizes.get("feed_forward_length"),
             activation="swiglu",
@@ -168,7 +149,7 @@ def _make_llama(sizes: _Sizes) -> LanguageModelConfig:
             norm_eps=sizes.epsilon("attention.layer_norm_rms_epsilon"),
         ),
         num_layers=sizes.layers,
-        vocabulary=sizes.vocabulary,
+        vocabulary=sizes.shape("token_embd.weight")[0],
         max_tokens=sizes.get("context_length"),
         positions="none",
         tied_head="output.weight" not in sizes.file.tensors,
@@ -206,7 +187,7 @@ def _make_gpt2(sizes: _Sizes) -> LanguageModelConfig:
             norm_eps=sizes.epsilon("attention.layer_norm_epsilon"),
         ),
         num_layers=sizes.layers,
-        vocabulary=sizes.vocabulary,
+        vocabulary=sizes.shape("token_embd.weight")[0],
         max_tokens=sizes.shape("position_embd.weight")[0],
         positions="learned",
         tied_head="output.weight" not in sizes.file.tensors,
@@ -242,7 +223,7 @@ def _join_latent(sizes: _Sizes) -> dict[str, TorchTensor]:
     tensors = {name: torch.tensor(one.values) for name, one in sizes.file.tensors.items()}
     for layer in range(sizes.layers):
         key, value = (f"blk.{layer}.attn_{kind}_b.weight" for kind in "kv")
-        if {sizes.dimensions(key), sizes.dimensions(value)} != {3}:
+        if not len(sizes.shape(key)) == len(sizes.shape(value)) == 3:
             raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
         if tensors[key].mT.shape != tensors[value].shape:
             raise DamagedError(f"{sizes.where} has {key} and {value} of different heads")

@@ -52,22 +52,15 @@ class _Vocabulary:
             raise DamagedError(f"{self.where} has no list {_KEY}{name}")
         return cast("list[Any]", found)
 
-    def controls(self) -> list[int]:
-        """Return the control tokens."""
-        return [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
-
     @property
     def has_separator(self) -> bool:
         """Whether the last token, and no other one, is a control token."""
-        return self.controls() == [len(self.tokens) - 1]
+        marked = [token for token, kind in enumerate(self.types) if kind == TokenType.CONTROL]
+        return marked == [len(self.tokens) - 1]
 
     def plain(self) -> list[bytes]:
         """Return the tokens without the separator."""
         return self.tokens[:-1] if self.has_separator else self.tokens
-
-    def texts(self, name: str) -> list[str]:
-        """Return a list of texts."""
-        return self.list(name, str)
 
 
 def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
@@ -128,7 +121,7 @@ def _make_alphabet(texts: list[bytes], vocabulary: _Vocabulary) -> Tokenizer:
 def _read_pairs(vocabulary: _Vocabulary) -> Tokenizer:
     letters = byte_letters()
     names = [token.decode("utf-8", "replace") for token in vocabulary.plain()]
-    merges, pre = vocabulary.texts("merges"), vocabulary.metadata.get(f"{_KEY}pre")
+    merges, pre = vocabulary.list("merges", str), vocabulary.metadata.get(f"{_KEY}pre")
     merges = [] if merges == NO_MERGES else merges
     if names[:256] == list(letters):
         made = [merge.replace(" ", "", 1) for merge in merges]
@@ -136,13 +129,9 @@ def _read_pairs(vocabulary: _Vocabulary) -> Tokenizer:
             return BytePairTokenizer("\n".join(merges))
     elif vocabulary.has_separator and all(name and set(name) <= set(letters) for name in names):
         texts = [bytes(letters[letter] for letter in name) for name in names]
-        if all(_is_character(text) for text in texts):
+        if all(len(text.decode("utf-8", "replace")) == 1 for text in texts):
             return _make_alphabet(texts, vocabulary)
     return _make_library(vocabulary, merges, pre)
-
-
-def _is_character(text: bytes) -> bool:
-    return len(text.decode("utf-8", "replace")) == 1
 
 
 def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> Tokenizer:

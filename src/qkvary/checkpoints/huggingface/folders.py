@@ -4,7 +4,6 @@ The folder is written atomically, with a manifest, which transformers ignores an
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -80,7 +79,9 @@ def export_folder(
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
     weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
     fast = None if loaded.tokenizer is None else convert_tokenizer(loaded.tokenizer)
-    _name_tokens(weights.config, loaded.tokenizer)
+    if loaded.tokenizer is not None:
+        weights.config.bos_token_id = loaded.tokenizer.beginning
+        weights.config.eos_token_id = loaded.tokenizer.separator
     files = {
         "config.json": weights.config.to_json_string().encode(),
         "generation_config.json": _generation(loaded.tokenizer).encode(),
@@ -117,23 +118,14 @@ def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
         others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
         able = next(others, "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
-    tensors = dict(stock.weights)
+    # Copies, because the roles of one projection share memory.
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     if stock.config.tie_word_embeddings:
         # Stored once; transformers ties it again.
         del tensors["lm_head.weight"]
     stock.config.architectures = [_CLASSES[to]]
     stock.config.dtype = network.embedding.dtype
-    return _Weights(stock.config, _CLASSES[to], _copy_tensors(tensors), stock.notes)
-
-
-def _copy_tensors(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors, because copies of one projection share memory here."""
-    return {name: tensor.detach().clone().contiguous() for name, tensor in tensors.items()}
-
-
-def _name_tokens(config: Any, tokenizer: Tokenizer | None) -> None:
-    if tokenizer is not None:
-        config.bos_token_id, config.eos_token_id = tokenizer.beginning, tokenizer.separator
+    return _Weights(stock.config, _CLASSES[to], tensors, stock.notes)
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:

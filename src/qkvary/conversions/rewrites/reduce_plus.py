@@ -49,7 +49,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _reduce(
     config: AttentionConfig, weights: dict[str, Tensor], tokens: int
 ) -> tuple[Tensor, Tensor]:
-    """Take the term out of the weights; return tau and the biases of all positions."""
+    """Remove the term from the weights; return tau and the biases of all positions."""
     term = PlusBias(config).double()
     weight, _ = weights.pop("plus.weight"), weights.pop("plus.bias")
     # The bias of the published map shifts whole rows.

@@ -13,13 +13,7 @@ from qkvary.arch.published_networks import gpt_1200m
 from qkvary.costs.decoding import decode_step, weight_bytes
 from qkvary.costs.formats import parse_format
 from qkvary.inference.benchmark.medians import Median, median_ratio, median_with_interval
-from qkvary.inference.benchmark.records import (
-    DecodeCase,
-    DecodeRecord,
-    MemoryRow,
-    Runner,
-    SpeedRow,
-)
+from qkvary.inference.benchmark.records import DecodeCase, DecodeRecord, MemoryRow, Runner, SpeedRow
 from qkvary.literature.figures import BASELINE, load_published
 from qkvary.text.names import count
 

@@ -19,7 +19,7 @@ from qkvary.costs.formats import Dtype, dtype_bytes
 from qkvary.costs.parameters import network_parameters
 from qkvary.inference.benchmark.comparisons import describe_workload
 from qkvary.inference.benchmark.measuring import (
-    MemoryStream,
+    STREAM_BYTES,
     Rows,
     TimedAnswer,
     answer_with_cache,
@@ -28,6 +28,7 @@ from qkvary.inference.benchmark.measuring import (
     count_equal,
     default_options,
     draw_prompts,
+    measure_bandwidth,
 )
 from qkvary.inference.benchmark.networks import (
     Sizes,
@@ -159,7 +160,7 @@ class _Measurement:
     def _measure_speed(self, context: int, dtype: Dtype) -> None:
         question = self.question
         models = [self._source(one, context, dtype).load() for one in question.networks]
-        stream = MemoryStream(question.settings.device)
+        streamed = torch.ones(STREAM_BYTES // 4, device=question.settings.device)
         for batch in question.batches:
             fields = [list(self._case_runners(model, context, batch, dtype)) for model in models]
             runners = [one for group in fields for one in group]
@@ -169,7 +170,7 @@ class _Measurement:
             for one in runners:
                 one.answers.append(one.answer())
             for turn in range(question.settings.rounds):
-                self.bandwidths.append(stream.measure())
+                self.bandwidths.append(measure_bandwidth(streamed))
                 gc.collect()
                 start = turn % len(runners)
                 for one in runners[start:] + runners[:start]:

@@ -171,27 +171,14 @@ def count_equal(one: Rows, other: Rows) -> int:
     )
 
 
-class MemoryStream:
-    """Reads one large tensor repeatedly, to measure the bandwidth available to decoding."""
-
-    def __init__(self, device: torch.device | str, size: int = STREAM_BYTES) -> None:
-        """Allocate the tensor.
-
-        Args:
-            device: Its device.
-            size: Its bytes.
-        """
-        self._data: Tensor = torch.ones(size // 4, device=device)
-
-    def measure(self) -> float:
-        """Return bytes per second, by the faster of two sequential reads."""
-        best = math.inf
-        data = self._data
-        for read in (data.sum, lambda: torch.dot(data, data)):
-            start = begin(data.device)
-            float(read())
-            best = min(best, Clocks.now().since(start).wall)
-        return data.numel() * 4 / best
+def measure_bandwidth(data: Tensor) -> float:
+    """Return the bytes of a tensor read per second, by the faster of two sequential reads."""
+    best = math.inf
+    for read in (data.sum, lambda: torch.dot(data, data)):
+        start = begin(data.device)
+        float(read())
+        best = min(best, Clocks.now().since(start).wall)
+    return data.nbytes / best
 
 
 def begin(device: torch.device) -> Clocks:

@@ -99,10 +99,7 @@ class StockModel:
             tokens=tuple(map(tuple, answers)),
             first=clock.moments[1].since(start),
             whole=end.since(start),
-            cache_bytes=_count_bytes(found.past_key_values),
+            cache_bytes=sum(
+                one.keys.nbytes + one.values.nbytes for one in found.past_key_values.layers
+            ),
         )
-
-
-def _count_bytes(cache: Any) -> int:
-    tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

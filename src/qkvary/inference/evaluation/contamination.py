@@ -84,7 +84,9 @@ class TrainingText:
         """
         runs = _Runs([split_words(question) for question in questions])
         waiting: list[int] = []
-        for words in _read_words(self._parts(on_progress)):
+        tokenizer = self.data.tokenizer
+        pieces = list_token_bytes(tokenizer, find_boundary_tokens(tokenizer, self.data.separator))
+        for words in _read_words(_decode(self.split, pieces, on_progress)):
             waiting += [runs.numbers.get(word, 0) for word in words]
             if len(waiting) >= _WORDS:
                 runs.look_up(np.array(waiting, dtype=np.int32))
@@ -103,11 +105,6 @@ class TrainingText:
             "tokens": self.split.tokens,
             "words_in_a_row": RUN,
         }
-
-    def _parts(self, on_progress: Progress) -> Iterator[tuple[str, bool]]:
-        tokenizer = self.data.tokenizer
-        pieces = list_token_bytes(tokenizer, find_boundary_tokens(tokenizer, self.data.separator))
-        return _decode(self.split, pieces, on_progress)
 
 
 def open_training_text(reference: str) -> TrainingText:

@@ -79,7 +79,7 @@ class NetworkLM(HFLM):
         self._names: list[str] = []
         """The tasks of the current requests."""
         self._cut: dict[str, list[bool]] = {}
-        """For each prompt of a task whether it lost its beginning."""
+        """Whether each prompt of a task lost its beginning."""
         self._is_watched = sys.stderr.isatty()
         options: dict[str, Any] = {
             "pretrained": QKVForCausalLM.wrap(model),
@@ -384,7 +384,7 @@ def _make_stand_in() -> PreTrainedTokenizerFast:
 
 @contextmanager
 def be_quiet() -> Generator[None]:
-    """Let lm-eval log only errors, and show bars only on a terminal."""
+    """Restrict lm-eval to logging errors, and to progress bars on a terminal."""
     logger, module = logging.getLogger("lm_eval"), cast("Any", lm_eval.api.task)
     before, bar = logger.level, module.tqdm
     logger.setLevel(logging.ERROR)

@@ -91,7 +91,7 @@ def score_lengths(
         model: The network, in evaluation mode.
         text: The documents; those shorter than the longest window are left out.
         lengths: The window lengths.
-        protocol: How documents are read and batched.
+        protocol: The windows and batches.
         on_progress: Called after each batch, for each length from the start.
 
     Raises:

@@ -109,7 +109,7 @@ def score_text(
     Args:
         model: The network, in evaluation mode.
         text: The documents.
-        protocol: How they are read.
+        protocol: The windows and batches.
         on_progress: Called after each batch.
 
     Raises:
@@ -136,7 +136,7 @@ def summarise(
     Args:
         text: The documents.
         losses: The loss of every token, NaN where it was not a target.
-        protocol: How they were read.
+        protocol: The windows and batches.
         documents: The number of documents.
         windows: The number of windows.
 

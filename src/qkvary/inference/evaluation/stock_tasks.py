@@ -73,7 +73,7 @@ def evaluate_stock_tasks(
         model: The network, in evaluation mode.
         tokenizer: The tokenizer of the network.
         names: Names of tasks, groups or tags.
-        manager: What ``find_stock_tasks`` returned for them.
+        manager: The result of ``find_stock_tasks`` for them.
         fewshot: Solved examples before each question; by default those of each task.
         limit: The maximum number of questions per task, the first ones.
         batch_size: Requests per batch.

@@ -68,7 +68,7 @@ def will_build(sources: Sequence[Path]) -> bool:
 
 
 def _path(sources: Sequence[Path]) -> Path | None:
-    """Return where the library is or will be; ``None`` where there can be none."""
+    """Return the path of the library, or ``None`` if it cannot be built or stored."""
     compiler, folder = find_compiler(), kept_folder()
     if compiler is None or folder is None:
         return None
@@ -92,9 +92,9 @@ def _digest(path: Path) -> str:
 
 
 def load(sources: Sequence[Path]) -> ctypes.CDLL | None:
-    """Build and load; a failure is reported once and is like a missing compiler.
+    """Build and load a library; after a failure, which is reported once, return ``None``.
 
-    Where the library cannot be kept, it is built for this process alone.
+    If the library cannot be stored, it is built for this process alone.
     """
     try:
         library = build(sources)
@@ -120,14 +120,7 @@ def _compile(compiler: str, source: Path, target: Path) -> None:
     for native in NATIVE:
         flags = [flag for flag in (*FLAGS, native) if flag]
         try:
-            done = subprocess.run(
-                [compiler, *flags, str(source), "-o", str(target)],
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=TIMEOUT_SECONDS,
-                check=False,
-            )
+            done = _run(compiler, *flags, str(source), "-o", str(target))
         except subprocess.SubprocessError as error:
             raise BuildError(f"{compiler} does not finish: {error}") from error
         if done.returncode == 0:
@@ -150,22 +143,25 @@ def _fingerprint(compiler: str, sources: Sequence[Path]) -> str:
 
 def _version(compiler: str) -> str:
     try:
-        done = subprocess.run(
-            [compiler, "--version"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        return _run(compiler, "--version").stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
 
 
 @functools.cache
 def describe_processor() -> tuple[str, ...]:
-    """Its kind and, where the system tells them, its name and its instruction sets."""
+    """Return the kind of the processor and, if known, its name and instruction sets."""
     facts = [platform.system(), platform.machine(), platform.processor()]
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()

@@ -1,8 +1,8 @@
-"""Which kernel answers a call: the one that was the fastest when a call like it was first made.
+"""The choice of a decoding kernel: the fastest when a call of the same kind was first made.
 
-No rule about processors: every kernel that takes the call is timed on it, once for each machine
-and kind of call. What was found is kept beside the built kernels; a file that cannot be read is as
-if it were not there.
+There are no rules about processors: every kernel that supports the call is timed once for each
+machine and kind of call. The choices are stored next to the built kernels; an unreadable file is
+ignored.
 """
 
 import functools
@@ -39,7 +39,7 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "native": native.attend_native,
     "triton": triton_attention.attend_triton,
 }
-"""By name."""
+"""The kernels by name."""
 
 LAYER = "layer"
 """The name of the layer's own kernel, which is not among these."""
@@ -57,7 +57,7 @@ def chosen() -> dict[str, str]:
 
 
 def forget() -> None:
-    """Let the next call read what is kept, or time again."""
+    """Make the next call read the stored choices, or time again."""
     _by_kind.clear()
     _chosen.clear()
     _read.clear()
@@ -116,11 +116,11 @@ def pinned(kernel: str) -> str:
 
 
 def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> str:
-    """Return what was chosen for a kind of call on this machine, or is chosen now and kept.
+    """Return the stored choice for a kind of call on this machine, or choose now and store it.
 
     Args:
         kind: Describes the call.
-        names: Of what can answer here; a choice among others does not count.
+        names: The supported names; a stored choice of another name is ignored.
         measure: Finds the best of them.
     """
     _recall()

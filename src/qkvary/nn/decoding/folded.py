@@ -75,4 +75,4 @@ FORMS: Mapping[str, Callable[[Decoding], Tensor]] = {
     "folded": attend_folded,
     "matmul": attend_matmul,
 }
-"""By name."""
+"""The forms by name."""

@@ -1,7 +1,7 @@
 """Files that decoding keeps on a machine between runs: built kernels and the fastest ones.
 
-All of it can be made again, so that an error in reading or writing is as if nothing was there. The
-durable write path stands on a higher floor; here a rename is enough, since readers check.
+All of it can be made again, so an unreadable file counts as missing and a failed write is ignored.
+Files are renamed into place but not synced to disk, since readers verify them.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def kept_folder() -> Path | None:
-    """``decoding`` below ``$QKVARY_CACHE`` or below the user's folder for caches."""
+    """Return ``decoding`` below ``$QKVARY_CACHE`` or below the user's folder for caches."""
     for name, below in (("QKVARY_CACHE", "decoding"), ("XDG_CACHE_HOME", "qkvary/decoding")):
         if os.environ.get(name):
             return Path(os.environ[name]) / below
@@ -55,14 +55,14 @@ def one_at_a_time() -> Generator[None]:
 
 
 def keep(name: str, make: Callable[[Path], None]) -> Path | None:
-    """Let ``make`` write a file and put it in the folder when it is complete.
+    """Write a file with ``make`` and move it into the folder once it is complete.
 
     Args:
-        name: Of the file.
-        make: Writes to the path it is given, or raises.
+        name: The name of the file.
+        make: Writes the file to a path, or raises.
 
     Returns:
-        Where it is, ``None`` where the folder cannot be written.
+        Its path, or ``None`` if the folder cannot be written.
     """
     folder = kept_folder()
     if folder is None:

@@ -1,4 +1,4 @@
-"""One call of attention while decoding, and what every kernel written in torch uses of it.
+"""One attention call of decoding, and the functions shared by kernels written in torch.
 
 Knows queries, keys and values. Does not know which kernel runs, nor where the keys were stored.
 """

@@ -193,7 +193,7 @@ def library() -> ctypes.CDLL | None:
 
 
 class NativeStep:
-    """The next token of every row through the network, of which everything is described once.
+    """Computes the next token of every row in one library call, with addresses found only once.
 
     Holds on to the parameters as they are now; make a new one after moving or casting the network.
     """
@@ -202,8 +202,8 @@ class NativeStep:
         """Describe a network and its cache.
 
         Args:
-            model: What ``supports`` accepts.
-            cache: Its cache, which has seen a token at least.
+            model: A network that ``supports`` accepts.
+            cache: Its cache, which has seen at least one token.
 
         Raises:
             RuntimeError: if the native library cannot be built here.

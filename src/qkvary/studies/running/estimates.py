@@ -16,6 +16,11 @@ class TimeEstimate:
         for group in ((cell.setting, cell.variant), (cell.setting,), ()):
             self._seconds.setdefault(group, []).append(seconds)
 
+    @property
+    def total_seconds(self) -> float:
+        """The durations of all runs."""
+        return sum(self._seconds.get((), ()))
+
     def expect(self, cell: Cell) -> float | None:
         """Return the expected duration of a run, from the runs most like it."""
         for group in ((cell.setting, cell.variant), (cell.setting,), ()):

@@ -166,7 +166,7 @@ class Ledger:
             if claim is not None:
                 title = self.cells[message.cell].title
                 self.note(f"{title} crashed too often; it counts as failed")
-                self.record_failure(message.cell, claim, message.text)
+                self.record_failure(message.cell, claim, describe_crashes(claim, message.text))
             elif record := self.store.record(self.cells[message.cell].run_key):
                 # Another runner recorded it.
                 self._end(message.cell, record.status)
@@ -185,10 +185,8 @@ class Ledger:
                 time.sleep(CLAIM_SECONDS)
         return None
 
-    def record_failure(self, number: int, claim: Claim, reason: str) -> None:
-        """Record a run as failed that crashed too many processes."""
-        crashed = f"this run crashed {claim.deaths} workers"
-        message = ", ".join(filter(None, (crashed, reason)))
+    def record_failure(self, number: int, claim: Claim, message: str) -> None:
+        """Record a run as failed that cannot be executed."""
         cell = self.cells[number]
         claim.finish(make_record(cell, status="failed", started=now(), message=message))
         self._end(number, "failed")
@@ -248,3 +246,8 @@ class Ledger:
             message=self.message,
             notes=tuple(self.notes),
         )
+
+
+def describe_crashes(claim: Claim, reason: str) -> str:
+    """Describe the crashes of a run; ``reason`` is that of the last one, if it is known."""
+    return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))

@@ -5,7 +5,7 @@ import selectors
 import signal
 
 from qkvary.storage.errors import ResourceError
-from qkvary.studies.running.ledger import Ledger
+from qkvary.studies.running.ledger import Ledger, describe_crashes
 from qkvary.studies.running.live import WorkerLine
 from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.work_loop import MAX_CRASHES
@@ -136,7 +136,8 @@ class LocalWorkers:
             return
         self._ledger.note(f"{crash}, the {claim.deaths}th time; the run counts as failed")
         tail = f"\n{worker.tail}" if worker.tail else ""
-        self._ledger.record_failure(number, claim, f"the last with {end}{tail}")
+        message = describe_crashes(claim, f"the last with {end}{tail}")
+        self._ledger.record_failure(number, claim, message)
 
     def _handle_message(self, worker: WorkerProcess, message: WorkerMessage) -> None:
         lines = self._ledger.view.workers

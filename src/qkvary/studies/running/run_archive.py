@@ -1,33 +1,48 @@
 """Finished runs in one compressed file, to keep beside a report or to take to another machine.
 
-A line per run, each with its own digest, behind a line that says how many there are. Trained
-networks are left out. Torch-free.
+A line per run, each with its own digest, behind a line that says how many there are. Files have no
+trained networks; the results that a cluster returns have those that the store keeps. Torch-free.
 """
 
 from __future__ import annotations
 
 import lzma
+import re
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
-from qkvary.storage.durable import atomic_write_file, write_output
-from qkvary.storage.errors import DamagedError
+from qkvary.costs.parameters import network_parameters
+from qkvary.data.checkpoint_names import NETWORK_NAME
+from qkvary.storage.durable import atomic_write_dir, atomic_write_file, write_output
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import from_line, to_line
-from qkvary.storage.jsonvalues import decode
+from qkvary.storage.jsonvalues import JsonValue, decode
+from qkvary.storage.manifest import describe
 from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.running.records import Record, from_json, to_json
-from qkvary.studies.running.store import CONFIG_NAME, JOURNAL_NAME, RECORD_NAME, Store
+from qkvary.studies.running.store import (
+    CONFIG_NAME,
+    JOURNAL_NAME,
+    RECORD_NAME,
+    Store,
+    network_names,
+)
+from qkvary.studies.study import Cell
 from qkvary.text.names import count
+from qkvary.text.units import data_size
 
 Extra = Literal["maps", "samples"]
 """What a file of runs may leave out: attention maps, or the questions that a report shows."""
+EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is no run."""
+_WEIGHT_BYTES = 4
+_NETWORK = re.compile(rf"{NETWORK_NAME}(-at-[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,29 +77,80 @@ def pack_runs(
         ResourceError: if the file cannot be written.
     """
     done = [key for key in keys if store.state(key) == "done"]
-    lines = [to_line({"format": "runs", "version": VERSION, "runs": len(done)})]
+    lines = [_header(len(done))]
     for key in done:
-        record = store.record(key)
-        if record is None:
-            raise DamagedError(f"{store.directory(key)} was removed while it was read")
-        attention = store.attention(key) if key in shown and "maps" not in without else None
-        samples = store.samples(key) if key in shown and "samples" not in without else None
-        directory = store.directory(key)
-        journal = directory / JOURNAL_NAME
-        lines.append(
-            to_line(
-                {
-                    "run_key": key,
-                    CONFIG_NAME: (directory / CONFIG_NAME).read_text("utf-8"),
-                    JOURNAL_NAME: journal.read_text("utf-8") if journal.exists() else None,
-                    RECORD_NAME: to_json(record).decode(),
-                    "attention": _to_text(attention),
-                    "samples": _to_text(samples),
-                }
-            )
-        )
+        extras = EXTRAS - set(without) if key in shown else frozenset[Extra]()
+        lines.append(to_line(_describe_run(store, key, extras)))
     write_output(path, lzma.compress(b"".join(lines), preset=6))
     return len(done)
+
+
+def pack_results(store: Store, keys: Sequence[str]) -> bytes:
+    """Return finished runs as ``read_runs`` reads them, with all that the store keeps of them.
+
+    Args:
+        store: The store that holds them.
+        keys: Their keys.
+
+    Raises:
+        DamagedError: if one of the runs is damaged.
+        UsageError: if the networks of a run are too large.
+    """
+    lines = [_header(len(keys))]
+    for key in keys:
+        directory = store.directory(key)
+        networks: dict[str, JsonValue] = {}
+        for name in network_names(directory):
+            files = sorted((directory / name).iterdir())
+            networks[name] = {file.name: _to_text(file.read_bytes()) for file in files}
+        line = to_line({**_describe_run(store, key, EXTRAS), "networks": networks})
+        _check_size(len(line))
+        lines.append(line)
+    # The least effort: the weights of networks hardly get smaller.
+    return lzma.compress(b"".join(lines), preset=0)
+
+
+def check_networks(cells: Iterable[Cell]) -> None:
+    """Check that the networks that runs keep fit results, before the runs are executed.
+
+    Args:
+        cells: The runs.
+
+    Raises:
+        UsageError: if the networks of a run are too large.
+    """
+    for cell in cells:
+        if cell.kept_networks:
+            weights = network_parameters(cell.run.network).total * _WEIGHT_BYTES
+            _check_size(weights * len(cell.kept_networks) * 4 // 3)
+
+
+def _check_size(line_bytes: int) -> None:
+    if line_bytes > MOST_LINE_BYTES:
+        raise UsageError(
+            f"expected a run of at most {data_size(MOST_LINE_BYTES)} with its networks, as text, "
+            f"got {data_size(line_bytes)}: its nodes need a common folder"
+        )
+
+
+def _header(runs: int) -> bytes:
+    return to_line({"format": "runs", "version": VERSION, "runs": runs})
+
+
+def _describe_run(store: Store, key: str, extras: Collection[Extra]) -> dict[str, JsonValue]:
+    record = store.record(key)
+    if record is None:
+        raise DamagedError(f"{store.directory(key)} was removed while it was read")
+    directory = store.directory(key)
+    journal = directory / JOURNAL_NAME
+    return {
+        "run_key": key,
+        CONFIG_NAME: (directory / CONFIG_NAME).read_text("utf-8"),
+        JOURNAL_NAME: journal.read_text("utf-8") if journal.exists() else None,
+        RECORD_NAME: to_json(record).decode(),
+        "attention": _to_text(store.attention(key)) if "maps" in extras else None,
+        "samples": _to_text(store.samples(key)) if "samples" in extras else None,
+    }
 
 
 def unpack_runs(path: Path, store: Store) -> Unpacked:
@@ -100,78 +166,135 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
         BusyError: if another process trains one of the runs.
         ResourceError: if the store cannot be written.
     """
-    counts = [0, 0]
+    counts, data = [0, 0], read_file(path)
     try:
-        expected = _unpack(path, store, counts)
+        for run in read_runs(data, str(path)):
+            counts[add_run(run, store)] += 1
     except DamagedError as error:
         before = count(sum(counts), "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
-    if sum(counts) != expected:
-        raise DamagedError(
-            f"{path} is cut: expected {expected} runs, got {sum(counts)}, which are in {store.path}"
-        )
     return Unpacked(added=counts[1], present=counts[0])
 
 
-def _unpack(path: Path, store: Store, counts: list[int]) -> int:
-    """Add the runs, count those present and those added; return the number that the file names."""
-    with lzma.open(BytesIO(read_file(path))) as file:
-        lines = _lines(file, path)
-        expected = _read_header(next(lines, {}), path)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedRun:
+    """A finished run that was packed."""
+
+    config: Mapping[str, Any]
+    """The configuration, as the store writes it."""
+    record: Record
+    """The record."""
+    journal: bytes | None
+    """The log, if it has one."""
+    attention: bytes | None
+    """Attention maps, if they were packed."""
+    samples: bytes | None
+    """Samples, if they were packed."""
+    networks: Mapping[str, Mapping[str, bytes]]
+    """The files of the networks that were packed, by the name of their folder."""
+
+
+def read_runs(data: bytes, where: str) -> Iterator[PackedRun]:
+    """Yield packed runs, each of which is checked before it is yielded.
+
+    Args:
+        data: Packed runs.
+        where: Their name in messages.
+
+    Raises:
+        DamagedError: if the data are damaged or cut.
+    """
+    with lzma.open(BytesIO(data)) as file:
+        lines = _lines(file, where)
+        expected, number = _read_header(next(lines, {}), where), 0
         for number, fields in enumerate(lines, start=1):
             if number > expected:
-                raise DamagedError(f"{path} holds more runs than the {expected} that it names")
-            counts[_add(fields, store, path)] += 1
-    return expected
+                raise DamagedError(f"{where} holds more runs than the {expected} that it names")
+            yield _read_run(fields, where)
+    if number != expected:
+        raise DamagedError(f"{where} is cut: expected {expected} runs, got {number}")
 
 
-def _lines(file: lzma.LZMAFile, path: Path) -> Iterator[dict[str, Any]]:
-    try:
-        while line := file.readline(MOST_LINE_BYTES):
-            yield from_line(line.removesuffix(b"\n"))
-    except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise DamagedError(f"{path} is no sound file of packed runs: {error}") from None
+def add_run(run: PackedRun, store: Store, *, again: int | None = None) -> bool:
+    """Add a run to a store; return whether it was missing.
 
+    Args:
+        run: The run.
+        store: The store, which keeps a run that it holds already.
+        again: The version of a record there that the run replaces.
 
-def _read_header(fields: Mapping[str, Any], path: Path) -> int:
-    number = fields.get("runs")
-    if fields.get("format") != "runs" or fields.get("version") != VERSION:
-        raise DamagedError(f"expected runs packed in version {VERSION}, got {path}")
-    if type(number) is not int or number < 0:
-        raise DamagedError(f"expected {path} to name its number of runs, got {number!r}")
-    return number
-
-
-def _add(fields: Mapping[str, Any], store: Store, path: Path) -> bool:
-    """Add one run; return whether it was missing."""
-    try:
-        key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
-        record = from_json(fields[RECORD_NAME].encode(), where=f"{path}, run {key}")
-        _check_run(key, config, record)
-        text = fields[JOURNAL_NAME]
-        journal = None if text is None else text.encode()
-        # Runs that were packed by earlier versions have no samples.
-        attention, samples = (
-            None if text is None else b64decode(text, validate=True)
-            for text in (fields["attention"], fields.get("samples"))
-        )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{path} holds a run that cannot be read: {error}") from None
-    claim = store.claim(key, config)
+    Raises:
+        BusyError: if another process trains the run.
+        ResourceError: if the store cannot be written.
+    """
+    claim = store.claim(run.record.run_key, run.config, again=again)
     if claim is None:
         return False
     try:
-        if journal is not None:
-            atomic_write_file(claim.directory / JOURNAL_NAME, journal)
-        claim.finish(record, attention=attention, samples=samples)
+        if run.journal is not None:
+            atomic_write_file(claim.directory / JOURNAL_NAME, run.journal)
+        for name, files in run.networks.items():
+            atomic_write_dir(claim.directory / name, files)
+        claim.finish(run.record, attention=run.attention, samples=run.samples)
     except BaseException:
         claim.release()
         raise
     return True
 
 
+def _lines(file: lzma.LZMAFile, where: str) -> Iterator[dict[str, Any]]:
+    try:
+        while line := file.readline(MOST_LINE_BYTES):
+            yield from_line(line.removesuffix(b"\n"))
+    except (lzma.LZMAError, EOFError, ValueError) as error:
+        raise DamagedError(f"{where} is no sound file of packed runs: {error}") from None
+
+
+def _read_header(fields: Mapping[str, Any], where: str) -> int:
+    number = fields.get("runs")
+    if fields.get("format") != "runs" or fields.get("version") != VERSION:
+        raise DamagedError(f"expected runs packed in version {VERSION}, got {where}")
+    if type(number) is not int or number < 0:
+        raise DamagedError(f"expected {where} to name its number of runs, got {number!r}")
+    return number
+
+
+def _read_run(fields: Mapping[str, Any], where: str) -> PackedRun:
+    try:
+        key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
+        record = from_json(fields[RECORD_NAME].encode(), where=f"{where}, run {key}")
+        _check_run(key, config, record)
+        journal = fields[JOURNAL_NAME]
+        return PackedRun(
+            config=config,
+            record=record,
+            journal=None if journal is None else journal.encode(),
+            attention=_from_text(fields["attention"]),
+            # Files of runs have no networks, those of earlier versions no samples.
+            samples=_from_text(fields.get("samples")),
+            networks=_read_networks(fields.get("networks", {})),
+        )
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{where} holds a run that cannot be read: {error}") from None
+
+
+def _read_networks(fields: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, bytes]]:
+    networks: dict[str, dict[str, bytes]] = {}
+    for name, files in fields.items():
+        if not _NETWORK.fullmatch(name):
+            raise ValueError(f"unknown network {name!r}")
+        networks[name] = {file: b64decode(text, validate=True) for file, text in files.items()}
+        # It checks the names.
+        describe(networks[name])
+    return networks
+
+
 def _to_text(data: bytes | None) -> str | None:
     return None if data is None else b64encode(data).decode()
+
+
+def _from_text(text: str | None) -> bytes | None:
+    return None if text is None else b64decode(text, validate=True)
 
 
 def _check_run(key: str, config: dict[str, Any], record: Record) -> None:

@@ -11,7 +11,7 @@ from types import FrameType
 
 from rich.console import Console
 
-from qkvary.storage.errors import NewerFormatError
+from qkvary.storage.errors import NewerFormatError, UsageError
 from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.running.executors.contract import Executor
 from qkvary.studies.running.executors.supervision import ClusterTasks
@@ -23,7 +23,7 @@ from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
-from qkvary.training.trackers import TrackerName, require_tracker
+from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker
 
 WORKER_MODULE = "qkvary.studies.running.worker"
 
@@ -53,6 +53,12 @@ class RunnerOptions:
         if self.workers is not None and self.workers < 1:
             raise ValueError(f"workers must be at least 1, got {self.workers}")
         require_tracker(self.tracker)
+        has_own_folders = self.executor is not None and not self.executor.shared_folder
+        if has_own_folders and self.tracker in FILE_TRACKERS:
+            raise UsageError(
+                f"expected log wandb without a shared folder, got {self.tracker}, which writes "
+                "files on each node"
+            )
 
 
 def run_study(

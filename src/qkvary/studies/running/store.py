@@ -170,7 +170,7 @@ class Store:
         try:
             if self.record(key) is not None:
                 read_manifest(directory).read_all(directory)
-                for network in _networks(directory):
+                for network in network_names(directory):
                     read_manifest(directory / network).read_all(directory / network)
         except (DamagedError, UnsafeError) as error:
             return str(error)
@@ -233,7 +233,7 @@ def network_name(step: int | None = None) -> str:
     return NETWORK_NAME if step is None else f"{NETWORK_NAME}-at-{step}"
 
 
-def _networks(directory: Path) -> list[str]:
+def network_names(directory: Path) -> list[str]:
     """Return the folders of the networks of a run."""
     found = sorted(path.name for path in directory.glob(f"{NETWORK_NAME}-at-*/"))
     return [NETWORK_NAME, *found] if (directory / NETWORK_NAME).exists() else found
@@ -270,12 +270,12 @@ def _restore(
     if problem is not None:
         # A diverged run resumes from its checkpoints, and needs its log.
         log = () if (directory / CHECKPOINTS_NAME).exists() else (JOURNAL_NAME,)
-        folder = quarantine(directory, (*files, *_networks(directory), *log))
+        folder = quarantine(directory, (*files, *network_names(directory), *log))
         warnings.append(f"{problem}; the run is repeated, and the damaged files are in {folder}")
     elif done:
         for name in (*files, JOURNAL_NAME):
             remove_file(directory / name)
-        for name in _networks(directory):
+        for name in network_names(directory):
             remove_dir(directory / name)
         if (directory / CHECKPOINTS_NAME).exists():
             remove_dir(directory / CHECKPOINTS_NAME)

@@ -1,15 +1,16 @@
 """One cluster for all tests of executors."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
-from tests.studies.running.executors.loopback import start_cluster
+from tests.studies.running.executors.loopback import Loopback
 
 
 @pytest.fixture(scope="package")
-def cluster() -> Iterator[Any]:
-    """Two nodes with one core each; a test may add others."""
-    with start_cluster() as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+    """Two nodes with one core each, to which this process is connected."""
+    with pytest.MonkeyPatch.context() as patch:
+        running = Loopback(tmp_path_factory.mktemp("nodes"), patch)
         yield running
+        running.stop()

@@ -3,7 +3,6 @@
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from qkvary.cli.main import main
 from qkvary.studies.running.executors import slurm
 from qkvary.studies.running.executors.slurm import SlurmExecutor
 from tests.contracts.test_commands import STUDY_FILE
+from tests.studies.running.executors.loopback import Loopback
 from tests.studies.toy_study import ROOT
 
 pytestmark = [
@@ -25,6 +25,14 @@ def commands(needs: str) -> list[str]:
     return re.findall(rf"^qkvary (.*?) +#.*\({re.escape(needs)}\)$", PAGE, re.MULTILINE)
 
 
+def redirect(words: list[str], out: str) -> list[str]:
+    """Return a command with another folder of runs."""
+    if "--out" not in words:
+        return [*words, "--out", out]
+    words[words.index("--out") + 1] = out
+    return words
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
@@ -33,28 +41,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_ray(cluster: Any, home: Path) -> None:
+def test_ray(cluster: Loopback, home: Path) -> None:
     lines = commands("needs a Ray cluster")
-    assert len(lines) == 2
+    assert len(lines) == 3
     for number, line in enumerate(lines):
         words = shlex.split(line.replace("FIRST:6379", cluster.address))
-        words[words.index("--out") + 1] = f"runs-{number}"
-        words += [] if "--address" in words else ["--address", cluster.address]
-        assert main(words) == 0
+        assert main(redirect(words, f"runs-{number}")) == 0
         assert list((home / f"runs-{number}").rglob("record.json"))
 
 
 def test_slurm(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = commands("needs Slurm")
-    assert len(lines) == 2
+    assert len(lines) == 3
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     monkeypatch.setattr(
         slurm, "open_executor", lambda *options: SlurmExecutor(*options, cluster="local")
     )
     for number, line in enumerate(lines):
-        words = shlex.split(line)
-        words[words.index("--out") + 1] = f"runs-{number}"
-        assert main(words) == 0
+        assert main(redirect(shlex.split(line), f"runs-{number}")) == 0
         records = list((home / f"runs-{number}").rglob("record.json"))
         assert records
         assert not (home / f"runs-{number}" / slurm.FOLDER).exists()

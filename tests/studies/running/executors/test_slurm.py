@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,26 @@ from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import STEP_SECONDS
 from tests.studies.running.executors.test_ray import after, check_equal
-from tests.studies.toy_study import ROOT, run_toy, starts, toy_study
+from tests.studies.toy_study import ROOT, ends, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 
 
-@pytest.fixture
-def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunnerOptions:
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}{os.pathsep}{ROOT}")
     monkeypatch.setenv("TOY_STEP_SECONDS", str(STEP_SECONDS))
-    executor: Any = SlurmExecutor(
-        ClusterOptions(runs_per_job=5),
-        tmp_path / "runs",
-        toy_worker.train_cell,
-        cluster="local",
-    )
+
+
+def make_options(root: Path, **others: Any) -> RunnerOptions:
+    options = ClusterOptions(runs_per_job=5, **others)
+    executor = SlurmExecutor(options, root / "runs", toy_worker.train_cell, cluster="local")
     return RunnerOptions(executor=executor, quiet=True)
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> RunnerOptions:
+    return make_options(tmp_path)
 
 
 def kill_owner(root: Path) -> None:
@@ -50,9 +55,40 @@ def test_a_study_that_loses_a_job_equals_one_on_this_machine(
     assert max(starts(tmp_path).values()) == 2
     (note,) = summary.notes
     assert "it is submitted again" in note
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
     # The log of the job that failed is kept.
     assert list((tmp_path / "runs" / FOLDER).glob("*/*_log.err"))
+
+
+def test_jobs_with_a_folder_of_their_own_return_their_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job is killed, and the result of another is cut."""
+    study, node = toy_study(range(5)), tmp_path / "node"
+    node.mkdir()
+    monkeypatch.setenv("TMPDIR", str(node))
+    results, load = list[Path](), SlurmExecutor._end
+
+    def cut_first(self: SlurmExecutor, job: Any, task: Task) -> Any:
+        path = job.paths.result_pickle
+        if path.exists() and not results:
+            results.append(path)
+            path.write_bytes(path.read_bytes()[:-50])
+        return load(self, job, task)
+
+    monkeypatch.setattr(SlurmExecutor, "_end", cut_first)
+    killer = after(node, 4, lambda: kill_owner(node))
+    options = make_options(tmp_path, shared_folder=False)
+    summary = run_study(study, Store(tmp_path / "runs"), options)
+    killer.join()
+    assert (summary.done, summary.failed, summary.missing, summary.exit_code) == (10, 0, 0, 0)
+    assert len([note for note in summary.notes if "it is submitted again" in note]) == 2
+    # Runs of the result that was cut are made again; those that the killed job finished are not.
+    assert set(ends(node).values()) == {1, 2}
+    assert max(starts(node).values()) == 2
+    assert not list((node / f"qkvary-{os.getuid()}").iterdir())
+    check_equal(study, tmp_path, tmp_path / "local")
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:
@@ -85,7 +121,30 @@ def test_an_interrupted_study_leaves_checkpoints_and_no_jobs(
     assert all(list((folder / "checkpoints").iterdir()) for folder in begun)
     assert not (tmp_path / "runs" / FOLDER).exists()
     run_toy(study, tmp_path)
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
+
+
+def test_a_second_signal_leaves_no_files_of_jobs(options: RunnerOptions, tmp_path: Path) -> None:
+    study, store = toy_study(range(5), steps=200), Store(tmp_path / "runs")
+    child = os.fork()
+    if not child:
+
+        def interrupt_twice() -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        after(tmp_path, 2, interrupt_twice)
+        run_study(study, store, options)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGINT
+    assert not (tmp_path / "runs" / FOLDER).exists()
+    deadline = time.monotonic() + 30
+    while {store.state(cell.run_key) for cell in study.cells()} != {"open"}:
+        assert time.monotonic() < deadline, "the jobs have not ended"
+        time.sleep(0.05)
 
 
 def test_a_preempted_job_is_queued_again_by_submitit(
@@ -101,6 +160,7 @@ def test_a_preempted_job_is_queued_again_by_submitit(
     killer.join()
     assert (summary.done, summary.notes) == (4, ())
     assert max(starts(tmp_path).values()) == 2
+    assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
 
 

@@ -19,7 +19,7 @@ from qkvary.studies.running.executors.execution import (
     PROCESS_BYTES,
     Execution,
     needed_resources,
-    read_messages,
+    read_ending,
 )
 from qkvary.studies.running.executors.supervision import ClusterTasks
 from qkvary.studies.running.ledger import Ledger
@@ -40,8 +40,16 @@ second_root = pytest.fixture(quick_folder)
 class Inline:
     """Executes a task when it is asked for endings; loses the first of them, if wanted."""
 
-    def __init__(self, *, runs_per_task: int = 1, loses: int = 0, marker: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        runs_per_task: int = 1,
+        loses: int = 0,
+        marker: str = "",
+        shared_folder: bool = True,
+    ) -> None:
         self.runs_per_task, self.loses, self.marker = runs_per_task, loses, marker
+        self.shared_folder = shared_folder
         self.tasks: list[Task] = []
         self.submitted: list[tuple[int, ...]] = []
         self.cancelled = self.killed = self.closed = 0
@@ -70,7 +78,7 @@ class Inline:
             marker=self.marker or task.marker,
             train_run=toy_worker.train_cell,
         )
-        return [Ending(task=task, messages=read_messages(execution()))]
+        return [read_ending(task, execution)]
 
     def cancel(self, *, now: bool = False) -> None:
         self.cancelled += not now

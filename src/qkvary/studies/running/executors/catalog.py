@@ -15,10 +15,16 @@ ExecutorName = Literal["local", "ray", "slurm"]
 EXECUTORS: tuple[str, ...] = get_args(ExecutorName)
 _LIBRARIES = {"ray": "ray", "slurm": "submitit"}
 _OPTIONS = {
-    "ray": ("address", "gpu_share"),
-    "slurm": ("partition", "minutes", "runs_per_job", "parallel_jobs", "slurm"),
+    "address": ("ray",),
+    "gpu_share": ("ray",),
+    "partition": ("slurm",),
+    "minutes": ("slurm",),
+    "runs_per_job": ("slurm",),
+    "parallel_jobs": ("slurm",),
+    "slurm": ("slurm",),
+    "shared_folder": ("ray", "slurm"),
 }
-"""The options of each executor."""
+"""The executors that each option is for."""
 
 
 def check_executor(
@@ -38,12 +44,10 @@ def check_executor(
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
     default = ClusterOptions()
-    for executor, names in _OPTIONS.items():
-        given = [one for one in names if getattr(options, one) != getattr(default, one)]
-        if given and name != executor:
-            raise UsageError(
-                f"expected {write('executor')} {executor} with {write(given[0])}, got {name}"
-            )
+    for option, executors in _OPTIONS.items():
+        if name not in executors and getattr(options, option) != getattr(default, option):
+            expected = f"{write('executor')} {' or '.join(executors)}"
+            raise UsageError(f"expected {expected} with {write(option)}, got {name}")
     if name == "local":
         return
     if workers is not None:
@@ -62,7 +66,7 @@ def load_executor(name: str, options: ClusterOptions, folder: Path) -> Executor 
         folder: The folder of runs.
 
     Raises:
-        UsageError: for a missing library, or a scheduler that does not answer.
+        UsageError: for a scheduler that does not answer.
     """
     if name == "local":
         return None

@@ -1,4 +1,4 @@
-"""What an executor does: submit tasks to a scheduler, collect their endings, cancel them.
+"""The contract of executors, which submit tasks to a scheduler, collect their ends and cancel them.
 
 An executor decides nothing about runs. Each of its tasks claims its runs from the store as a local
 worker does, so a task that is executed twice, or late, does no harm. Torch-free.
@@ -30,6 +30,8 @@ class ClusterOptions:
     """Slurm partition; None for the default one."""
     slurm: Mapping[str, str] = field(default_factory=dict[str, str])
     """Further options of ``sbatch``, such as ``{"account": "name"}``."""
+    shared_folder: bool = True
+    """Whether all nodes see the folder of runs; if not, runs return through the scheduler."""
 
     def __post_init__(self) -> None:
         for name in ("runs_per_job", "parallel_jobs", "minutes"):
@@ -63,8 +65,9 @@ class Task:
     """Its runs."""
     resources: Resources
     """What each of them needs."""
-    marker: str
-    """A file in the store, by which the node knows that it sees the same folder."""
+    marker: str | None
+    """A file in the store, by which the node knows that it sees the same folder; None if it need
+    not see it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +78,8 @@ class Ending:
     """The task."""
     messages: tuple[WorkerMessage, ...] = ()
     """Messages about its runs."""
+    runs: bytes = b""
+    """Its finished runs, packed, if nodes do not see the store."""
     error: str = ""
     """Why it ended without messages, if it did."""
 
@@ -84,12 +89,14 @@ class Executor(Protocol):
 
     runs_per_task: int
     """Runs to put into one task."""
+    shared_folder: bool
+    """Whether all nodes see the folder of runs."""
 
     def needs(self, cell: Cell) -> Resources:
         """Return what a run needs of a node."""
         ...
 
-    def find_obstacle(self, needs: Resources) -> str | None:
+    def find_obstacle(self, needs: Resources, /) -> str | None:
         """Return why runs with these needs would wait without end, or None."""
         ...
 
@@ -105,7 +112,8 @@ class Executor(Protocol):
         """Cancel all tasks; those that are executed write a checkpoint and end.
 
         Args:
-            now: Whether to end them without a checkpoint, where the scheduler can.
+            now: Whether to end them without a checkpoint, where the scheduler can, because this
+                process ends.
         """
         ...
 

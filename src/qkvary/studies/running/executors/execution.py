@@ -1,14 +1,21 @@
 """Executes a task on a node of a cluster: the work of a local worker, without its runner."""
 
+import os
 import socket
-from collections.abc import Sequence
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from qkvary.storage.durable import explain_os_errors, remove_dir
 from qkvary.storage.errors import QkvaryError, UsageError
-from qkvary.studies.running.executors.contract import Resources, Task
+from qkvary.studies.running.executors.contract import Ending, Resources, Task
+from qkvary.studies.running.ledger import Ledger
 from qkvary.studies.running.messages import Job, WorkerMessage
+from qkvary.studies.running.run_archive import pack_results
 from qkvary.studies.running.signals import handle_endings
+from qkvary.studies.running.store import Store
 from qkvary.studies.running.work_loop import TrainFunction, Worker
 from qkvary.studies.running.worker import train_cell
 from qkvary.studies.study import Cell
@@ -23,6 +30,10 @@ MEMORY_UNIT = 2**28
 """Memory is rounded up to this, so that variants that differ little can share a job."""
 _ABOUT_RUNS = {"note", "ended", "elsewhere", "given_up", "fatal"}
 
+Returned = tuple[list[bytes], bytes]
+"""What an execution returns: the messages about its runs, and the runs that are not in the store of
+the study; both encoded."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Execution:
@@ -30,8 +41,8 @@ class Execution:
 
     job: bytes
     """The runs, encoded."""
-    marker: str
-    """A file in the store."""
+    marker: str | None
+    """A file in the store; None if the node does not see the store."""
     train_run: TrainFunction = train_cell
     """Trains one run."""
 
@@ -40,41 +51,107 @@ class Execution:
         """Return the execution of a task."""
         return cls(job=task.job.to_line(), marker=task.marker, train_run=train_run)
 
-    def __call__(self) -> list[bytes]:
-        """Execute the runs; return the messages about them, encoded.
+    def __call__(self) -> Returned:
+        """Execute the runs.
 
+        A node that does not see the store uses a store of its own, and returns the finished runs.
         At SIGINT or SIGTERM the current run writes a checkpoint, and the others stay open.
         """
-        return [message.to_line() for message in self._execute()]
+        messages, runs = list[bytes](), b""
+        with _report_errors(messages):
+            job = self._find_store(Job.from_line(self.job))
+            with _report_errors(messages):
+                self._work(job, messages)
+            if self.marker is None:
+                runs = _take_runs(job)
+        return messages, runs
 
-    def _execute(self) -> Sequence[WorkerMessage]:
-        job, messages = Job.from_line(self.job), list[WorkerMessage]()
-
+    def _work(self, job: Job, messages: list[bytes]) -> None:
         def send(message: WorkerMessage) -> None:
+            if self.marker is None and message.kind == "given_up":
+                message = _record_crashes(job, message)
             if message.kind in _ABOUT_RUNS:
-                messages.append(message)
+                messages.append(message.to_line())
 
         worker = Worker(job, self.train_run, send)
         keep_freed_memory()
-        try:
-            self._check_folder(job)
-            with handle_endings(lambda _number, _frame: worker.stop()):
-                worker.work()
-        except QkvaryError as error:
-            send(WorkerMessage(kind="fatal", text=str(error), code=error.exit_code))
-        return messages
+        with handle_endings(lambda _number, _frame: worker.stop()):
+            worker.work()
 
-    def _check_folder(self, job: Job) -> None:
+    def _find_store(self, job: Job) -> Job:
+        """Return the job with the store that this node uses."""
+        if self.marker is None:
+            return replace(job, store=_scratch_folder(), again={})
         if not Path(self.marker).exists():
             raise UsageError(
-                f"{job.store} on {socket.gethostname()} is not the folder of this study: expected "
-                "a folder that all nodes see under the same path, give one with --out"
+                f"{job.store} is not the folder of this study: expected a folder that all nodes "
+                "see under the same path, give one with --out, or --no-shared-folder"
             )
+        return job
 
 
-def read_messages(lines: Sequence[bytes]) -> tuple[WorkerMessage, ...]:
-    """Return the messages that an execution returned."""
-    return tuple(map(WorkerMessage.from_line, lines))
+@contextmanager
+def _report_errors(messages: list[bytes]) -> Generator[None]:
+    """Turn an error that ends the study into a message."""
+    try:
+        yield
+    except QkvaryError as error:
+        text = f"{error} (on {socket.gethostname()})"
+        messages.append(WorkerMessage(kind="fatal", text=text, code=error.exit_code).to_line())
+
+
+def _scratch_folder() -> Path:
+    """Return the folder of unfinished runs on this node, which nobody else can write.
+
+    Raises:
+        UsageError: if it belongs to another user.
+    """
+    folder = Path(tempfile.gettempdir()) / f"qkvary-{os.getuid()}"
+    with explain_os_errors(folder):
+        folder.mkdir(mode=0o700, exist_ok=True)
+        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+            raise UsageError(f"{folder} belongs to another user: set TMPDIR to a folder of yours")
+    return folder
+
+
+def _record_crashes(job: Job, message: WorkerMessage) -> WorkerMessage:
+    """Record a run as failed that crashed too many processes of this node."""
+    ledger = Ledger(job.cells, Store(job.store))
+    ledger.handle(message)
+    record = ledger.store.record(ledger.cells[message.cell].run_key)
+    if record is None:
+        return message
+    return replace(message, kind="ended", status=record.status, text=record.message)
+
+
+def _take_runs(job: Job) -> bytes:
+    """Return the finished runs of a job, and remove them from this node."""
+    store = Store(job.store)
+    done = [cell.run_key for cell in job.cells if store.state(cell.run_key) == "done"]
+    runs = pack_results(store, done)
+    for key in done:
+        remove_dir(store.directory(key))
+        # Other runs may have the same first digits.
+        with suppress(OSError):
+            store.directory(key).parent.rmdir()
+    return runs
+
+
+def read_ending(task: Task, load: Callable[[], Returned]) -> Ending:
+    """Return the ending of a task.
+
+    Args:
+        task: The task.
+        load: Returns what its execution returned, or raises the scheduler's error.
+    """
+    try:
+        lines, runs = load()
+        messages = tuple(map(WorkerMessage.from_line, lines))
+    # Schedulers carry results as pickles, and a damaged pickle can raise any exception.
+    except Exception as error:  # noqa: BLE001
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        return Ending(task=task, error=said[-1])
+    return Ending(task=task, messages=messages, runs=runs)
 
 
 def needed_resources(cell: Cell, gpu_share: float) -> Resources:

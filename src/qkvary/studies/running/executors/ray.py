@@ -1,5 +1,6 @@
 """Ray: each run is a task of a running cluster, which Ray places and repeats after a crash."""
 
+import importlib
 import os
 import re
 import socket
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Ending,
@@ -20,7 +20,7 @@ from qkvary.studies.running.executors.contract import (
 from qkvary.studies.running.executors.execution import (
     Execution,
     needed_resources,
-    read_messages,
+    read_ending,
 )
 from qkvary.studies.running.work_loop import TrainFunction
 from qkvary.studies.running.worker import train_cell
@@ -42,6 +42,10 @@ _NAMES = (
 """Others that they get. Ray shows them to everyone who sees the cluster: no keys, no tokens."""
 CONNECT_SECONDS = 5.0
 """Seconds to wait for an address; Ray itself waits for minutes, and prints its log."""
+_FRAME_BYTES, _FRAME_TYPE, _SETTINGS = 9, 3, b"\x04"
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + _SETTINGS + bytes(5)
+"""The start of a connection of gRPC, which Ray speaks: a fixed text, and a frame of settings (RFC
+9113). A server answers with such a frame; Ray waits for minutes if it does not."""
 _HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
 _UNTIL_IT_ENDS = -1
 
@@ -59,15 +63,12 @@ class RayExecutor:
             train_run: Trains one run.
 
         Raises:
-            UsageError: if Ray is not installed, or no cluster answers.
+            UsageError: if no cluster answers.
         """
-        require("ray")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        # Optional dependency.
-        import ray  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-        self._ray: Any = ray
+        self._ray: Any = importlib.import_module("ray")
         self._train_run, self._gpu_share = train_run, options.gpu_share
+        self.shared_folder = options.shared_folder
         self._tasks: dict[Any, Task] = {}
         self._is_mine = not self._ray.is_initialized()
         if self._is_mine:
@@ -131,12 +132,7 @@ class RayExecutor:
         return [self._end(one) for one in ended]
 
     def _end(self, reference: Any) -> Ending:
-        task = self._tasks.pop(reference)
-        try:
-            return Ending(task=task, messages=read_messages(self._ray.get(reference)))
-        except self._ray.exceptions.RayError as error:
-            said = str(error).strip().splitlines() or [type(error).__name__]
-            return Ending(task=task, error=said[-1])
+        return read_ending(self._tasks.pop(reference), lambda: self._ray.get(reference))
 
     def cancel(self, *, now: bool = False) -> None:
         """Interrupt or kill the tasks that are executed, and drop the others."""
@@ -160,17 +156,22 @@ def passed_on() -> dict[str, str]:
 
 
 def _check_port(address: str) -> None:
-    """Check that something listens at HOST:PORT; other addresses are Ray's to resolve.
+    """Check that a server of Ray's protocol listens at HOST:PORT; Ray resolves other addresses.
 
     Raises:
-        ConnectionError: if nothing does.
+        ConnectionError: if none does.
     """
     found = _HOST_AND_PORT.fullmatch(address)
     if found is None:
         return
     try:
         place = (found["host"], int(found["port"]))
-        socket.create_connection(place, timeout=CONNECT_SECONDS).close()
+        with socket.create_connection(place, timeout=CONNECT_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") in ("0", "false"):
+                connection.sendall(_PREFACE)
+                answer = connection.makefile("rb").read(_FRAME_BYTES)
+                if answer[_FRAME_TYPE : _FRAME_TYPE + 1] != _SETTINGS:
+                    raise ConnectionError(f"{address} does not speak gRPC")
     except (OSError, OverflowError, UnicodeError) as error:
         raise ConnectionError(str(error)) from error
 

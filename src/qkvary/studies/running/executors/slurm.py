@@ -1,17 +1,18 @@
 """Slurm through submitit: each job of an array executes several runs."""
 
+import importlib
 import os
 import shutil
 import socket
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
-from qkvary.storage.packages import require
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
     Ending,
@@ -21,8 +22,9 @@ from qkvary.studies.running.executors.contract import (
 )
 from qkvary.studies.running.executors.execution import (
     Execution,
+    Returned,
     needed_resources,
-    read_messages,
+    read_ending,
 )
 from qkvary.studies.running.work_loop import TrainFunction
 from qkvary.studies.running.worker import train_cell
@@ -31,7 +33,7 @@ from qkvary.studies.study import Cell
 FOLDER = "slurm"
 """The folder below the store with one folder for each runner: submitit's files and logs."""
 POLL_SECONDS = 2.0
-"""Seconds between two looks at the jobs of a queue."""
+"""Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
 """Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
 _STEP_SECONDS = 0.1
@@ -39,16 +41,14 @@ _OWN_ONLY = 0o700
 
 
 class _Job:
-    """What a job does, and does again after it was preempted or ran out of time."""
+    """The function of a job, which submitit calls again after a preemption or a time limit."""
 
-    def __call__(self, execution: Execution) -> list[bytes]:
+    def __call__(self, execution: Execution) -> Returned:
         return execution()
 
     def checkpoint(self, execution: Execution) -> Any:
         """Return what submitit submits again; the run's own checkpoints hold its state."""
-        # Optional dependency.
-        from submitit import helpers  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
+        helpers: Any = importlib.import_module("submitit.helpers")
         return helpers.DelayedSubmission(self, execution)
 
 
@@ -72,18 +72,14 @@ class SlurmExecutor:
             cluster: ``local`` for processes of this machine, for tests.
 
         Raises:
-            UsageError: if submitit is not installed, or this machine has no Slurm.
+            UsageError: if this machine has no Slurm.
         """
-        require("submitit")
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
                 "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
             )
-        self.runs_per_task = options.runs_per_job
-        # Optional dependency.
-        import submitit  # noqa: PLC0415  # pyright: ignore[reportMissingImports]
-
-        self._submitit: Any = submitit
+        self.runs_per_task, self.shared_folder = options.runs_per_job, options.shared_folder
+        self._submitit: Any = importlib.import_module("submitit")
         self._options, self._train_run, self._cluster = options, train_run, cluster
         own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._folder = folder.absolute() / FOLDER / own
@@ -94,7 +90,7 @@ class SlurmExecutor:
         """Return what a run needs of a node."""
         return needed_resources(cell, self._options.gpu_share)
 
-    def find_obstacle(self, needs: Resources) -> str | None:  # noqa: ARG002
+    def find_obstacle(self, _needs: Resources) -> str | None:
         """Return None: Slurm refuses what no node of a partition has."""
         return None
 
@@ -137,33 +133,39 @@ class SlurmExecutor:
         """Return the tasks whose jobs have ended."""
         ended = [name for name, (job, _) in self._jobs.items() if job.done()]
         if not ended:
-            # Every look at a job reads the common folder.
+            # Every check of a job reads the common folder.
             time.sleep(seconds if self._cluster == "local" else POLL_SECONDS)
         return [self._end(*self._jobs.pop(name)) for name in ended]
 
     def _end(self, job: Any, task: Task) -> Ending:
-        try:
-            return Ending(task=task, messages=read_messages(job.result()))
-        except (
-            self._submitit.core.utils.UncompletedJobError,
-            self._submitit.core.utils.FailedJobError,
-        ) as error:
-            self._failed |= not self._cancelled
-            last = str(error).strip().splitlines()[-1]
-            return Ending(task=task, error=f"job {job.job_id}: {last}")
+        ending = read_ending(task, job.result)
+        if not ending.error:
+            return ending
+        self._failed |= not self._cancelled
+        return replace(ending, error=f"job {job.job_id}: {ending.error}")
 
-    def cancel(self, *, now: bool = False) -> None:  # noqa: ARG002
-        """Cancel the jobs; Slurm kills those that do not end."""
+    def cancel(self, *, now: bool = False) -> None:
+        """Cancel the jobs; Slurm kills those that do not end.
+
+        Args:
+            now: Whether to remove their files too, without waiting for their end.
+        """
         self._cancelled = True
         for job, _ in self._jobs.values():
             job.cancel(check=False)
+        if now:
+            self._remove_files()
 
     def close(self) -> None:
         """Remove the files of the jobs, unless one of them failed."""
         deadline = time.monotonic() + END_SECONDS
         while self._jobs and time.monotonic() < deadline:
             self.collect(_STEP_SECONDS)
-        if self._folder.exists() and not self._failed and (self._cancelled or not self._jobs):
+        if self._cancelled or not self._jobs:
+            self._remove_files()
+
+    def _remove_files(self) -> None:
+        if self._folder.exists() and not self._failed:
             remove_dir(self._folder)
             # Another runner may have jobs.
             with suppress(OSError):

@@ -1,7 +1,8 @@
 """Executes the runs of a study as tasks of a cluster. Torch-free.
 
 The scheduler places tasks and repeats those that were lost. The store says what is left of them: a
-task that ends with open runs is submitted again.
+task that ends with open runs is submitted again. Where nodes do not see the store, tasks return
+their finished runs, which are checked and added to it here.
 """
 
 import os
@@ -14,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from qkvary.storage.durable import atomic_write_file, make_directory, remove_file
-from qkvary.storage.errors import ResourceError
+from qkvary.storage.errors import BusyError, DamagedError, ResourceError
 from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.running.executors.contract import Ending, Executor, Resources, Task
 from qkvary.studies.running.ledger import CLAIM_SECONDS, Ledger
 from qkvary.studies.running.messages import STOPPING, Job
+from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
 from qkvary.studies.running.work_loop import MAX_CRASHES
 
 POLL_SECONDS = 0.25
@@ -51,17 +54,21 @@ class ClusterTasks:
         self._lost: Counter[int] = Counter()
         """Tasks of each run that ended consecutively without having started it."""
         self._counted = 0.0
+        self._is_shared = executor.shared_folder
         self._marker = job.store / f"{_MARKERS}{os.getpid()}-{time.time_ns()}"
 
     def supervise(self) -> None:
         """Execute all runs that are left, until a signal or an error ends it."""
         ledger = self._ledger
         make_directory(self._job.store)
-        file_system = find_file_system(self._job.store)
-        if file_system is not None and file_system.lock_problem:
-            ledger.note(file_system.lock_problem)
-        _remove_stale_markers(self._job.store)
-        atomic_write_file(self._marker, b"")
+        if self._is_shared:
+            file_system = find_file_system(self._job.store)
+            if file_system is not None and file_system.lock_problem:
+                ledger.note(file_system.lock_problem)
+            _remove_stale_markers(self._job.store)
+            atomic_write_file(self._marker, b"")
+        else:
+            check_networks(ledger.remaining.values())
         try:
             self._submit(ledger.remaining)
             while self._left and not ledger.is_ending:
@@ -92,8 +99,8 @@ class ClusterTasks:
         self._forget_deaths(begun)
         remove_file(self._marker)
 
-    def _submit(self, numbers: Iterable[int]) -> None:
-        tasks = list(self._group(numbers))
+    def _submit(self, numbers: Iterable[int], *, one_by_one: bool = False) -> None:
+        tasks = list(self._group(numbers, 1 if one_by_one else self._executor.runs_per_task))
         for needs in dict.fromkeys(task.resources for task in tasks):
             obstacle = self._executor.find_obstacle(needs)
             if obstacle and obstacle not in self._ledger.notes:
@@ -101,12 +108,11 @@ class ClusterTasks:
         self._left += len(tasks)
         self._executor.submit(tasks)
 
-    def _group(self, numbers: Iterable[int]) -> Iterator[Task]:
-        """Yield tasks of runs with the same needs."""
+    def _group(self, numbers: Iterable[int], size: int) -> Iterator[Task]:
+        """Yield tasks of at most ``size`` runs with the same needs."""
         groups: dict[Resources, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._executor.needs(self._ledger.cells[number]), []).append(number)
-        size = self._executor.runs_per_task
         for resources, group in groups.items():
             for first in range(0, len(group), size):
                 some = tuple(group[first : first + size])
@@ -115,36 +121,69 @@ class ClusterTasks:
                     numbers=some,
                     job=replace(self._job, cells=cells),
                     resources=resources,
-                    marker=str(self._marker),
+                    marker=str(self._marker) if self._is_shared else None,
                 )
 
     def _handle(self, ending: Ending) -> None:
         self._left -= 1
+        if ending.runs:
+            ending = self._add_runs(ending)
         numbers = ending.task.numbers
         for message in ending.messages:
             self._ledger.handle(replace(message, cell=numbers[message.cell]))
         left = [number for number in numbers if number in self._ledger.remaining]
         if left and ending.error and not self._ledger.is_ending:
             self._check(left, ending.error)
+        left = [number for number in left if number in self._ledger.remaining]
         if left and not self._ledger.is_ending:
-            self._submit(left)
+            # A run that crashes takes along the others of its task that have not returned.
+            self._submit(left, one_by_one=bool(ending.error) and not self._is_shared)
+
+    def _add_runs(self, ending: Ending) -> Ending:
+        """Add the runs that a task returned to the store; return its ending.
+
+        If they are damaged, or another process trains one of them, none of them counts.
+        """
+        ledger = self._ledger
+        try:
+            for run in _read_results(ending):
+                add_run(run, ledger.store, again=ledger.again.get(run.record.run_key))
+        except (DamagedError, BusyError) as error:
+            return Ending(task=ending.task, error=str(error))
+        return ending
 
     def _check(self, left: list[int], error: str) -> None:
-        """Report a lost task; abort if none of its runs ever starts."""
+        """Report a lost task; end what is lost too often."""
+        ledger = self._ledger
         for number in left:
-            if self._ledger.is_untouched(number):
-                self._lost[number] += 1
-                continue
-            claim = self._ledger.try_claim(number)
-            started = claim is None or claim.deaths
-            if claim is not None:
-                claim.release(keep_deaths=True)
-            self._lost[number] = 0 if started else self._lost[number] + 1
-        if max(self._lost.values()) > MAX_CRASHES:
-            self._ledger.abort(ResourceError.exit_code, f"the cluster starts no run: {error}")
+            self._lost[number] = 0 if self._was_started(number) else self._lost[number] + 1
+        often = [number for number in left if self._lost[number] > MAX_CRASHES]
+        if not often:
+            ledger.note(f"{ledger.cells[left[0]].title}: {error}; it is submitted again")
+        elif self._is_shared or not ledger.executed:
+            ledger.abort(ResourceError.exit_code, f"the cluster starts no run: {error}")
         else:
-            title = self._ledger.cells[left[0]].title
-            self._ledger.note(f"{title}: {error}; it is submitted again")
+            # Other runs have returned.
+            for number in often:
+                self._give_up(number, error)
+
+    def _was_started(self, number: int) -> bool:
+        """Return whether a process is known to have started a run since it was submitted."""
+        if not self._is_shared or self._ledger.is_untouched(number):
+            return False
+        claim = self._ledger.try_claim(number)
+        if claim is None:
+            return True
+        claim.release(keep_deaths=True)
+        return claim.deaths > 0
+
+    def _give_up(self, number: int, error: str) -> None:
+        """Record a run as failed whose tasks are lost."""
+        claim = self._ledger.try_claim(number)
+        if claim is not None:
+            message = f"the tasks of this run were lost {self._lost[number]} times, the last: "
+            self._ledger.note(f"{self._ledger.cells[number].title}: {message}{error}")
+            self._ledger.record_failure(number, claim, message + error)
 
     def _cancel(self) -> None:
         """Cancel the tasks, and wait for the checkpoints of those that are executed."""
@@ -157,9 +196,11 @@ class ClusterTasks:
         while self._left and open_runs and time.monotonic() < deadline:
             for ending in self._executor.collect(POLL_SECONDS):
                 self._handle(ending)
-            open_runs = self._find_running(open_runs) & set(ledger.remaining)
+            open_runs &= set(ledger.remaining)
+            if self._is_shared:
+                open_runs = self._find_running(open_runs)
             begun |= open_runs
-        if open_runs:
+        if self._left and open_runs:
             self._executor.cancel(now=True)
         self._forget_deaths(begun)
 
@@ -180,15 +221,27 @@ class ClusterTasks:
     def _count_parallel(self) -> None:
         """Count the runs that are executed, for the time that is left."""
         now = time.monotonic()
-        if not self._counted or now > self._counted + COUNT_SECONDS:
+        if not self._is_shared:
+            seconds = self._ledger.estimate.total_seconds / (now - self._ledger.began)
+            self._ledger.parallel = max(1, round(seconds))
+        elif not self._counted or now > self._counted + COUNT_SECONDS:
             self._counted = now
             self._ledger.parallel = max(1, len(self._find_running(self._ledger.remaining)))
 
     def _find_running(self, numbers: Iterable[int]) -> set[int]:
+        """Return the runs whose locks are held; nodes that do not see the store hold none."""
         return {number for number in numbers if self._is_running(number)}
 
     def _is_running(self, number: int) -> bool:
         return self._ledger.store.state(self._ledger.cells[number].run_key) == "running"
+
+
+def _read_results(ending: Ending) -> list[PackedRun]:
+    runs = list(read_runs(ending.runs, "the result of a task"))
+    expected = {cell.run_key: run_identity(cell.run) for cell in ending.task.job.cells}
+    if any(expected.get(run.record.run_key) != run.config for run in runs):
+        raise DamagedError("the result of a task has a run that is not one of the task")
+    return runs
 
 
 def _remove_stale_markers(store: Path) -> None:
