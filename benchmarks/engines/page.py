@@ -63,7 +63,7 @@ def make_report(lines: list[Line]) -> Report:
     picture = Chart(
         draw=lambda: memory_drawing([line for line in exact if line["size"] == shown]),
         caption=f"The cache as llama.cpp reports it, {shown} parameters, float32",
-        detail="Marks are measured.",
+        detail="Points are measured; lines join them.",
         file="memory",
     )
     return Report(

@@ -14,7 +14,7 @@ from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import ResultTable, TableKind
-from qkvary.studies.results.verdicts import DifferenceWording, steps_wording
+from qkvary.studies.results.verdicts import DifferenceWording, is_share, steps_wording
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 
@@ -114,7 +114,7 @@ class TableInputs:
 
 
 def _wording_of(table: ResultTable) -> DifferenceWording:
-    limit = 1.0 if table.metric.endswith("accuracy") else None
+    limit = 1.0 if is_share(table.metric) else None
     return DifferenceWording(higher_is_better=table.higher_is_better, limit=limit)
 
 

@@ -27,6 +27,11 @@ class DifferenceWording:
     """Largest possible difference; None for no limit."""
 
 
+def is_share(metric: str) -> bool:
+    """Return whether a metric is a share of all answers, from 0 to 1."""
+    return metric.endswith("accuracy")
+
+
 def steps_wording(horizon: int) -> DifferenceWording:
     """Return the wording for steps to solve."""
     return DifferenceWording(
