@@ -247,9 +247,7 @@ def _lines(file: lzma.LZMAFile, where: str) -> Iterator[dict[str, Any]]:
         while line := file.readline(MOST_LINE_BYTES):
             yield from_line(line.removesuffix(b"\n"))
     except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise DamagedError(
-            f"expected a file that `qkvary pack` wrote, got {where} ({error})"
-        ) from None
+        raise DamagedError(f"expected packed runs in {where}, got damaged data ({error})") from None
 
 
 def _read_header(fields: Mapping[str, Any], where: str) -> int:

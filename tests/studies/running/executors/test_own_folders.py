@@ -104,7 +104,11 @@ def exchange(ending: Ending) -> Ending:
 
 @pytest.mark.parametrize(
     ("change", "reason"),
-    [(flip, "no sound file"), (cut, "no sound file"), (exchange, "not one of the task")],
+    [
+        (flip, "expected packed runs in the result of a task"),
+        (cut, "expected packed runs"),
+        (exchange, "not one of the task"),
+    ],
 )
 def test_a_damaged_result_is_refused_and_its_run_repeated(
     change: Callable[[Ending], Ending], reason: str, root: Path, second_root: Path, node: Path
@@ -123,7 +127,9 @@ def test_a_damaged_result_is_refused_and_its_run_repeated(
 def test_results_that_are_always_damaged_end_the_study(root: Path, node: Path) -> None:
     summary = run(toy_study([0]), root, Returning(*[flip] * 99))
     assert (summary.exit_code, summary.done, summary.missing) == (4, 0, 2)
-    assert "the cluster starts no run: the result of a task is no sound file" in summary.message
+    assert (
+        "the cluster starts no run: expected packed runs in the result of a task" in summary.message
+    )
     assert list((root / "runs").rglob("record.json")) == []
 
 
