@@ -28,7 +28,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 help:
 	@echo "make study   set up, train and compare the variants, write $(OUT)/reports/quickstart/report.html"
 	@echo "make test    set up and run the tests"
-	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and two minutes"
+	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and some minutes"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"
 	@echo "make docs    build the documentation site in build/site; broken links fail"

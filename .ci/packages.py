@@ -1,13 +1,14 @@
 """Builds the wheel and the source distribution, and installs them into empty environments.
 
-    python .ci/packages.py            # the core on every Python found on PATH, every extra on 3.11
-    python .ci/packages.py core       # the core only; or some of the extras: train,hf
+    python .ci/packages.py                         # the core on each Python on PATH, extras on 3.11
+    python .ci/packages.py core train,cluster      # some of them; --help lists them
 
-Needs a package index; prints one line per environment and ends with 1 where one fails.
+Needs a package index. Prints one line for each environment, and ends with 1 when one fails.
 """
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import shutil
 import subprocess
@@ -21,7 +22,7 @@ PYTHONS = ("python3.11", "python3.12", "python3.13")
 CORE_BYTES = 20_000_000
 """The maximum size of the core and its dependencies on disk, without bytecode."""
 INSTALLERS = {"pip", "setuptools", "_distutils_hack", "pkg_resources"}
-"""Packages that an empty environment has already."""
+"""Packages that every new environment has."""
 WITHOUT = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is not None)"
 CORE = (
     "--version",
@@ -40,18 +41,21 @@ EXTRAS = {
     "train,cluster": ("study quickstart --dry-run --executor ray",),
     "train,hf": ("export tiny-k --out exported",),
     "train,eval": ("evaluate --help",),
-    # Their data is not there; the packages are imported where it is read and scored.
     "train,images": ("studies",),
     "train,translation": ("studies",),
 }
-"""The commands that each extra is for."""
-# A cluster is not there, and commands import these only to send runs to one.
-IMPORTS = {"train,cluster": "import ray, submitit"}
-"""What is imported with an extra, besides."""
+"""Commands to run with each extra."""
+# The commands above need neither a cluster, images nor translations, so they import none of these.
+IMPORTS = {
+    "train,cluster": "import ray, submitit",
+    "train,images": "import PIL.Image",
+    "train,translation": "import sacrebleu",
+}
+"""Imports to try with an extra whose commands do not need its packages."""
 
 
 def build(folder: Path) -> tuple[Path, Path]:
-    """Builds both, the wheel from the source distribution; returns their paths."""
+    """Builds the source distribution, and the wheel from it; returns the wheel and the source."""
     tools = make_environment("python3.11", folder / "tools", "build")
     run(tools, "-m", "build", "--outdir", str(folder / "dist"), str(ROOT), cwd=folder)
     (wheel,) = (folder / "dist").glob("*.whl")
@@ -68,7 +72,7 @@ def make_environment(python: str, folder: Path, *packages: str) -> Path:
 
 
 def try_out(interpreter: Path, command: str, folder: Path) -> None:
-    """Runs a command of qkvary where neither data nor a home are set up."""
+    """Runs a command of qkvary without data and with an empty home."""
     run(interpreter, "-m", "qkvary", *shlex.split(command), cwd=folder, env={"HOME": str(folder)})
 
 
@@ -132,13 +136,20 @@ def check_extras(extras: str, wheel: Path, folder: Path) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Builds and checks."""
+    """Builds the packages and checks the chosen environments."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    choices = ("core", *EXTRAS)
+    parser.add_argument(
+        "environments", nargs="*", metavar="ENVIRONMENT", help=f"some of {' '.join(choices)}"
+    )
+    wanted = parser.parse_args(arguments).environments or choices
+    if unknown := [one for one in wanted if one not in choices]:
+        parser.error(f"expected some of {' '.join(choices)}, got {' '.join(unknown)}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wheel, source = build(folder)
         print(f"{wheel.name}: {wheel.stat().st_size:,} bytes")
         print(f"{source.name}: {source.stat().st_size:,} bytes")
-        wanted = arguments or ("core", *EXTRAS)
         for package in (wheel, source) if "core" in wanted else ():
             for line in check_core(package, folder):
                 print(line, flush=True)

@@ -43,10 +43,10 @@ def study_of(runs: int, first_seed: int) -> Study:
     )
 
 
-def measure(runs: int) -> float:
+def measure(runs: int, *, shared_folder: bool) -> float:
     """Return the seconds per run of a study on the connected cluster, with warm workers."""
     # It leaves the connection of its caller, with which the workers would end.
-    executor = RayExecutor(ClusterOptions(), do_nothing)
+    executor = RayExecutor(ClusterOptions(shared_folder=shared_folder), do_nothing)
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
         options = RunnerOptions(quiet=True, executor=executor)
@@ -70,19 +70,21 @@ def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args=node)
     try:
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
-        seconds = measure(QUICK_RUNS if read_quick() else RUNS)
+        runs = QUICK_RUNS if read_quick() else RUNS
+        for shared_folder, folder in ((True, "a common folder"), (False, "folders of nodes")):
+            seconds = measure(runs, shared_folder=shared_folder)
+            timing = Timing({"run": [seconds], "goal": [MOST_SECONDS]})
+            print_case(
+                "cluster_overhead",
+                f"seconds per run of nothing on a warm Ray cluster with {folder}, over 0.2",
+                timing.ratio("run", "goal"),
+                goal=1.0,
+                better="lower",
+                timing=timing,
+            )
     finally:
         ray.shutdown()
         cluster.shutdown()
-    timing = Timing({"run": [seconds], "goal": [MOST_SECONDS]})
-    print_case(
-        "cluster_overhead",
-        "seconds per run of nothing on a warm Ray cluster over the goal of 0.2",
-        timing.ratio("run", "goal"),
-        goal=1.0,
-        better="lower",
-        timing=timing,
-    )
 
 
 if __name__ == "__main__":

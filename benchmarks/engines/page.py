@@ -63,7 +63,7 @@ def make_report(lines: list[Line]) -> Report:
     picture = Chart(
         draw=lambda: memory_drawing([line for line in exact if line["size"] == shown]),
         caption=f"The cache as llama.cpp reports it, {shown} parameters, float32",
-        detail="Marks are measured.",
+        detail="Points are measured; lines join them.",
         file="memory",
     )
     return Report(
@@ -143,7 +143,23 @@ def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
             }
             if BASELINE in rows and len(rows) > 1:
                 sentences.append(compare(size, context, rows))
-    return tuple(sentences)
+    return (*sentences, compare_programs(speeds))
+
+
+def compare_programs(speeds: list[Line]) -> str:
+    """Return the range and the median of the rates of this program over those of llama.cpp."""
+
+    def name(line: Line) -> str:
+        return f"{line['variant']} at {line['size']} behind {units.tokens(line['context'])}"
+
+    ordered = sorted(speeds, key=lambda line: line["ours_over_llama_cpp"])
+    low, middle, high = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+    return (
+        f"With equal weights of 32 bits on one thread, qkvary decodes at "
+        f"{low['ours_over_llama_cpp']:.2f} ({name(low)}) to {high['ours_over_llama_cpp']:.1f} "
+        f"({name(high)}) times the rate of llama.cpp, median {middle['ours_over_llama_cpp']:.2f} "
+        f"of {len(ordered)} cases."
+    )
 
 
 def compare(size: str, context: int, rows: dict[str, Line]) -> str:
@@ -281,8 +297,8 @@ def write_command(options: dict[str, Any]) -> str:
     words = ["python benchmarks/engines/run.py --env build/llama.cpp"]
     for name, value in options.items():
         if value is not False:
-            listed_values = value if isinstance(value, list) else [value]
-            words.append(" ".join([f"--{name}", *map(str, listed_values)]))
+            given = [] if value is True else value if isinstance(value, list) else [value]
+            words.append(" ".join([f"--{name.replace('_', '-')}", *map(str, given)]))
     return " ".join(words)
 
 

@@ -153,6 +153,9 @@ def test_caveats_follow_from_positions_and_tokens() -> None:
     assert not any("rotated" in caveat for caveat in find_caveats(analysis))
     assert any("rotated" in caveat for caveat in find_caveats(make_analysis()))
     few = dataclasses.replace(analysis, tokens=159)
-    assert any("of 16 channels is of 159 tokens" in caveat for caveat in find_caveats(few))
+    assert any(
+        "Only 159 tokens estimate the covariance of 16 channels" in caveat
+        for caveat in find_caveats(few)
+    )
     enough = dataclasses.replace(analysis, tokens=160)
-    assert not any("channels is of" in caveat for caveat in find_caveats(enough))
+    assert not any("estimate the covariance" in caveat for caveat in find_caveats(enough))

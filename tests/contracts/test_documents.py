@@ -25,6 +25,15 @@ def test_the_notebook_uses_every_public_name() -> None:
     assert [name for name in qk.__all__ if f"qk.{name}(" not in page] == []
 
 
+def test_the_reference_has_every_public_name() -> None:
+    pages = " ".join(path.read_text("utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
+    shown = set(re.findall(r"^::: (\S+)", pages, re.MULTILINE))
+    named = {name: getattr(qk, name).__module__ for name in qk.__all__}
+    assert [
+        name for name, module in named.items() if not {module, f"{module}.{name}"} & shown
+    ] == []
+
+
 @pytest.mark.parametrize("block", EXAMPLES)
 def test_example_runs(block: str) -> None:
     exec(compile(block, "<example>", "exec"), {})  # noqa: S102 -- our own documents

@@ -202,7 +202,7 @@ def lost(*_asked: object) -> Any:
             "a/b: the data set does not exist",
         ),
         (refusing(errors.RevisionNotFoundError), UsageError, "hf:a/b has no revision v1"),
-        (lost, DownloadError, "cannot determine the commit of hf:a/b: no route"),
+        (lost, DownloadError, "cannot reach hf:a/b (no route); without a network, give a file"),
         (lambda *_asked: SimpleNamespace(sha=None), DownloadError, "hf:a/b: the hub names none"),
     ],
 )

@@ -44,19 +44,19 @@ class Mistake:
     """One entry of the list."""
 
     name: str
-    """What was done wrong."""
+    """The mistake in words."""
     file: str
-    """Below ``src/qkvary``."""
+    """Its file, relative to ``src/qkvary``."""
     old: str
-    """Stands exactly once in the file."""
+    """The correct text, which occurs exactly once in the file."""
     new: str
-    """Takes its place."""
+    """The wrong text."""
     killed_by: str | None = None
     """The test that notices, as pytest names it; none to search for one."""
 
     @property
     def room(self) -> str:
-        """The folder of the tests that should notice."""
+        """The room, whose tests should fail."""
         return self.file.partition("/")[0]
 
     @property
@@ -68,12 +68,12 @@ class Mistake:
 
 @dataclass(eq=False, slots=True)
 class Watch:
-    """What a run of pytest came to; its own plugin."""
+    """The outcome of a run of pytest, recorded by a plugin."""
 
     failed: list[str] = field(default_factory=list[str])
     """Tests that failed."""
     broken: list[str] = field(default_factory=list[str])
-    """What failed without being a test: imports, collections, fixtures."""
+    """Failures outside tests: imports, collections, fixtures."""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Tell a test that fails from one that cannot run."""
@@ -90,14 +90,14 @@ class Watch:
             self.broken.append(f"{report.nodeid} cannot be collected")
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Make sure that the tests saw the copy."""
+        """Check that the tests imported the copy."""
         import qkvary
 
         if not Path(str(qkvary.__file__)).is_relative_to(session.config.rootpath):
             self.broken.append(f"{qkvary.__file__} was tested")
 
 
-class Workplace:
+class SourceCopy:
     """A copy of the repository, in which tests run by forks of this process."""
 
     def __init__(self, folder: Path) -> None:
@@ -195,7 +195,7 @@ def _silence() -> Iterator[None]:
 
 
 def read_mistakes() -> list[Mistake]:
-    """The whole list, in the order of its files."""
+    """Return all mistakes, in the order of their files."""
     tables: list[dict[str, Any]] = []
     for path in sorted(MISTAKES.glob("*.toml")):
         tables += tomllib.loads(path.read_text("utf-8"))["mistake"]
@@ -204,21 +204,21 @@ def read_mistakes() -> list[Mistake]:
     return mistakes
 
 
-def attack(place: Workplace, mistake: Mistake, *, search: bool) -> tuple[str | None, str]:
-    """The test that kills a mistake, or none, and what is to be said of it."""
-    path = place.source(mistake)
+def attack(copy: SourceCopy, mistake: Mistake, *, search: bool) -> tuple[str | None, str]:
+    """Return the test that fails with a mistake, or None, and a line for the terminal."""
+    path = copy.source(mistake)
     found = path.read_text("utf-8").count(mistake.old) if path.exists() else 0
     if found != 1:
         return None, f"BROKEN its text stands {found} times in {mistake.file}"
     known = mistake.killed_by
     if search or known is None:
         scopes = [mistake.mirrored, f"tests/{mistake.room}", "tests/contracts"]
-        scopes = [scope for scope in scopes if (place.folder / scope).exists()]
+        scopes = [scope for scope in scopes if (copy.folder / scope).exists()]
     else:
         scopes = [known]
-    with place.patched(mistake):
+    with copy.patched(mistake):
         for scope in scopes:
-            watch = place.test(scope)
+            watch = copy.test(scope)
             if watch.broken:
                 return None, f"BROKEN {scope}: {watch.broken[0]}"
             if watch.failed:
@@ -244,10 +244,10 @@ def main() -> int:
     killers: set[str] = set()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="qkvary-mutants-") as folder:
-        place = Workplace(Path(folder).resolve())
+        copy = SourceCopy(Path(folder).resolve())
         for mistake in mistakes:
             start = time.monotonic()
-            killer, text = attack(place, mistake, search=asked.search)
+            killer, text = attack(copy, mistake, search=asked.search)
             if killer is None:
                 failures.append(f"{mistake.name}: {text}")
             else:
@@ -255,7 +255,7 @@ def main() -> int:
             seconds = time.monotonic() - start
             print(f"{mistake.name:50} {mistake.room:12} {seconds:6.1f} s  {text}", flush=True)
         if killers:
-            watch = place.test(*sorted(killers), first=False)
+            watch = copy.test(*sorted(killers), first=False)
             failures += [f"{one}: fails without a mistake" for one in watch.failed + watch.broken]
         os.chdir(ROOT)
     print(f"{len(mistakes)} mistakes in {time.monotonic() - began:.0f} s, {len(killers)} tests")

@@ -53,6 +53,15 @@ def test_files_are_what_their_names_say(files: dict[str, bytes]) -> None:
             assert not re.search(rb"\bnan\b|href=\"http|var\(|@media", data)
 
 
+def test_what_a_figure_shows_is_written_in_full() -> None:
+    report = dataclasses.replace(study(), sections=())
+    lines = re.findall(
+        'class="tick">([^<]*)</text>', figure_files(report, ["svg"])["answer.svg"].decode()
+    )
+    assert report.picture is not None
+    assert report.picture.detail in " ".join(lines)
+
+
 def test_equal_reports_give_equal_figures(files: dict[str, bytes]) -> None:
     """The converter orders the objects of a PDF as it likes: there the size is compared."""
     again = figure_files(few(), get_args(FigureFormat))

@@ -47,10 +47,21 @@ def test_error_bars_are_the_interval_around_the_point() -> None:
     assert gap is not None
     assert gap.mean is not None
     assert gap.low_single is not None
-    low, high = charts.error_bar(point) or (0, 0)
+    low, high = charts.error_bar(point, "test loss") or (0, 0)
     assert low < point.quality < high
     assert point.quality - low == pytest.approx(gap.mean - gap.low_single)
-    assert charts.error_bar(dataclasses.replace(point, difference=None)) is None
+    assert charts.error_bar(dataclasses.replace(point, difference=None), "test loss") is None
+
+
+def test_no_error_bar_leaves_the_values_that_an_accuracy_can_have() -> None:
+    point = next(one for one in frontier().points if one.difference)
+    assert point.difference is not None
+    gap = dataclasses.replace(point.difference, mean=-0.25, low_single=-1.0, high_single=1.0)
+    wide = dataclasses.replace(point, quality=0.75, difference=gap)
+    assert charts.error_bar(wide, "test loss") == (0.0, 2.0)
+    assert charts.error_bar(wide, "test accuracy") == (0.0, 1.0)
+    low = dataclasses.replace(wide, quality=0.5)
+    assert charts.error_bar(low, "accuracy") == (0.0, 1.0)
 
 
 def test_points_that_cover_each_other_move_apart() -> None:

@@ -74,6 +74,11 @@ def test_binary_ticks_are_powers_of_two() -> None:
     assert svg.binary_ticks(100, 1100, 5) == [128, 256, 512, 1024]
 
 
+def test_a_linear_axis_of_bytes_counts_in_a_power_of_two() -> None:
+    scale = svg.Scale(low=1900, high=4200, start=0, end=100, binary=True)
+    assert scale.ticks(5) == [2048, 2560, 3072, 3584, 4096]
+
+
 def test_scale_keeps_values_within_the_axis() -> None:
     scale = svg.Scale(low=0, high=10, start=50, end=0)
     assert [scale(value) for value in (-5, 0, 5, 10, 99)] == [50, 50, 25, 0, 0]

@@ -9,10 +9,14 @@ from qkvary.reports.tables import (
     Table,
     csv_field,
     dataset,
+    label,
     named,
+    number,
     pick,
     plain,
     table_csv,
+    tabulate,
+    word,
 )
 from tests.reports.hostile import PAYLOADS
 
@@ -75,6 +79,34 @@ def test_picked_attributes_keep_their_order_and_may_be_renamed() -> None:
     assert pick(None, "text number=raw") == {"text": None, "number": None}
     with pytest.raises(AttributeError):
         pick(cell, "missing")
+
+
+def test_a_column_names_what_it_shows_of_each_item() -> None:
+    marked = Cell(raw=1, text="one", tone="warn")
+    items = [
+        {"size": 0.25, "of": {"name": "<a>"}, "own": marked},
+        {"size": None, "of": {"name": ""}, "own": None},
+    ]
+    table = tabulate(
+        "key",
+        "title",
+        items,
+        label("Q-K=V=of.name", "who"),
+        number("size", write=lambda size: f"{size or 0:.0%}"),
+        number("own", below="unit"),
+        word("both=", write=lambda item: named(str(len(item)))),
+        notes=("note",),
+    )
+    assert [(one.key, one.title, one.numeric, one.below) for one in table.columns] == [
+        ("Q-K=V", "who", False, ""),
+        ("size", "size", True, ""),
+        ("own", "own", True, "unit"),
+        ("both", "both", False, ""),
+    ]
+    assert table.rows[0] == (named("<a>"), plain(0.25, "25%"), marked, named("3"))
+    assert table.rows[1] == (named(""), plain(None, "0%"), plain(None), named("3"))
+    assert table.notes == ("note",)
+    assert not table.main
 
 
 def test_rows_must_fit_the_columns() -> None:

@@ -57,7 +57,7 @@ def test_a_study_has_protocols(tmp_path: Path) -> None:
     assert load_study(str(path), "clean") == replace(plain, name="toy-clean")
     with pytest.raises(UsageError, match=r"got 'clear'; did you mean clean\?"):
         load_study(str(path), "clear")
-    with pytest.raises(UsageError, match="got 'clean'; it has one only"):
+    with pytest.raises(UsageError, match="got 'clean'; it has only one"):
         load_study("quickstart", "clean")
 
 
@@ -72,7 +72,7 @@ def test_every_protocol_is_found_by_its_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("x = 1\n", "expected STUDY in .* got None"),
+        ("x = 1\n", "expected a STUDY in .* got None"),
         ("STUDY = 'quickstart'\n", "got 'quickstart'"),
         ("import nothing_of_this_name\n", r"ModuleNotFoundError: .*\(line 1\)"),
         ("\n\nSTUDY = (\n", r"SyntaxError: .*\(line 3\)"),

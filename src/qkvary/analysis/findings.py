@@ -49,23 +49,23 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is of second order and takes changes of different tokens for "
-            "independent, which makes it low: a size to compare layers by, not a bound. It is of "
-            "this text."
+            "The forecast is of second order and assumes that changes of different tokens are "
+            "independent, so that it is too low: it compares layers and is no bound. It holds "
+            "for this text."
         )
     if separate and any("rotary" in layer.label for layer in separate):
         found.append(
-            "Keys are rotated: one tensor for both then needs a map to the key before the "
-            "rotation, which the query cannot absorb."
+            "Keys are rotated: one tensor for key and value then needs a map to the key before "
+            "the rotation, which the query cannot absorb."
         )
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
-            f"The covariance of {analysis.d_model:,} channels is of {analysis.tokens:,} tokens. "
-            "The figures of random weights have the same error; read more with --tokens."
+            f"Only {analysis.tokens:,} tokens estimate the covariance of {analysis.d_model:,} "
+            "channels. The figures of random weights have the same error; read more with --tokens."
         )
     found.append(
-        "Cosines and ranks of weights depend on the basis of each head, which is free: they are "
-        "here to compare with published ones."
+        "Cosines and ranks of weights depend on the basis of each head, which is arbitrary: they "
+        "are shown to compare with published figures."
     )
     return tuple(found)
 

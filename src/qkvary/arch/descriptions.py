@@ -75,7 +75,7 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
     changes: list[str] = []
     if variant.sharing != baseline.sharing:
         changes = [
-            f"no {role} projection"
+            f"an identity {role}"
             for role in ROLES
             if variant.sharing.roles[role] == IDENTITY != baseline.sharing.roles[role]
         ]

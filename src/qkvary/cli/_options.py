@@ -78,11 +78,11 @@ NetworkDtype = Annotated[
 ]
 NetworkWeights = Annotated[
     Literal["int8"] | None,
-    Parameter(name="--weights", help="Codes of 8 bits for its matrices; numbers if not given."),
+    Parameter(help="Codes of 8 bits for its matrices; numbers if not given."),
 ]
 Log = Annotated[
     TrackerName | None,
-    Parameter(name="--log", help="A tracker that gets a copy of the logs; none if not given."),
+    Parameter(help="A tracker that gets a copy of the logs; none if not given."),
 ]
 
 

@@ -95,8 +95,14 @@ def command(
     """
     if studies is not None and not studies.is_dir():
         raise UsageError(f"expected a folder of reports for --studies, got {studies}")
+    find: FindKept = find_packaged
+    if studies is not None:
+        # Reading tables takes numpy, which most uses of the command do not need.
+        from qkvary.reports.kept_tables import read_kept
+
+        find = partial(read_kept, studies)
     documents = _documents(document)
-    every = [judge_claim(claim, _find(studies)) for one in documents for claim in one.claims]
+    every = [judge_claim(claim, find) for one in documents for claim in one.claims]
     asked = bool(claims or document or verdict or search)
     if check is not None:
         if asked:
@@ -119,16 +125,6 @@ def _documents(names: tuple[str, ...]) -> list[ClaimedDocument]:
         said = suggest(unknown[0], document_names())
         raise UsageError(f"expected a document for --document, got {unknown[0]!r}; {said}")
     return [load_document(name) for name in names or document_names()]
-
-
-def _find(studies: Path | None) -> FindKept:
-    """Return where figures of studies are found."""
-    if studies is None:
-        return find_packaged
-    # Reading tables takes numpy, which most uses of the command do not need.
-    from qkvary.reports.kept_tables import read_kept
-
-    return partial(read_kept, studies)
 
 
 def _choose(

@@ -11,6 +11,7 @@ from typing import Any, cast
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
 from qkvary.cli._output import show
 from qkvary.reports.report import Report, facts_section
+from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.packages import describe_missing
@@ -23,6 +24,7 @@ TESTED_TORCH = "2.13"
 
 def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
     """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
+    refuse_files(out)
     found: dict[str, Any] = {
         "environment": {**machine(), **_host()},
         "packages": _versions(),

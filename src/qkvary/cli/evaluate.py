@@ -114,13 +114,11 @@ class Asking:
     def resolve(self) -> TaskReading:
         """Return the tasks and how they are asked."""
         names = () if self.tasks is None else self.tasks.split(",")
-        return TaskReading(
-            tasks=tuple(name.strip() for name in names),
-            task_data=self.task_data,
-            fewshot=self.fewshot,
-            limit=self.limit,
-            against=self.against,
-        )
+        fields: dict[str, Any] = {
+            **dataclasses.asdict(self),
+            "tasks": tuple(name.strip() for name in names),
+        }
+        return TaskReading(**fields)
 
 
 @options

@@ -26,7 +26,7 @@ To = Annotated[
 ]
 Weights = Annotated[
     Literal["f32", "f16", "bf16", "q8_0"] | None,
-    Parameter(name="--weights", help="With --to gguf: type of the matrices, f32 if not given."),
+    Parameter(help="With --to gguf: type of the matrices, f32 if not given."),
 ]
 
 

@@ -30,7 +30,7 @@ from qkvary.inference.requests import (
     group_requests,
 )
 from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
-from qkvary.reports.tables import Field, number, tabulate, word
+from qkvary.reports.tables import Field, number, pick, tabulate, word
 from qkvary.reports.terminal import print_table
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import count
@@ -186,11 +186,21 @@ def command(
     )
     new_cache = caching.maker(loaded)
     if choosing.beams is not None:
-        from qkvary.inference.beams import check_beams
+        from qkvary.inference.beams import check_beams, search
 
         check_beams(choosing.beams)
         caching.announce()
-        found = [_search(loaded, one, choosing.beams, choosing, new_cache) for one in requests]
+        found = [
+            search(
+                loaded.network,
+                request,
+                beams=choosing.beams,
+                length_penalty=choosing.length_penalty,
+                tokenizer=loaded.tokenizer,
+                new_cache=new_cache,
+            )
+            for request in requests
+        ]
         _print_found(texts, requests, found, json_output=json_output)
         _warn_of_bytes(own, [beams[0] for beams in found])
         return
@@ -271,21 +281,6 @@ def _decode(
     return [events[number] for number in sorted(events)]
 
 
-def _search(
-    loaded: "LoadedModel", request: Request, beams: int, choosing: Choosing, new_cache: "CacheMaker"
-) -> "list[Beam]":
-    from qkvary.inference.beams import search
-
-    return search(
-        loaded.network,
-        request,
-        beams=beams,
-        length_penalty=choosing.length_penalty,
-        tokenizer=loaded.tokenizer,
-        new_cache=new_cache,
-    )
-
-
 def _print_found(
     texts: Sequence[str],
     requests: Sequence[Request],
@@ -328,13 +323,8 @@ def _to_document(request: Request, answer: Completion, prompt: str) -> dict[str,
     return {
         "prompt": prompt,
         "prompt_tokens": request.prompt,
-        "text": answer.text,
-        "tokens": answer.tokens,
-        "finish": answer.finish,
-        "logprobs": answer.logprobs,
-        "sampling": request.sampling,
-        "stop": request.stop,
-        "seed": request.seed,
+        **pick(answer, "text tokens finish logprobs"),
+        **pick(request, "sampling stop seed"),
     }
 
 

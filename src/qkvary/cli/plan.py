@@ -1,6 +1,5 @@
 """Plan a deployment: exact savings, memory, speed, price, and dominated variants."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +15,7 @@ from qkvary.costs.devices import choose_device
 from qkvary.costs.formats import parse_format, parse_formats
 from qkvary.costs.serving import Demand
 from qkvary.data.model_configs import resolve_model
-from qkvary.planning.plans import Plan, Regime, make_plan
+from qkvary.planning.plans import Regime, make_plan
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
@@ -55,31 +54,16 @@ def command(
     """
     if formats and out is None:
         raise UsageError("expected --out with a folder for the files of --format, got none")
-    plan = _answer(model, variant, hardware, load, purpose, decimal=decimal)
-    written = formats or ("html", "svg", "png", "pdf")
-    show(plan_report(plan), json_output=json_output, target=out, formats=written)
-
-
-def _answer(
-    name: str,
-    labels: Sequence[str],
-    hardware: Hardware,
-    load: Load,
-    purpose: Purpose,
-    *,
-    decimal: bool,
-) -> Plan:
-    """Return the plan that the options ask for."""
     device = choose_device(
         hardware.gpu,
         memory=hardware.memory,
         bandwidth=hardware.bandwidth,
         flops=hardware.flops,
     )
-    model = resolve_model(name)
+    named = resolve_model(model)
     demand = Demand(
         device=device,
-        context=choose_context(model, load.context),
+        context=choose_context(named, load.context),
         users=load.users,
         weights=parse_format(load.weights),
         reserve=parse_share(hardware.reserve),
@@ -91,13 +75,15 @@ def _answer(
         checkpointing=purpose.checkpointing,
         utilization=parse_share(purpose.utilization),
     )
-    return make_plan(
-        model,
+    plan = make_plan(
+        named,
         demand,
         parse_formats(load.dtype),
-        labels,
+        variant,
         goal=purpose.goal,
         task=load.task,
         regime=regime,
         decimal=decimal,
     )
+    written = formats or ("html", "svg", "png", "pdf")
+    show(plan_report(plan), json_output=json_output, target=out, formats=written)

@@ -57,7 +57,9 @@ def find_run(store: Store, start: str) -> str:
     if not keys:
         raise UsageError(f"there are no runs in {store.path}; `qkvary study NAME` makes some")
     if not matches:
-        raise UsageError(f"no run in {store.path} starts with {start!r}; it holds {len(keys)} runs")
+        raise UsageError(
+            f"expected the start of a run's key, got {start!r}, which no run in {store.path} has"
+        )
     some = ", ".join(key[:12] for key in matches[:SHOWN_MATCHES])
     more = ", ..." if len(matches) > SHOWN_MATCHES else ""
     raise UsageError(f"{len(matches)} runs start with {start!r}: {some}{more}; give more of it")

@@ -58,7 +58,7 @@ def command(
     out: Out = DEFAULT_OUT,
     problems: Annotated[
         bool,
-        Parameter(name="--problems", negative=(), help="List only failed, diverged and damaged."),
+        Parameter(help="List only failed, diverged and damaged."),
     ] = False,
     json_output: Json = False,
 ) -> None:

@@ -6,7 +6,7 @@ import shlex
 import signal
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
@@ -71,16 +71,11 @@ if TYPE_CHECKING:
     from qkvary.training.distribution import Distribution
 
 
-def complete_preset(_context: object) -> Sequence[str]:
-    """Return the names of presets, for the shell."""
-    return preset_names()
-
-
 PresetName = Annotated[
     str,
     Parameter(
         help="A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.",
-        completer=complete_preset,
+        completer=lambda _: preset_names(),
     ),
 ]
 Variants = Annotated[

@@ -130,7 +130,8 @@ def find_commit(repository: str, revision: str | None) -> str:
         ) from None
     except Exception as error:  # depends on the HTTP client of the library
         raise DownloadError(
-            f"cannot determine the commit of hf:{repository}: {_first_line(error)}"
+            f"cannot reach hf:{repository} ({_first_line(error)}); without a network, give a file "
+            "or a folder of texts"
         ) from error
     if found is None:
         raise DownloadError(f"cannot determine the commit of hf:{repository}: the hub names none")

@@ -137,7 +137,8 @@ def load_gpt2() -> BytePairTokenizer:
         MERGES_URL,
         MERGES_SHA256,
         name="GPT-2's list of merges",
-        put="put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA",
+        put="put its vocab.bpe (or merges.txt) into the folder gpt2_bpe of QKVARY_DATA; "
+        "`--tokenizer bytes` needs no file",
         limit=LARGEST_MERGES,
         keep="gpt2_bpe/vocab.bpe",
     )

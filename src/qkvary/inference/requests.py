@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from qkvary.text.ranges import check_number, check_seed, check_whole
 
@@ -82,7 +82,7 @@ class Request:
         check_seed(self.seed)
         if len(self.stop) > MAX_STOPS:
             raise ValueError(f"expected at most {MAX_STOPS} stop strings, got {len(self.stop)}")
-        stop: tuple[object, ...] = self.stop
+        stop: Any = self.stop
         for text in stop:
             # A ValueError, as for every other setting.
             if not isinstance(text, str):

@@ -76,7 +76,7 @@ def _differences(made: Rewriting) -> Table:
         word("dtype", "number format"),
         number("largest", write=numbers.real),
         number("relative", write=numbers.real),
-        number("changed", "other best token", numbers.share),
+        number("changed", "other best token", numbers.percent),
         notes=[f"Relative to the root mean square; at most {limit} in float64."],
     )
 

@@ -11,7 +11,7 @@ from qkvary.inference.evaluation.perplexity import PaperScore, TextScore
 from qkvary.inference.evaluation.task_measurement import TaskMeasurement
 from qkvary.inference.evaluation.text_measurement import TextMeasurement
 from qkvary.reports.report import Block, Prose, Report, Section
-from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
+from qkvary.reports.tables import Cell, Table, number, pick, plain, tabulate, word
 from qkvary.text.names import count
 from qkvary.text.numbers import MISSING, fixed, whole
 
@@ -51,7 +51,7 @@ def text_data(measured: TextMeasurement) -> dict[str, Any]:
         "text": _describe_text(measured.score),
     }
     if measured.paper is not None:
-        found["paper"] = _describe_paper(measured.paper)
+        found["paper"] = _describe(measured.paper, "perplexity real_perplexity")
     if measured.lengths:
         found["lengths"] = [
             {
@@ -100,31 +100,19 @@ def task_data(measured: TaskMeasurement) -> dict[str, Any]:
 
 def _describe_shares(score: TaskScore | MeanScore | Contamination) -> dict[str, Any]:
     """Return the accuracies of a score, each with its distance from guessing."""
-    shares: dict[str, Accuracy | None] = {
-        "accuracy": score.accuracy,
-        "normalised": score.normalised,
-    }
+    shares: dict[str, Accuracy | None] = pick(score, "accuracy normalised")
     return {
         name: share and {**dataclasses.asdict(share), "distance": share.distance}
         for name, share in shares.items()
     }
 
 
+def _describe(score: TextScore | PaperScore, derived: str) -> dict[str, Any]:
+    return {**dataclasses.asdict(score), **pick(score, derived)}
+
+
 def _describe_text(score: TextScore) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(score),
-        "perplexity": score.perplexity,
-        "bits_per_byte": score.bits_per_byte,
-        "byte_perplexity": score.byte_perplexity,
-    }
-
-
-def _describe_paper(score: PaperScore) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(score),
-        "perplexity": score.perplexity,
-        "real_perplexity": score.real_perplexity,
-    }
+    return _describe(score, "perplexity bits_per_byte byte_perplexity")
 
 
 def _section(key: str, title: str, blocks: Iterator[Block]) -> Section:
@@ -171,7 +159,7 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
     said = (
         f"{', '.join(document['data'])}: {documents}, {read}; {text['tokens']:,} tokens or "
         f"{text['text_bytes']:,} bytes, from {windows} of {protocol.context:,} tokens, "
-        f"{protocol.stride:,} ahead of each other"
+        f"one every {protocol.stride:,} tokens"
     )
     yield Prose(said, small=True)
     rows = [

@@ -106,10 +106,12 @@ def _cell(chart: Chart) -> tuple[float, float, list[Markup]]:
     drawing = chart.draw()
     parts: list[Markup] = []
     top = 0.0
-    for words, style in ((chart.caption, "panel-title"), (chart.detail, "tick")):
-        if words:
-            parts.append(svg.text(4, top + 13, names.short(words, int(drawing.width / 6)), style))
-            top += _LINE
+    above = [(line, "tick") for line in _wrap([chart.detail], drawing.width)]
+    if chart.caption:
+        above.insert(0, (names.short(chart.caption, int(drawing.width / 6)), "panel-title"))
+    for words, style in above:
+        parts.append(svg.text(4, top + 13, words, style))
+        top += _LINE
     top += 7 if top else 0
     parts.append(svg.group(drawing.inlined, transform=f"translate(0 {svg.number(top)})"))
     top += drawing.height

@@ -8,6 +8,7 @@ import dataclasses
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from markupsafe import Markup
 
@@ -79,7 +80,7 @@ def cache_chart(data: CacheCurves, *, decimal: bool = False) -> svg.Drawing:
     up = svg.Scale(
         low=low, high=high, start=area[3], end=area[1], logarithmic=True, binary=not decimal
     )
-    size = _sizes(decimal)
+    size = partial(units.data_size, decimal=decimal)
     at_context = [_value_at(curve, data.context) for curve in data.curves]
     parts = [
         _occupied(up(max(data.free_bytes, low)), area),
@@ -125,7 +126,7 @@ def users_chart(data: UserCurves, *, decimal: bool = False) -> svg.Drawing:
     )
     low, high = users_range(data)
     up = svg.Scale(low=low, high=high, start=area[3], end=area[1], logarithmic=True)
-    size = _sizes(decimal)
+    size = partial(units.data_size, decimal=decimal)
     at_device = data.users_at(data.memory_bytes)
     memory = f"{short(data.device, 26)}: {size(data.memory_bytes)}"
     parts = [
@@ -235,10 +236,6 @@ def _ticks(area: label_placement.Box, width: float) -> int:
 def dash_of(curve: Curve) -> str:
     """Return the dash of a curve, the same in every chart of a plan."""
     return DASHES[curve.order % len(DASHES)]
-
-
-def _sizes(decimal: bool) -> Callable[[float], str]:
-    return lambda value: units.data_size(value, decimal=decimal)
 
 
 def _occupied(y: float, area: label_placement.Box) -> Markup:

@@ -21,6 +21,7 @@ from qkvary.studies.results.summary import (
     RunRow,
     VariantRow,
 )
+from qkvary.studies.results.verdicts import is_share
 from qkvary.text import numbers, units
 from qkvary.text.names import clip, listed, short
 
@@ -50,7 +51,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     """Draw quality against one cost: the frontier as a line, error bars, a name at every point."""
     width, height = 400.0, 330.0
     area = (54.0, 26.0, width - 10, height - 44)
-    shown = [point for point in frontier.points if _drawable(point)]
+    shown = _drawable(frontier)
     costs = [point.cost for point in shown]
     steep = bool(costs) and min(costs) > 0 and max(costs) / min(costs) > 6
     low, high = svg.padded(costs, 0.1, steep)
@@ -62,7 +63,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         logarithmic=steep,
         binary=frontier.axis == "cache_bytes_per_token",
     )
-    bottom, top = _quality_range(shown)
+    bottom, top = _quality_range(shown, frontier.metric)
     up = svg.Scale(low=bottom, high=top, start=area[3], end=area[1])
     front = sorted((p.cost, p.quality) for p in shown if p.standing == "frontier")
     corners = svg.staircase([(across(cost), up(quality)) for cost, quality in front], area[2])
@@ -77,7 +78,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
         ),
         svg.text(area[2], height - 6, AXIS_TITLES[frontier.axis], "axis-title end"),
         svg.path(corners, "frontier"),
-        *_points(shown, baseline, across, up, area, label_placement.boxes_along(corners)),
+        *_points(frontier, baseline, across, up, area, label_placement.boxes_along(corners)),
     ]
     on_front = [point.variant for point in shown if point.standing == "frontier"]
     description = (
@@ -91,16 +92,21 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     )
 
 
-def _drawable(point: FrontierPoint) -> bool:
-    return math.isfinite(point.cost) and math.isfinite(point.quality)
+def _drawable(frontier: Frontier) -> list[FrontierPoint]:
+    finite = math.isfinite
+    return [one for one in frontier.points if finite(one.cost) and finite(one.quality)]
 
 
-def error_bar(point: FrontierPoint) -> tuple[float, float] | None:
-    """Return the interval of the paired difference (uncorrected), moved to the point."""
+def error_bar(point: FrontierPoint, metric: str) -> tuple[float, float] | None:
+    """Return the interval of the paired difference (uncorrected), moved to the point.
+
+    It ends where the metric does.
+    """
     gap = point.difference
     if gap is None or gap.mean is None or gap.low_single is None or gap.high_single is None:
         return None
-    return point.quality + gap.low_single - gap.mean, point.quality + gap.high_single - gap.mean
+    ends = (point.quality + gap.low_single - gap.mean, point.quality + gap.high_single - gap.mean)
+    return (max(ends[0], 0.0), min(ends[1], 1.0)) if is_share(metric) else ends
 
 
 def separate(places: Sequence[svg.Point]) -> list[svg.Point]:
@@ -114,16 +120,16 @@ def separate(places: Sequence[svg.Point]) -> list[svg.Point]:
     return moved
 
 
-def _quality_range(points: Sequence[FrontierPoint]) -> svg.Point:
+def _quality_range(points: Sequence[FrontierPoint], metric: str) -> svg.Point:
     values = [point.quality for point in points]
     low, high = svg.padded(values, 0.08)
     reach = (high - low) * 0.75
-    bars = [end for point in points for end in (error_bar(point) or ())]
+    bars = [end for point in points for end in (error_bar(point, metric) or ())]
     return svg.padded([*values, *(min(max(end, low - reach), high + reach) for end in bars)], 0.05)
 
 
 def _points(
-    points: Sequence[FrontierPoint],
+    frontier: Frontier,
     baseline: str,
     across: svg.Scale,
     up: svg.Scale,
@@ -134,10 +140,11 @@ def _points(
     marks: list[Markup] = []
     obstacles: list[label_placement.Box] = []
     named: list[tuple[label_placement.Spot, Family]] = []
+    points = _drawable(frontier)
     places = separate([(across(point.cost), up(point.quality)) for point in points])
     for point, (x, y) in zip(points, places, strict=True):
         family = family_of(point.variant, baseline)
-        ends = error_bar(point)
+        ends = error_bar(point, frontier.metric)
         if ends:
             low, high = up(ends[0]), up(ends[1])
             bars.append(svg.line((x, low), (x, high), f"bar f-{family.key}"))

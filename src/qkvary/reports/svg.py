@@ -196,7 +196,7 @@ class Scale:
     logarithmic: bool = False
     """Whether equal ratios have equal distances."""
     binary: bool = False
-    """Whether a logarithmic axis counts in powers of two, as bytes do."""
+    """Whether the axis counts in powers of two, as bytes do."""
 
     def __call__(self, value: float) -> float:
         """Return the position of a value, kept within the axis."""
@@ -213,6 +213,8 @@ class Scale:
             return binary_ticks(self.low, self.high, count)
         if self.logarithmic:
             return log_ticks(self.low, self.high, count)
+        if self.binary:
+            return binary_steps(self.low, self.high, count)
         return linear_ticks(self.low, self.high, count)
 
 
@@ -245,6 +247,12 @@ def binary_ticks(low: float, high: float, count: int) -> list[float]:
     first, last = math.ceil(math.log2(low) - 1e-9), math.floor(math.log2(high) + 1e-9)
     every = max(1, math.ceil((last - first + 1) / (count + 1)))
     return [2.0**power for power in range(first, last + 1, every)]
+
+
+def binary_steps(low: float, high: float, count: int) -> list[float]:
+    """Return multiples of a power of two between two values, at most about ``count``."""
+    step = 2.0 ** math.ceil(math.log2((high - low) / count))
+    return [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
 
 def padded(values: Iterable[float], share: float = 0.06, logarithmic: bool = False) -> Point:

@@ -36,7 +36,7 @@ class FileSystem:
     kind: str
     """Its type, such as ``ext4`` or ``nfs4``."""
     mount: str
-    """Where it is mounted."""
+    """The folder of the mount."""
     options: frozenset[str]
     """The options of the mount."""
 
@@ -74,14 +74,10 @@ def find_file_system(path: Path) -> FileSystem | None:
         lines = _MOUNTS.read_text("utf-8", "surrogateescape").splitlines()
     except OSError:
         return None
-    found: FileSystem | None = None
     resolved = path.resolve()
-    for one in _parse(lines):
-        inside = resolved.is_relative_to(one.mount)
-        # Of two mounts in one place the later hides the earlier.
-        if inside and (found is None or len(one.mount) >= len(found.mount)):
-            found = one
-    return found
+    mounts = [one for one in _parse(lines) if resolved.is_relative_to(one.mount)]
+    # Of two mounts in one place the later hides the earlier.
+    return max(reversed(mounts), key=lambda one: len(one.mount), default=None)
 
 
 def _parse(lines: list[str]) -> Iterator[FileSystem]:

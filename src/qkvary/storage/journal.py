@@ -89,12 +89,12 @@ class Journal:
         """
         self.path = path
         data = path.read_bytes() if path.exists() else b""
-        sound = data[: data.rfind(b"\n") + 1]
-        self.torn_tail = data[len(sound) :]
+        whole = data[: data.rfind(b"\n") + 1]
+        self.torn_tail = data[len(whole) :]
         """Bytes after the last complete line."""
         if self.torn_tail:
-            atomic_write_file(path, sound)
-        self._start(sound)
+            atomic_write_file(path, whole)
+        self._start(whole)
 
     def _start(self, data: bytes) -> None:
         self._digest = hashlib.sha256(data)

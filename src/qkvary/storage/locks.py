@@ -54,14 +54,10 @@ class Note:
         return before + (self.owner is not None)
 
 
-def _no_progress() -> str:
-    return ""
-
-
 class OwnerLock:
     """An exclusive lock, held from construction until ``release`` or the end of the process."""
 
-    def __init__(self, path: Path, *, progress: Callable[[], str] = _no_progress) -> None:
+    def __init__(self, path: Path, *, progress: Callable[[], str] = lambda: "") -> None:
         """Acquire the lock at ``path``.
 
         Args:

@@ -7,7 +7,7 @@ manifest has a canonical encoding and contains its own digest.
 import hashlib
 import os
 import re
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
@@ -156,13 +156,13 @@ class Manifest:
                 raise _resized(path, size, entry)
             yield CheckedFile(path, entry, file)
 
-    def check(self, directory: Path, names: Iterable[str] | None = None) -> None:
-        """Check files, all by default, without holding them in memory.
+    def check(self, directory: Path) -> None:
+        """Check all files without holding them in memory.
 
         Raises:
             DamagedError: as ``read``.
         """
-        for name in self.files if names is None else names:
+        for name in self.files:
             with self.open(directory, name) as file:
                 file.finish()
 
@@ -228,12 +228,8 @@ def describe(
     return Manifest(files=entries, about=about or {})
 
 
-def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
+def read_manifest(directory: Path) -> Manifest:
     """Return the manifest of a folder; files are checked when they are read.
-
-    Args:
-        directory: The folder.
-        required: Names that must be listed.
 
     Raises:
         DamagedError: if it is missing, is not a manifest, or was changed.
@@ -255,9 +251,6 @@ def read_manifest(directory: Path, *, required: Iterable[str] = ()) -> Manifest:
         raise DamagedError(f"{path} was changed: its digest does not match")
     for name in manifest.files:
         _check_inside(directory, name)
-    missing = sorted(set(required) - manifest.files.keys())
-    if missing:
-        raise DamagedError(f"{path} does not list {', '.join(missing)}")
     return manifest
 
 

@@ -79,12 +79,13 @@ def _import_file(path: Path) -> ModuleType:
 
 def _reason(error: Exception, path: Path) -> str:
     """Return the error in one line, with the line number in the user's file."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)
-    ]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else None
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     place = f" (line {line})" if line else ""
-    return f"{type(error).__name__}: {error}{place}"
+    # A syntax error names its line itself.
+    said = error.msg if isinstance(error, SyntaxError) else error
+    return f"{type(error).__name__}: {said}{place}"
 
 
 def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
@@ -93,13 +94,11 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         protocols: Mapping[str, object] = getattr(module, "PROTOCOLS", {})
         known = find_name(protocol, protocols)
         if known is None:
-            choices = suggest(protocol, protocols) if protocols else "it has one only"
+            choices = suggest(protocol, protocols) if protocols else "it has only one"
             raise UsageError(
                 f"expected a protocol of the study {where}, got {protocol!r}; {choices}"
             )
         study = protocols[known]
     if not isinstance(study, Study):
-        raise UsageError(
-            f"expected STUDY in {where} to be a qkvary.studies.study.Study, got {study!r}"
-        )
+        raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
     return study

@@ -15,12 +15,12 @@ from qkvary.tasks.config import (
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 
 SYNTHETIC_TASKS: tuple[SequenceTaskName, ...] = ("reverse", "sort", "sub", "swap", "copy")
-"""In the order of the papers' tables."""
+"""The tasks, in the order of the papers' tables."""
 
 SYNTHETIC_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of the synthetic table of paper 1; paper 2 has the first three."""
+"""The rows of the tables of synthetic and vision tasks of paper 1; paper 2 has the first three."""
 
-CHARACTER_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
+CHARACTER_VARIANTS = SYNTHETIC_VARIANTS[:3]
 """The rows of the character experiment of paper 2."""
 
 NUMBER_VARIANTS = ("QKV", "(Q=K-V)+", "Q=K-V")
@@ -259,7 +259,7 @@ NUMBER_LIMITS: Mapping[NumberProtocol, tuple[str, ...]] = {
         ),
     ),
 }
-"""What each protocol cannot show."""
+"""The limits of each protocol."""
 
 NUMBER_CEILING = (
     "A window does not say where it begins, so that its first words cannot be known: over all "
@@ -273,7 +273,7 @@ NUMBER_UNDERTRAINED = (
     "tenth of the other: these settings measure how far a short training gets, not what a network "
     "can learn."
 )
-"""What the longer windows and the lower rate cannot show."""
+"""The limit of the longer windows and the lower rate."""
 
 NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
     "as-published": (
@@ -285,7 +285,7 @@ NUMBER_FLOORS: Mapping[NumberProtocol, str] = {
         "training has a loss of 2.75."
     ),
 }
-"""What a solver scores that looks at no word, over windows of all sizes."""
+"""The scores of a solver that reads no word, over windows of all sizes."""
 
 
 def number_grid(

@@ -161,8 +161,7 @@ def describe_scale(*, networks: int, seeds: int, presets: Sequence[str]) -> str:
             f"{hours * networks * seeds:,.0f} for all"
         )
     return (
-        f"What the same {networks} networks with {seeds} seeds would take at usual sizes, on one "
-        f"{device.title} at {100 * UTILIZATION:g} % of its rate, which the smallest will not "
-        f"reach: "
+        f"At usual sizes the same {networks} networks with {seeds} seeds would take longer. On one "
+        f"{device.title} at {100 * UTILIZATION:g} % of its rate, which the smallest do not reach: "
         f"{'; '.join(parts)}."
     )

@@ -156,15 +156,6 @@ class Cell:
         return f"{self.setting} {self.variant} seed {self.seed} lr {self.learning_rate:g}"
 
 
-def _limit_variants(setting: Setting, labels: Collection[str]) -> Setting:
-    if setting.variants is None:
-        return setting
-    return replace(
-        setting,
-        variants=tuple(label for label in setting.variants if canonical_label(label) in labels),
-    )
-
-
 def _remains(
     contrast: tuple[str, str] | CrossSettingContrast,
     labels: Collection[str],
@@ -335,7 +326,11 @@ class Study:
                     )
         kept_labels = {*labels, canonical_label(self.baseline)} if labels else set(known["variant"])
         kept = [
-            _limit_variants(setting, kept_labels)
+            replace(
+                setting,
+                variants=setting.variants
+                and tuple(one for one in setting.variants if canonical_label(one) in kept_labels),
+            )
             for setting in self.settings
             if setting.task.name in (tasks or known["task"])
             and setting.name in (settings or known["setting"])

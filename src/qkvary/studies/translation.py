@@ -65,26 +65,16 @@ def translation_network(
     )
 
 
-def translation_training(d_model: int) -> TrainingConfig:
-    """Return 20 epochs of the training of the first Transformer.
-
-    Source: code of paper 2: Adam with betas 0.9 and 0.98, 4,000 steps of warm-up.
-    """
-    return TrainingConfig(
-        steps=20 * EPOCH,
-        batch_size=BATCH,
-        optimizer=OptimizerConfig(
-            name="adam", learning_rate=(d_model * WARMUP) ** -0.5, betas=(0.9, 0.98), eps=1e-9
-        ),
-        schedule=ScheduleConfig(name="inverse_sqrt", warmup_steps=WARMUP),
-        evaluate_every=EPOCH,
-    )
-
-
 def translation_grid(
     protocol: TranslationProtocol, cross_sharing: CrossSharing = "none"
 ) -> tuple[Setting, ...]:
-    """Return the published settings: directions x widths x layers {1, 2} x heads {1, 4}."""
+    """Return the published settings: directions x widths x layers {1, 2} x heads {1, 4}.
+
+    The training is that of the first Transformer: 20 epochs of Adam with betas 0.9 and 0.98, 4,000
+    steps of warm-up.
+
+    Source: code of paper 2.
+    """
     directions: tuple[tuple[Language, Language], ...] = (("en", "de"), ("de", "en"))
     return tuple(
         Setting(
@@ -98,7 +88,15 @@ def translation_grid(
                 num_heads=heads,
                 cross_sharing=cross_sharing,
             ),
-            training=translation_training(width),
+            training=TrainingConfig(
+                steps=20 * EPOCH,
+                batch_size=BATCH,
+                optimizer=OptimizerConfig(
+                    name="adam", learning_rate=(width * WARMUP) ** -0.5, betas=(0.9, 0.98), eps=1e-9
+                ),
+                schedule=ScheduleConfig(name="inverse_sqrt", warmup_steps=WARMUP),
+                evaluate_every=EPOCH,
+            ),
         )
         for source, target in directions
         for width in (64, 128, 256)

@@ -8,6 +8,7 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, ScaleConfig
 from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import (
@@ -16,9 +17,6 @@ from qkvary.training.config import (
     ScheduleConfig,
     TrainingConfig,
 )
-
-VISION_VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+")
-"""The rows of paper 1's table of vision tasks; paper 2 has the first three."""
 
 EPOCHS: Mapping[ImageSetName, int] = {
     "mnist": 20,
@@ -206,7 +204,7 @@ def _quick_study(
     network = vision_network(name, patch_size=patch_size, d_model=64, num_layers=2, num_heads=4)
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
-    beside = (
+    remark = (
         "Published figures beside ours are averages over larger networks that were trained longer "
         "and tested at their best epoch."
         if is_complete
@@ -227,7 +225,7 @@ def _quick_study(
             f"{patch_size} pixels, {network.tokens} tokens, width 64, two layers and four heads; "
             f"{steps:,} steps of {batch_size} images ({epochs:.1f} epochs), AdamW at "
             f"{learning_rate:g} with a warm-up and a cosine, the last network tested. "
-            f"{held_out[splits]} {beside}"
+            f"{held_out[splits]} {remark}"
         ),
         settings=(
             Setting(
@@ -250,7 +248,7 @@ def _quick_study(
                 note=vision_floor(task),
             ),
         ),
-        variants=VISION_VARIANTS,
+        variants=SYNTHETIC_VARIANTS,
         seeds=(0, 1, 2),
         published=PUBLISHED_TABLES if is_complete else (),
         contrasts=(("(Q=K-V)+", "Q=K-V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),

@@ -62,7 +62,11 @@ def _open(tracker: TrackerName, run: TrackedRun, first_step: int) -> _Opened:
     else:
         library, own = cast("Any", import_module("wandb")), {"id": run.name, "dir": str(run.folder)}
     library.init(project=run.project, name=run.name, config=dict(run.config), resume="allow", **own)
-    return _Opened(lambda values, step: library.log(dict(values), step=step), library.finish)
+
+    def log_all(values: Mapping[str, float | str], step: int) -> None:
+        library.log(dict(values), step=step)
+
+    return _Opened(log_all, library.finish)
 
 
 class LogCopy:

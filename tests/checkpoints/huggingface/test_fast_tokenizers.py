@@ -70,7 +70,7 @@ def test_special_tokens_keep_their_numbers(name: str) -> None:
     assert (fast.end is None) == (ours.separator is None)
     if fast.end is not None:
         assert fast.library.token_to_id(fast.end) == ours.separator
-        assert any("inside a text becomes that token" in note for note in fast.notes)
+        assert any("inside a text as that token" in note for note in fast.notes)
     if fast.beginning is not None:
         assert fast.library.token_to_id(fast.beginning) == ours.beginning
     assert fast.library.get_vocab_size(with_added_tokens=True) == ours.vocabulary

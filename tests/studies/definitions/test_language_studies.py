@@ -58,7 +58,7 @@ def test_all_settings_share_training_and_data(study: Study) -> None:
         assert (training.optimizer.decay, training.optimizer.betas) == ("all", (0.9, 0.95))
     assert len({cell.run.training.steps for cell in cells}) == 1
     assert len(study.limits) == {SMALL.name: 5, DILUTION.name: 5, ROTARY.name: 3}[study.name]
-    assert "on one NVIDIA H100" in study.limits[-1]
+    assert "On one NVIDIA H100" in study.limits[-1]
 
 
 def test_small_has_every_sharing_of_table_4_and_its_equals() -> None:
@@ -117,7 +117,7 @@ def test_rotary_has_every_meaning_and_its_baselines_once() -> None:
 
 def test_what_usual_sizes_would_take() -> None:
     said = describe_scale(networks=2, seeds=3, presets=("lm-124m", "lm-300m"))
-    assert said.startswith("What the same 2 networks with 3 seeds would take")
+    assert said.startswith("At usual sizes the same 2 networks with 3 seeds would take longer.")
     hours = [float(part.split()[1]) for part in said.split("reach: ")[1].split("; ")]
     # 6 N D plus attention, at 40 % of 989.5 TFLOPS.
     assert hours[0] == pytest.approx(6 * 123.6e6 * 2.475e9 / 0.4 / 989.5e12 / 3600, rel=0.2)

@@ -1,4 +1,5 @@
 import io
+from collections import Counter
 
 import pytest
 from rich.console import Console
@@ -18,9 +19,7 @@ def view() -> ProgressView:
     return ProgressView(
         name="toy [red]",
         total=11,
-        done=5,
-        failed=2,
-        diverged=1,
+        counts=Counter(done=2, failed=2, diverged=1),
         seconds_left=61.0,
         runs_per_minute=3.25,
         workers={1: line, 2: WorkerLine()},

@@ -100,7 +100,7 @@ def _end_of(tokenizer: Tokenizer) -> tuple[list[bytes], dict[int, TokenType], li
     """Return the last token, its type and what it differs in, where documents have an end."""
     if tokenizer.separator is None:
         return [], {}, []
-    note = f"{DOCUMENT_END} inside a text becomes that token; ours reads its letters"
+    note = f"llama.cpp reads {DOCUMENT_END} inside a text as that token; qkvary reads its letters"
     return [DOCUMENT_END.encode()], {tokenizer.separator: TokenType.CONTROL}, [note]
 
 
@@ -185,7 +185,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
             name, types[token] = b"[unused %d]" % token, TokenType.UNUSED
         seen.add(name)
         tokens.append(name)
-    notes = ["a ▁ inside a text becomes a space; ours keeps it"]
+    notes = ["llama.cpp turns a ▁ inside a text into a space; qkvary keeps it"]
     if tokenizer.joins_spaces:
         notes.append("runs of spaces are kept; ours joins them")
     return _make(
@@ -226,7 +226,7 @@ def _convert_library(tokenizer: LibraryTokenizer) -> Vocabulary:
         [name.encode() for name in names],
         types,
         tokenizer.separator,
-        [f"{special} inside a text becomes that token; ours reads its letters"],
+        [f"llama.cpp reads {special} inside a text as that token; qkvary reads its letters"],
         pre=find_splitting(fields),
         merges=list(pairs) or NO_MERGES,
     )

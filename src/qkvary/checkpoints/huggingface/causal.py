@@ -111,7 +111,8 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
     config_class = QKVConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    _no_split_modules: ClassVar[list[str]] = ["Block"]
+    # No ClassVar, since transformers declares it as an attribute of the instance.
+    _no_split_modules = ["Block"]  # noqa: RUF012
 
     def __init__(self, config: QKVConfig) -> None:
         """Build and initialise the network.
@@ -222,8 +223,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         start = (self.config.use_cache and not self.training) if use_cache is None else use_cache
         return self.make_cache() if start else None
 
+    # transformers passes a module, but all are initialised at once.
     @torch.no_grad()
-    def _init_weights(self, _: nn.Module) -> None:
+    def _init_weights(self, module: nn.Module) -> None:  # noqa: ARG002
         """Initialise all parameters that were not loaded.
 
         All at once, for any module: transformers calls this for modules whose own parameters are

@@ -182,4 +182,7 @@ def _count_overlapping(tokenizer: PieceTokenizer) -> int:
 
 
 def _special_note(*names: str) -> str:
-    return f"{', '.join(names)} inside a text becomes that token; ours reads its letters"
+    return (
+        f"transformers reads {', '.join(names)} inside a text as that token; qkvary reads its "
+        "letters"
+    )

@@ -72,12 +72,7 @@ STUDY = Study(
     contrasts=(
         *_ABLATED,
         *(
-            CrossSettingContrast(
-                variant=sharing,
-                setting=f"{setting.name}, annealed",
-                reference=sharing,
-                reference_setting=setting.name,
-            )
+            CrossSettingContrast(sharing, f"{setting.name}, annealed", sharing, setting.name)
             for setting in _PLAIN
             for sharing in SHARINGS
         ),

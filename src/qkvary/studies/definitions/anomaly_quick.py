@@ -1,9 +1,12 @@
 """Set anomaly with features that come with the package, and what the published order gives away."""
 
+from collections.abc import Mapping
+
+from qkvary.data.feature_sets import FeatureSetName
 from qkvary.studies.protocols import SYNTHETIC_VARIANTS
 from qkvary.studies.set_anomaly import set_network, set_training
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 
 LAST = (
     "Where the anomaly is always the last image, a network that knows positions can answer "
@@ -11,7 +14,18 @@ LAST = (
 )
 
 
-def _setting(name: str, task: AnomalyTaskConfig, *, steps: int, table: str | None) -> Setting:
+_SETTINGS: Mapping[str, tuple[FeatureSetName, AnomalyOrder, int, str | None]] = {
+    "shuffled": ("cifar100-50", "shuffled", 1_400, None),
+    "always last": ("cifar100-50", "last", 1_400, "always last, as published"),
+    "noise, always last": ("noise", "last", 700, "noise, always last"),
+    "noise, shuffled": ("noise", "shuffled", 700, "noise, shuffled"),
+}
+"""Features, order, steps and the table of each setting."""
+
+
+def _setting(name: str) -> Setting:
+    features, order, steps, table = _SETTINGS[name]
+    task = AnomalyTaskConfig(features=features, order=order)
     return Setting(
         name=name,
         task=task,
@@ -31,27 +45,7 @@ STUDY = Study(
         "positions, so that chance is 0.10. The published order, with the anomaly always last, and "
         "pure noise instead of images stand beside the repaired one."
     ),
-    settings=(
-        _setting("shuffled", AnomalyTaskConfig(features="cifar100-50"), steps=1_400, table=None),
-        _setting(
-            "always last",
-            AnomalyTaskConfig(features="cifar100-50", order="last"),
-            steps=1_400,
-            table="always last, as published",
-        ),
-        _setting(
-            "noise, always last",
-            AnomalyTaskConfig(features="noise", order="last"),
-            steps=700,
-            table="noise, always last",
-        ),
-        _setting(
-            "noise, shuffled",
-            AnomalyTaskConfig(features="noise"),
-            steps=700,
-            table="noise, shuffled",
-        ),
-    ),
+    settings=tuple(map(_setting, _SETTINGS)),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1, 2),
 )

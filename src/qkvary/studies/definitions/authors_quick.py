@@ -1,4 +1,4 @@
-"""Which of four authors wrote a few lines? A bidirectional encoder of bytes, trained in seconds."""
+"""The author of a few lines, out of four, by a bidirectional encoder of bytes in seconds."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.studies.recall import RECALL_VARIANTS

@@ -1,4 +1,4 @@
-"""Networks kept while they are trained: are keys and values alike from the start?"""
+"""Networks kept while they are trained, to see when keys and values become alike."""
 
 from dataclasses import replace
 

@@ -1,6 +1,6 @@
 """The study of ``make study``: the variants with published figures and a new one, in minutes."""
 
-from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.studies.study import Study
 
 STUDY = Study(
@@ -23,20 +23,7 @@ STUDY = Study(
         quick_sequences("sort", steps=600, learning_rate=3e-3),
         quick_characters(),
     ),
-    variants=(
-        "QKV",
-        "Q=K-V",
-        "(Q=K-V)+",
-        "Q-K=V",
-        "Q=K=V",
-        "(Q=K=V)+",
-        "GQA-2",
-        "MQA",
-        "Q-GQA-2",
-        "Q-MQA",
-        "I-K-V",
-        "I-K=V",
-    ),
+    variants=(*SYNTHETIC_VARIANTS, "GQA-2", "MQA", "Q-GQA-2", "Q-MQA", "I-K-V", "I-K=V"),
     seeds=(0, 1, 2, 3, 4, 5, 6, 7),
     published=("three-projections-table-2",),
     contrasts=(("I-K=V", "Q=K=V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
+from qkvary.studies.vision import PUBLISHED_TABLES, vision_grid
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
@@ -38,7 +39,7 @@ STUDY = Study(
     + "The text does not say what validation is on: 5,000 training images are held out, and the "
     "best of two validations an epoch is tested.",
     settings=_grid("clean"),
-    variants=VISION_VARIANTS,
+    variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
     published=PUBLISHED_TABLES,
 )

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.vision import PUBLISHED_TABLES, VISION_VARIANTS, vision_grid
+from qkvary.studies.vision import PUBLISHED_TABLES, vision_grid
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
@@ -34,7 +35,7 @@ STUDY = Study(
     "from each other, so that nine of ten validation images are trained on. The published draws "
     "have no seed; here all runs have the same.",
     settings=_grid("as-published"),
-    variants=VISION_VARIANTS,
+    variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
     published=PUBLISHED_TABLES,
 )

@@ -1,4 +1,4 @@
-"""What a query needs: a projection, a map of a head, or nothing, and keys without one by depth."""
+"""Queries with a projection, a map for each head, or neither, and keys without one by depth."""
 
 from qkvary.studies.study import Study
 from qkvary.studies.why_studies import Size, in_sizes, why_setting, why_study

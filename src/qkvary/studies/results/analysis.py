@@ -75,8 +75,8 @@ def summarise(
     tables = build_tables(inputs, specify_tables(study, observations))
     contrasts = build_contrasts(inputs, tables)
     counts = count(observations)
-    beside = {setting.table for setting in study.settings if setting.table is not None}
-    headline = write_headline(tables, contrasts, inputs.baseline, beside)
+    own_tables = {setting.table for setting in study.settings if setting.table is not None}
+    headline = write_headline(tables, contrasts, inputs.baseline, own_tables)
     environments = _environments(observations)
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
@@ -178,13 +178,12 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
                 f"Intervals are Student's, {percent}, with Bonferroni's correction for {family} "
                 "comparisons (averages and tasks; single settings and steps to solve are corrected "
                 f"among themselves). All of them hold at once with {percent} confidence. p-values "
-                "are Holm's, which are less cautious: one below the level stands beside a "
-                "difference that is not distinguished where only its interval takes in zero."
+                "are Holm's, which are less cautious: one can be below the level although the "
+                "interval includes zero and the difference is not distinguished."
             ),
             (
-                "A difference is called supported where its interval leaves out zero. Otherwise "
-                f"the text says which one would have been seen with {100 * POWER:g} % "
-                "probability."
+                "A difference is supported if its interval excludes zero. Otherwise the text says "
+                f"how large a difference would have been seen with {100 * POWER:g} % probability."
             ),
             *((planned,) if contrasts else ()),
             _STEPS,

@@ -7,7 +7,7 @@ zero, and "at most" is the end of an interval. ``answers`` states every comparis
 
 import math
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from qkvary.arch.descriptions import name_changes
@@ -48,7 +48,7 @@ def write_headline(
     tables: Sequence[ResultTable],
     contrasts: Sequence[Contrast],
     baseline: str,
-    beside: Collection[str] = (),
+    own_tables: Collection[str] = (),
 ) -> Headline:
     """Return the short answer.
 
@@ -61,23 +61,29 @@ def write_headline(
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
-        beside: Names of the tables that settings have of their own.
+        own_tables: Names of the tables that settings have of their own.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
         return Headline(table="", sentences=())
-    first = max(
-        shown,
-        key=lambda table: (
-            table.name not in beside and _count_intervals(table) > 0,
-            _count_intervals(table),
-            _count_decided(table),
-        ),
-    )
-    where = f"On {_the(first)}: " if len(shown) > 1 else ""
+
+    def rank(table: ResultTable) -> tuple[bool, int, int]:
+        gaps = _compared(table).values()
+        intervals = sum(gap.low is not None for gap in gaps)
+        decided = sum(gap.verdict in _DECIDED for gap in gaps)
+        return table.name not in own_tables and intervals > 0, intervals, decided
+
+    first = max(shown, key=rank)
     planned = _planned(first, [one for one in contrasts if one.reference != baseline])
-    across = [one for one in planned if len(one[0].rows) == 1]
-    if first.name in beside and any(gap.verdict in _DECIDED for _, gap in across):
+    labels = {row.variant for table in tables for row in table.rows}
+    across = [
+        (_name_table(one) if one.variant in labels else one, gap)
+        for one, gap in planned
+        if len(one.rows) == 1
+    ]
+    is_across = first.name in own_tables and any(gap.verdict in _DECIDED for _, gap in across)
+    where = f"{_where(first, own_tables)}, " if is_across or len(shown) > 1 else ""
+    if is_across:
         sentences = _across(first, across) + _describe(first, baseline, where)
     else:
         planned = [one for one in planned if one[1].verdict in _DECIDED]
@@ -92,39 +98,42 @@ def write_headline(
         and (costs := _list_costs(table, baseline))
     ]
     for table, costs in others[:MOST_OTHER_TABLES]:
-        sentences.append(f"On {_the(table)}: {'; '.join(costs)}.")
+        sentences.append(f"{_where(table, own_tables)}, {'; '.join(costs)}.")
     if len(others) > MOST_OTHER_TABLES:
         more = count(len(others) - MOST_OTHER_TABLES, "more table")
         sentences.append(f"Differences in {more}: see all comparisons.")
+    if not sentences:
+        pairs = "two pairs of runs with different seeds"
+        sentences = [f"No variant can be compared with {baseline} yet: that takes {pairs}."]
     return Headline(table=first.name, sentences=tuple(sentences))
 
 
 def describe_repeats(published: Sequence[PublishedComparison]) -> tuple[str, ...]:
-    """State how many published figures lie where a repeat of these runs would."""
+    """State how many published figures lie in the prediction intervals of these runs."""
     judged = [cell.repeats for one in published for cell in one.cells if cell.repeats is not None]
     if not judged:
         return ()
     figures = count(len(judged), "published figure")
-    return (f"Of {figures}, {sum(judged)} lie where 95 of 100 repeats of these runs would.",)
+    return (f"{sum(judged)} of {figures} lie in the 95 % prediction intervals of these runs.",)
 
 
-def _the(table: ResultTable) -> str:
-    return f"the {table.name}" if table.kind == "average" else table.name
+def _where(table: ResultTable, own_tables: Collection[str]) -> str:
+    """Return the first words of a sentence about a table."""
+    if table.name in own_tables:
+        return f'With "{table.name}"'
+    if table.kind == "average":
+        name, _, tasks = table.name.partition(" of ")
+        return f"On the {name} of {listed(tasks.split(', '))}"
+    return f"On {table.name}"
 
 
-def _compared(table: ResultTable) -> list[tuple[VariantRow, Difference]]:
-    """Return the rows with a finished pair, and their differences."""
-    return [
-        (row, row.difference) for row in table.rows if row.difference and row.difference.units > 0
-    ]
-
-
-def _count_intervals(table: ResultTable) -> int:
-    return sum(gap.low is not None for _, gap in _compared(table))
-
-
-def _count_decided(table: ResultTable) -> int:
-    return sum(gap.verdict in _DECIDED for _, gap in _compared(table))
+def _compared(table: ResultTable) -> dict[str, Difference]:
+    """Return the differences with a finished pair, by variant."""
+    return {
+        row.variant: row.difference
+        for row in table.rows
+        if row.difference and row.difference.units > 0
+    }
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
@@ -134,42 +143,53 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     whole = abs(table.row(baseline).mean or math.inf)
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
-    bounds = [(name, _most(rows, higher)) for name, rows in undecided]
+    bounds = [(name, _most(gaps, higher)) for name, gaps in undecided]
     known = [(name, most) for name, most in bounds if most < whole]
     if len(known) > MOST_NAMED:
         rest = known[MOST_NAMED - 1 :]
         known = [*known[: MOST_NAMED - 1], (f"{len(rest)} others", rest[-1][1])]
-    free = [f"{name} (at most {_round_up(most)})" for name, most in known]
-    if free:
-        free[0] = f"{free[0][:-1]}{unit})"
-    parts = [f"no cost shows for {listed(free, 'or')}"] if free else []
+    ends = [f"at most {_round_up(most)}{unit}" for _, most in known[:1]]
+    ends += [f"at most {_round_up(most)}" for _, most in known[1:]]
+    parts = list[str]()
+    if len(known) == 1:
+        parts.append(f"{known[0][0]} has no measurable cost ({ends[0]})")
+    elif known:
+        names = [f"{name} ({end})" for (name, _), end in zip(known, ends, strict=True)]
+        parts.append(f"these have no measurable cost: {listed(names)}")
     vague = [name for name, most in bounds if most >= whole]
     if vague:
-        parts.append(f"these runs are too few to say anything about {listed(vague, 'or')}")
+        parts.append(f"these runs are too few to say anything about {listed(_some(vague), 'or')}")
     same = [
         name
-        for name, rows in _select(groups, "no interval")
-        if all(gap.mean == 0 and gap.units > 1 for _, gap in rows)
+        for name, gaps in _select(groups, "no interval")
+        if all(gap.mean == 0 and gap.units > 1 for gap in gaps)
     ]
     if same:
-        parts.append(f"{listed(same)}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_some(same))}: the same as {baseline} in every pair")
     parts += _list_costs(table, baseline)
     if parts:
         parts[0] = f"{where}{parts[0]}"
     return [f"{text[:1].upper()}{text[1:]}." for text in parts]
 
 
+def _some(names: list[str]) -> list[str]:
+    """Return the names that a sentence has room for, and the number of the others."""
+    if len(names) <= MOST_NAMED:
+        return names
+    return [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} others"]
+
+
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
     unit, found = _unit(table), list[str]()
-    for verdict, verb in (("worse", "costs"), ("better", "gains")):
+    for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _select(_group(table, baseline), verdict)
-        groups.sort(key=lambda group: max(abs(gap.mean or 0.0) for _, gap in group[1]))
+        groups.sort(key=lambda group: max(map(_magnitude, group[1])))
         named = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
-        decimals = _decimals([gap for _, rows in named for _, gap in rows])
-        texts = [f"{name} {_sizes(rows, decimals)}" for name, rows in named]
+        decimals = _decimals([gap for _, gaps in named for gap in gaps])
+        texts = [f"{name} {_sizes(gaps, decimals)}" for name, gaps in named]
         if rest := len(groups) - len(named):
-            largest = max(groups[-1][1], key=_change)[1]
+            largest = max(groups[-1][1], key=_magnitude)
             texts.append(f"{rest} others up to {_size(largest, decimals)}")
         if texts:
             texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1], decimals)}{unit}"
@@ -177,24 +197,24 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     return found
 
 
-_Rows = Sequence[tuple[VariantRow, Difference]]
+_Group = tuple[str, Sequence[Difference]]
+"""The differences of variants that change the same, by that; of one variant by its label."""
 
 
-def _group(table: ResultTable, baseline: str) -> list[tuple[str, _Rows]]:
+def _group(table: ResultTable, baseline: str) -> list[_Group]:
     """Group the variants that change the same and have one verdict; others stay single.
 
     Variants with several changes at once are left out if there are others, except for gains.
     """
-    rows = _compared(table)
-    words: dict[str, list[tuple[VariantRow, Difference]]] = {}
-    for row, gap in rows:
-        words.setdefault(_words(row.variant, baseline), []).append((row, gap))
-    groups: list[tuple[str, _Rows]] = []
+    words: dict[str, dict[str, Difference]] = {}
+    for variant, gap in _compared(table).items():
+        words.setdefault(_words(variant, baseline), {})[variant] = gap
+    groups: list[_Group] = []
     for name, members in words.items():
-        if len({gap.verdict for _, gap in members}) == 1:
-            groups.append((name, members))
+        if len({gap.verdict for gap in members.values()}) == 1:
+            groups.append((name, [*members.values()]))
         else:
-            groups += [(row.variant, [(row, gap)]) for row, gap in members]
+            groups += [(variant, [gap]) for variant, gap in members.items()]
     gains = {name for name, _ in _select(groups, "better")}
     return [group for group in groups if " with " not in group[0] or group[0] in gains] or groups
 
@@ -206,15 +226,15 @@ def _words(label: str, baseline: str) -> str:
         return label
 
 
-def _select(groups: Sequence[tuple[str, _Rows]], verdict: str) -> list[tuple[str, _Rows]]:
-    return [(name, rows) for name, rows in groups if rows[0][1].verdict == verdict]
+def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
+    return [group for group in groups if group[1][0].verdict == verdict]
 
 
-def _most(rows: _Rows, higher_is_better: bool) -> float:
+def _most(gaps: Sequence[Difference], higher_is_better: bool) -> float:
     """Return the largest cost that the intervals admit."""
     return max(
         -gap.low if higher_is_better else gap.high
-        for _, gap in rows
+        for gap in gaps
         if gap.low is not None and gap.high is not None
     )
 
@@ -225,14 +245,14 @@ def _round_up(size: float, decimals: int | None = None) -> str:
     return fixed(math.ceil(size * 10**decimals - 1e-9) / 10**decimals, decimals)
 
 
-def _sizes(rows: _Rows, decimals: int) -> str:
+def _sizes(gaps: Sequence[Difference], decimals: int) -> str:
     """State the size of a difference, or the range of several."""
-    texts = sorted({_size(gap, decimals) for _, gap in rows}, key=float)
+    texts = sorted({_size(gap, decimals) for gap in gaps}, key=float)
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}"
 
 
-def _change(row: tuple[VariantRow, Difference]) -> float:
-    return abs(row[1].mean or 0.0)
+def _magnitude(gap: Difference) -> float:
+    return abs(gap.mean or 0.0)
 
 
 def _decimals(gaps: Sequence[Difference]) -> int:
@@ -241,7 +261,7 @@ def _decimals(gaps: Sequence[Difference]) -> int:
 
 
 def _supported(gap: Difference) -> int:
-    mean = abs(gap.mean or 0.0)
+    mean = _magnitude(gap)
     spread = (gap.high - gap.low) / 2 if gap.low is not None and gap.high is not None else None
     decimals = max(0, decimals_of(spread) - 1)
     while decimals < 6 and mean and float(f"{mean:.{decimals}f}") == 0:
@@ -250,7 +270,7 @@ def _supported(gap: Difference) -> int:
 
 
 def _size(gap: Difference, decimals: int | None = None) -> str:
-    return f"{abs(gap.mean or 0.0):.{_supported(gap) if decimals is None else decimals}f}"
+    return f"{_magnitude(gap):.{_supported(gap) if decimals is None else decimals}f}"
 
 
 def _planned(
@@ -267,6 +287,11 @@ def _planned(
     ]
 
 
+def _name_table(contrast: Contrast) -> Contrast:
+    """Name the only table of a contrast, as contrasts across settings name both of theirs."""
+    return replace(contrast, reference=f'{contrast.reference} with "{contrast.rows[0].table}"')
+
+
 def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) -> list[str]:
     """State which share of a cost a contrast at equal cost recovers, the largest first."""
     rows = {row.variant: row for row in table.rows}
@@ -279,7 +304,7 @@ def _recoveries(table: ResultTable, planned: list[tuple[Contrast, Difference]]) 
         if gap.verdict == "better" and _cost_the_same(ours, theirs):
             has_cache = ours.costs is not None and ours.costs.cache_bytes_per_token is not None
             sentence = _recovery(contrast, gap, lost, _unit(table), has_cache)
-            found.append((-abs(gap.mean or 0.0), sentence))
+            found.append((-_magnitude(gap), sentence))
     sentences = [sentence for _, sentence in sorted(found, key=lambda one: one[0])]
     if len(sentences) > MOST_CONTRASTS:
         more = count(len(sentences) - MOST_CONTRASTS, "more contrast")
@@ -299,7 +324,7 @@ def _across(table: ResultTable, planned: _Planned) -> list[str]:
     that is supported.
     """
     decided = [one for one in planned if one[1].verdict in _DECIDED]
-    least = min((abs(gap.mean or 0.0) for _, gap in decided), default=0.0)
+    least = min((_magnitude(gap) for _, gap in decided), default=0.0)
     bounds = [(one, _bound(gap)) for one, gap in planned if gap.verdict not in _DECIDED]
     return [
         *_direct(table, decided),
@@ -361,17 +386,22 @@ def _recovery(
     ours, theirs = (parse_label(label) for label in (contrast.variant, contrast.reference))
     if _is_symmetric(theirs) and not _is_symmetric(ours):
         why = ", whose scores are not symmetric,"
-    cache = " and the same cache per token" if has_cache else ""
+    same = f"with the same parameters{' and the same cache per token' if has_cache else ''}"
+    if abs(gap.mean or 0.0) > abs(lost.mean or 0.0):
+        return (
+            f"{contrast.variant}{why} is better than {contrast.reference} by {_size(gap)}{unit} "
+            f"{same}: more than the {_size(lost)} that {contrast.reference} costs."
+        )
     text = (
-        f"Of the {_size(lost)}{unit} that {contrast.reference} costs, {contrast.variant}{why} "
-        f"recovers {_size(gap)} with the same parameters{cache}"
+        f"{contrast.variant}{why} recovers {_size(gap)} of the {_size(lost)}{unit} that "
+        f"{contrast.reference} costs, {same}"
     )
     ends = [abs(end) for end in (gap.low, gap.high) if end is not None]
     total = [abs(end) for end in (lost.low, lost.high) if end is not None]
     if max(ends) < min(total) / 2:
         return f"{text}: most of the cost remains."
     if min(ends) > max(total) / 2:
-        return f"{text}: most of the cost."
+        return f"{text}: that is most of the cost."
     return f"{text}."
 
 
@@ -381,13 +411,12 @@ def _is_symmetric(variant: AnyVariant) -> bool:
 
 
 def _cost_the_same(ours: VariantRow, theirs: VariantRow) -> bool:
-    costs = ours.costs, theirs.costs
-    if costs[0] is None or costs[1] is None:
-        return False
-    return (costs[0].parameters_total, costs[0].cache_bytes_per_token) == (
-        costs[1].parameters_total,
-        costs[1].cache_bytes_per_token,
-    )
+    costs = [
+        (row.costs.parameters_total, row.costs.cache_bytes_per_token)
+        for row in (ours, theirs)
+        if row.costs is not None
+    ]
+    return len(costs) == 2 and costs[0] == costs[1]
 
 
 def _unit(table: ResultTable) -> str:

@@ -42,15 +42,15 @@ def compare_published(
         tables: The result tables of the study.
         runs: The runs of the study.
     """
-    beside = {column.key: _counterpart(column, study, tables) for column in published.columns}
+    counterparts = {column.key: _counterpart(column, study, tables) for column in published.columns}
     variants = {row.variant for table in tables for row in table.rows}
     cells = [
         _cell(published, figure, *found, runs)
         for figure in published.figures
-        if (found := beside[figure.column]) is not None and figure.variant in variants
+        if (found := counterparts[figure.column]) is not None and figure.variant in variants
     ]
     rows_without = [figure.row for figure in published.figures if figure.variant not in variants]
-    columns_without = [column.title for column in published.columns if not beside[column.key]]
+    columns_without = [column.title for column in published.columns if not counterparts[column.key]]
     return PublishedComparison(
         name=published.name,
         title=published.title,
@@ -60,7 +60,9 @@ def compare_published(
         cells=tuple(cells),
         not_compared=(*dict.fromkeys(rows_without), *columns_without),
         notes=tuple(
-            dict.fromkeys(note for found in beside.values() if found for note in found[0].notes)
+            dict.fromkeys(
+                note for found in counterparts.values() if found for note in found[0].notes
+            )
         ),
         published_runs=published.runs,
     )

@@ -411,11 +411,6 @@ class Summary:
     started: str | None
     ended: str | None
 
-    @property
-    def problems(self) -> tuple[RunRow, ...]:
-        """The runs that failed or diverged, with their messages."""
-        return tuple(run for run in self.runs if run.state in ("failed", "diverged"))
-
     def table(self, name: str) -> ResultTable:
         """Return a table by name; KeyError names the choices."""
         for table in self.tables:

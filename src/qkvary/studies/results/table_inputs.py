@@ -14,7 +14,7 @@ from qkvary.studies.results.comparisons import Pairing, Values, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import ResultTable, TableKind
-from qkvary.studies.results.verdicts import DifferenceWording, steps_wording
+from qkvary.studies.results.verdicts import DifferenceWording, is_share, steps_wording
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
 
@@ -68,8 +68,8 @@ class TableInputs:
 
     def pair_metric(self, table: ResultTable, ours: str, other: str) -> Pairing:
         """Pair the headline metric of two variants in one table."""
-        theirs = self.values(other, table)
-        return self._pair(table, self.values(ours, table), other, theirs, _wording_of(table))
+        both = self.values(ours, table), self.values(other, table)
+        return self._pair(*both, other, table.settings, _wording_of(table))
 
     def pair_across_settings(self, table: ResultTable, contrast: CrossSettingContrast) -> Pairing:
         """Pair two networks of different settings by seed.
@@ -86,43 +86,35 @@ class TableInputs:
             }
             for side in contrast.sides
         )
-        return pair_up(
-            ours,
-            theirs,
-            baseline_name=name_in(contrast.reference, contrast.reference_setting),
-            tasks=self.tasks,
-            settings=(contrast.setting,),
-            seeds=self.study.seeds,
-            wording=_wording_of(table),
-        )
+        name = name_in(contrast.reference, contrast.reference_setting)
+        return self._pair(ours, theirs, name, (contrast.setting,), _wording_of(table))
 
     def pair_steps(self, table: ResultTable, ours: str, other: str, horizon: int) -> Pairing:
         """Pair the restricted steps to solve of two variants in one table."""
-        theirs = self.restricted(other, table, horizon)
-        found = self.restricted(ours, table, horizon)
-        return self._pair(table, found, other, theirs, steps_wording(horizon))
+        found, theirs = (self.restricted(label, table, horizon) for label in (ours, other))
+        return self._pair(found, theirs, other, table.settings, steps_wording(horizon))
 
     def _pair(
         self,
-        table: ResultTable,
         ours: Values,
-        other: str,
         theirs: Values,
+        name: str,
+        settings: Sequence[str],
         wording: DifferenceWording,
     ) -> Pairing:
         return pair_up(
             ours,
             theirs,
-            baseline_name=other,
+            baseline_name=name,
             tasks=self.tasks,
-            settings=table.settings,
+            settings=settings,
             seeds=self.study.seeds,
             wording=wording,
         )
 
 
 def _wording_of(table: ResultTable) -> DifferenceWording:
-    limit = 1.0 if table.metric.endswith("accuracy") else None
+    limit = 1.0 if is_share(table.metric) else None
     return DifferenceWording(higher_is_better=table.higher_is_better, limit=limit)
 
 

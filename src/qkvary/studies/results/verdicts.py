@@ -27,6 +27,11 @@ class DifferenceWording:
     """Largest possible difference; None for no limit."""
 
 
+def is_share(metric: str) -> bool:
+    """Return whether a metric is a share of all answers, from 0 to 1."""
+    return metric.endswith("accuracy")
+
+
 def steps_wording(horizon: int) -> DifferenceWording:
     """Return the wording for steps to solve."""
     return DifferenceWording(
@@ -94,11 +99,10 @@ def _not_distinguished(
 def _without_interval(estimate: Estimate, wording: DifferenceWording) -> str:
     mean, units = estimate.mean or 0.0, estimate.units
     size = f"{fixed(abs(mean), _digits(mean))}{wording.unit}"
+    way = f"{_word(mean, wording)} by {size}" if mean else "the same"
     if units == 1:
-        way = f"{_word(mean, wording)} by {size}" if mean else "the same"
         return f"no interval: {way} in a single pair, which says nothing about its spread"
     if estimate.std == 0:
-        way = f"{_word(mean, wording)} by {size}" if mean else "the same"
         return f"no interval: {way} in all {units} pairs, which leaves no spread to go by"
     return f"no interval: {estimate.undefined}"
 

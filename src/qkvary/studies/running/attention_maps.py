@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,7 @@ def from_bytes(data: bytes) -> AttentionMaps:
         DamagedError: if the bytes are not attention maps.
     """
     try:
-        found = cast("dict[str, NDArray[Any]]", load(data))
+        found = load(data)
         first, *kinds = json.loads(found["kinds"].tobytes()) if "kinds" in found else [""]
         others = [_read(found, f"{number}.", kind) for number, kind in enumerate(kinds)]
         return replace(_read(found, "", first), others=tuple(others))

@@ -1,10 +1,9 @@
-"""The books of one call of the runner: which runs are left, how the others ended. Torch-free.
+"""The state of one call of the runner: runs that are left, and runs that ended. Torch-free.
 
 It does not know who executes the runs: worker processes of this machine, or tasks of a cluster.
 """
 
 import time
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -51,7 +50,7 @@ class RunSummary:
 
 
 class Ledger:
-    """The runs of one call of ``run_cells``: those that are left, and how the others ended."""
+    """The runs of one call of ``run_study``: those that are left, and how the others ended."""
 
     def __init__(self, cells: Sequence[Cell], store: Store) -> None:
         """Count all runs as left.
@@ -68,7 +67,6 @@ class Ledger:
         self.display = Display()
         self.publisher = Publisher()
         self.estimate = TimeEstimate()
-        self.counts: Counter[str] = Counter()
         self.notes: list[str] = []
         self.again: dict[str, int] = {}
         """Versions of the records of runs to be made again, by run key."""
@@ -146,7 +144,7 @@ class Ledger:
         )
 
     def is_untouched(self, number: int) -> bool:
-        """Return whether a run is to be made again, and nobody has begun it."""
+        """Return whether a run is to be made again, and no worker has begun it."""
         key = self.cells[number].run_key
         return key in self.again and self.again[key] == self.store.version(key)
 
@@ -192,10 +190,7 @@ class Ledger:
         self._end(number, "failed")
 
     def _count(self, number: int, status: str) -> None:
-        self.counts[status] += 1
-        self.view.done += 1
-        self.view.failed += status == "failed"
-        self.view.diverged += status == "diverged"
+        self.view.counts[status] += 1
         if status == "done" and (record := self.store.record(self.cells[number].run_key)):
             self.view.add(self.cells[number], record.headline)
         self.publisher.add()
@@ -231,14 +226,15 @@ class Ledger:
         Args:
             strict: Whether failed and diverged runs make the exit code 1.
         """
-        troubled = strict and (self.view.failed or self.view.diverged)
+        counts = self.view.counts
+        troubled = strict and (counts["failed"] or counts["diverged"])
         if self.signal and self.remaining:
             self.exit_code = 128 + self.signal
         return RunSummary(
             planned=len(self.cells),
-            done=self.counts["done"],
-            failed=self.counts["failed"],
-            diverged=self.counts["diverged"],
+            done=counts["done"],
+            failed=counts["failed"],
+            diverged=counts["diverged"],
             missing=len(self.remaining),
             executed=self.executed,
             seconds=time.monotonic() - self.began,

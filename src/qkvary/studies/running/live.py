@@ -1,6 +1,7 @@
 """The progress display of a study: live on a terminal, plain lines elsewhere."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
@@ -41,12 +42,8 @@ class ProgressView:
     """Name of the study."""
     total: int
     """Runs of the study."""
-    done: int = 0
-    """Runs that have ended."""
-    failed: int = 0
-    """Runs that failed."""
-    diverged: int = 0
-    """Runs that diverged."""
+    counts: Counter[str] = field(default_factory=Counter[str])
+    """Runs that have ended, by status."""
     seconds_left: float | None = None
     """Estimated seconds until all are done."""
     runs_per_minute: float | None = None
@@ -66,14 +63,13 @@ class ProgressView:
 
     def summary(self) -> str:
         """Return the progress in one line."""
-        parts = [f"{self.done} of {count(self.total, 'run')}"]
-        if self.failed:
-            parts.append(f"{self.failed} failed")
-        if self.diverged:
-            parts.append(f"{self.diverged} diverged")
+        ended = self.counts.total()
+        parts = [f"{ended} of {count(self.total, 'run')}"]
+        bad = (status for status in ("failed", "diverged") if self.counts[status])
+        parts += [f"{self.counts[status]} {status}" for status in bad]
         if self.runs_per_minute is not None:
             parts.append(f"{self.runs_per_minute:.1f} runs/min")
-        if self.seconds_left is not None and self.done < self.total:
+        if self.seconds_left is not None and ended < self.total:
             parts.append(f"{duration(self.seconds_left, 2)} left")
         return ", ".join(parts)
 
@@ -152,7 +148,9 @@ class LiveDisplay(Display):
         now = time.monotonic()
         if now - self._drawn >= 0.125:
             self._drawn = now
-            self._bar.update(self._task, completed=self._view.done, total=self._view.total)
+            self._bar.update(
+                self._task, completed=self._view.counts.total(), total=self._view.total
+            )
             self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:

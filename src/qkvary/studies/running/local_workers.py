@@ -22,7 +22,7 @@ class LocalWorkers:
         """Prepare to execute the runs that are left.
 
         Args:
-            ledger: The books of the runs.
+            ledger: The state of the runs.
             job: All runs.
             workers: The number of processes; None for one per processor.
             module: The program of the workers.

@@ -10,7 +10,7 @@ from qkvary.studies.running.records import Record, Status
 from qkvary.studies.study import Cell
 from qkvary.training.config import NUMERICS_VERSION, RunConfig
 
-NO_TIMING = dict.fromkeys(
+NO_TIMING: Mapping[str, float] = dict.fromkeys(
     ("training_seconds", "evaluation_seconds", "total_seconds", "cpu_seconds", "steps_per_second"),
     0.0,
 )

@@ -36,7 +36,7 @@ from qkvary.text.names import count
 from qkvary.text.units import data_size
 
 Extra = Literal["maps", "samples"]
-"""What a file of runs may leave out: attention maps, or the questions that a report shows."""
+"""The parts that a file of runs may leave out: attention maps, or samples."""
 EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
@@ -247,7 +247,9 @@ def _lines(file: lzma.LZMAFile, where: str) -> Iterator[dict[str, Any]]:
         while line := file.readline(MOST_LINE_BYTES):
             yield from_line(line.removesuffix(b"\n"))
     except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise DamagedError(f"{where} is no sound file of packed runs: {error}") from None
+        raise DamagedError(
+            f"expected a file that `qkvary pack` wrote, got {where} ({error})"
+        ) from None
 
 
 def _read_header(fields: Mapping[str, Any], where: str) -> int:

@@ -5,7 +5,7 @@ same store, on this machine or another, shares the work.
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -22,7 +22,7 @@ from qkvary.studies.running.messages import Job
 from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
-from qkvary.studies.study import Cell, Study
+from qkvary.studies.study import Study
 from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker
 
 WORKER_MODULE = "qkvary.studies.running.worker"
@@ -81,23 +81,9 @@ def run_study(
         console: Console for progress; standard error by default.
         publish: Shows the results so far to the user; called now and then, with new results.
     """
-    cells = study.cells()
-    return run_cells(study.name, cells, store, options, console=console, publish=publish)
-
-
-def run_cells(
-    name: str,
-    cells: Sequence[Cell],
-    store: Store,
-    options: RunnerOptions | None = None,
-    *,
-    console: Console | None = None,
-    publish: Callable[[], None] | None = None,
-) -> RunSummary:
-    """Execute those of ``cells`` that are not done in ``store``, as ``run_study`` does."""
     chosen = options or RunnerOptions()
-    ledger = Ledger(cells, store)
-    ledger.view.name = name
+    ledger = Ledger(study.cells(), store)
+    ledger.view.name = study.name
     if not chosen.quiet:
         console = console or Console(stderr=True)
         kind = LiveDisplay if console.is_terminal else PlainDisplay
@@ -108,7 +94,7 @@ def run_cells(
         cells=ledger.cells,
         checkpoint_seconds=chosen.checkpoint_seconds,
         tracker=chosen.tracker,
-        project=name,
+        project=study.name,
         # It is filled before the first run starts.
         again=ledger.again,
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
         DamagedError: if the bytes are not samples.
     """
     try:
-        found = cast("dict[str, NDArray[Any]]", load(data))
+        found = load(data)
         texts = json.loads(found["texts"].tobytes())
         pictures = found.get("pictures", [None] * len(texts))
         return tuple(

@@ -49,7 +49,8 @@ def find_similar_run(
         state: State of the similar runs.
     """
     cells = study.cells()
-    if any(_is_begun(store, cell.run_key) for cell in cells):
+    requested = [cell.run_key for cell in cells]
+    if any(store.state(key) != "open" or _newest(store, key) is not None for key in requested):
         return None
     wanted = {_identity_without_execution(run_identity(cell.run)): cell for cell in cells}
     found: list[SimilarRun] = []
@@ -74,10 +75,6 @@ def with_execution(study: Study, execution: ExecutionSettings) -> Study:
     return replace(study, settings=settings, device=execution.device)
 
 
-def _is_begun(store: Store, key: str) -> bool:
-    return store.state(key) != "open" or _newest(store, key) is not None
-
-
 def _newest(store: Store, key: str) -> int | None:
     return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
 
@@ -94,7 +91,7 @@ def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
 
 
 def _identity_without_execution(identity: dict[str, Any]) -> str:
-    run = {**identity["run"], "device": None}
+    run: dict[str, Any] = {**identity["run"], "device": None}
     run["training"] = {**run["training"], "execution": None}
     run["task"] = {**run["task"], "data": None}
     named = (run, identity["data_fingerprint"], identity["numerics_version"])

@@ -103,7 +103,7 @@ class Store:
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
-        data = read_manifest(directory, required=(RECORD_NAME,)).read(directory, RECORD_NAME)
+        data = read_manifest(directory).read(directory, RECORD_NAME)
         record = from_json(data, where=str(directory / RECORD_NAME))
         if record.run_key != key:
             raise DamagedError(f"{directory} holds the record of another run, {record.run_key}")

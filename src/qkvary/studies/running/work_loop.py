@@ -120,10 +120,11 @@ class Worker:
                 self._wait(left[0])
 
     def _wait(self, number: int) -> None:
-        holder = str(self._store.owner(self._keys[number]) or "another process")
-        if holder != self._waiting_for:
-            self._waiting_for = holder
-            self._send(WorkerMessage(kind="waiting", cell=number, text=holder))
+        # None if the run was released just now.
+        owner = self._store.owner(self._keys[number])
+        if owner is not None and str(owner) != self._waiting_for:
+            self._waiting_for = str(owner)
+            self._send(WorkerMessage(kind="waiting", cell=number, text=self._waiting_for))
         self._stopping.wait(POLL_SECONDS)
 
     def _is_done(self, number: int) -> bool:
@@ -148,7 +149,7 @@ class Worker:
         return True
 
     def _is_made_again(self, key: str) -> bool:
-        """Return whether a finished run is to be made again, and nobody has begun it."""
+        """Return whether a finished run is to be made again, and no worker has begun it."""
         again = self._job.again.get(key)
         return again is not None and again == self._store.version(key)
 

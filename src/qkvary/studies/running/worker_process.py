@@ -46,6 +46,12 @@ class WorkerProcess:
         self._input = cast("IO[bytes]", self._process.stdin)
         self._messages = cast("IO[bytes]", self._process.stdout)
         self._printed = cast("IO[bytes]", self._process.stderr)
+        self.message_pipe = self._messages.fileno()
+        """File descriptor of the messages."""
+        self.tail_pipe = self._printed.fileno()
+        """File descriptor of its stderr."""
+        self.pid = self._process.pid
+        """Process ID."""
         self._rest = b""
         self._tail = b""
         self._asked_to_stop = False
@@ -59,21 +65,6 @@ class WorkerProcess:
             self._input.flush()
 
     @property
-    def message_pipe(self) -> int:
-        """File descriptor of the messages."""
-        return self._messages.fileno()
-
-    @property
-    def tail_pipe(self) -> int:
-        """File descriptor of its stderr."""
-        return self._printed.fileno()
-
-    @property
-    def pid(self) -> int:
-        """Process ID."""
-        return self._process.pid
-
-    @property
     def tail(self) -> str:
         """The end of its stderr."""
         return self._tail.decode("utf-8", "replace").strip()
@@ -84,13 +75,13 @@ class WorkerProcess:
         if not data:
             return None
         *lines, self._rest = (self._rest + data).split(b"\n")
-        news: list[WorkerMessage] = []
+        messages: list[WorkerMessage] = []
         for line in lines:
             try:
-                news.append(WorkerMessage.from_line(line))
+                messages.append(WorkerMessage.from_line(line))
             except ValueError:
                 self._keep(line + b"\n")
-        return news
+        return messages
 
     def read_tail(self) -> bool:
         """Read from its stderr; return False at the end."""

@@ -36,7 +36,7 @@ class Loopback:
         self._nodes: dict[Path, Any] = {}
         self.add_node(include_dashboard=False)
         self.complete()
-        self.address: str = self._cluster.address
+        self.address = str(self._cluster.address)
         RayExecutor(ClusterOptions(address=self.address))
 
     @property

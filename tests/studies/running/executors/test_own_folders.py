@@ -77,7 +77,7 @@ def test_finished_runs_return_and_nothing_is_left_on_the_node(
     assert starts(root) == {}, "nothing was executed in the store of the study"
     assert set(ends(node).values()) == {1}
     assert scratch(node).keys() == ()
-    assert list(scratch(node).path.iterdir()) == []
+    assert [path for path in scratch(node).path.rglob("*") if path.is_file()] == []
     assert scratch(node).path.stat().st_mode & 0o777 == 0o700
     run_toy(study, second_root)
     assert table(study, root) == table(study, second_root)

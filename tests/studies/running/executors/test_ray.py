@@ -119,7 +119,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
     run: Callable[..., RunSummary], tmp_path: Path
 ) -> None:
     study = toy_study(range(3), steps=60)
-    killer = after(tmp_path, 2, lambda: os.kill(os.getpid(), signal.SIGINT))
+    killer = after(tmp_path, 1, lambda: os.kill(os.getpid(), signal.SIGINT))
     summary = run(study)
     killer.join()
     assert (summary.exit_code, summary.done) == (130, 0)
@@ -131,7 +131,7 @@ def test_an_interrupted_study_leaves_checkpoints_and_resumes_on_this_machine(
     assert set(ends(tmp_path).values()) == {1}
     check_equal(study, tmp_path, tmp_path / "local")
     resumed = [e for key in starts(tmp_path) for e in store.curve(key) if e["event"] == "resumed"]
-    assert len(resumed) == 2
+    assert len(resumed) == len(begun)
 
 
 def test_a_run_that_crashes_its_processes_counts_as_failed(

@@ -4,11 +4,11 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qkvary.storage.durable import explain_os_errors, remove_dir
+from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.executors.contract import Ending, Resources, Task
 from qkvary.studies.running.ledger import Ledger
@@ -107,10 +107,10 @@ def _scratch_folder() -> Path:
         UsageError: if it belongs to another user.
     """
     folder = Path(tempfile.gettempdir()) / f"qkvary-{os.getuid()}"
-    with explain_os_errors(folder):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        if folder.is_symlink() or folder.stat().st_uid != os.getuid():
-            raise UsageError(f"{folder} belongs to another user: set TMPDIR to a folder of yours")
+    make_directory(folder)
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise UsageError(f"{folder} belongs to another user: set TMPDIR to a folder of yours")
+    folder.chmod(0o700)
     return folder
 
 
@@ -131,9 +131,6 @@ def _take_runs(job: Job) -> bytes:
     runs = pack_results(store, done)
     for key in done:
         remove_dir(store.directory(key))
-        # Other runs may have the same first digits.
-        with suppress(OSError):
-            store.directory(key).parent.rmdir()
     return runs
 
 
