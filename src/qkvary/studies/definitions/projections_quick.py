@@ -1,22 +1,18 @@
 """Which projection attention misses least: every sharing of two, and every identity."""
 
-from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.protocols import quick_characters
 from qkvary.studies.study import Study
 
 STUDY = Study(
     name="projections-quick",
-    question="Which of the three projections does attention need least?",
+    question="Which of the three projections does a small language model need least?",
     description=(
         "Every pair of roles that reads one projection (Q=K-V, Q-K=V, Q=V), every role that reads "
         "the layer input instead of a projection (I-K-V, Q-I-V, Q-K-I), one projection for all, "
-        "and the positions in the scores of a shared query and key, in the tasks and networks of "
-        "quickstart: swap of 16 digits and characters of tiny Shakespeare, two layers, 400 and "
-        "300 steps. Equal hyper-parameters for all."
+        "and the positions in the scores of a shared query and key, in the characters of "
+        "quickstart: two layers, 300 steps. Equal hyper-parameters for all."
     ),
-    settings=(
-        quick_sequences("swap", steps=400, learning_rate=2e-3),
-        quick_characters(),
-    ),
+    settings=(quick_characters(),),
     variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=V", "Q=K=V", "I-K-V", "Q-I-V", "Q-K-I"),
     seeds=(0, 1, 2, 3),
     contrasts=(
