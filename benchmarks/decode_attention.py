@@ -123,7 +123,7 @@ def call_alone(
     as much as a tenth of it. Layers that a step in one call goes through do not come back.
     """
     output = torch.empty_like(query)
-    problem = Decoding(query=query, key=key, value=key, scale=scale, start=key.shape[2] - 1)
+    problem = Decoding(query=query, key=key, value=key, scale=scale)
     call, kept = native.describe(problem, query, output)
 
     def decode(_kept: object = (problem, output, kept)) -> None:

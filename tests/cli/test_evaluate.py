@@ -46,7 +46,7 @@ def test_a_text_is_printed(places: dict[str, str], capsys: pytest.CaptureFixture
     for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
         assert part in printed
     assert "* more than the 33 that the network was made for" in printed
-    assert "of 33 tokens, 33 ahead" in printed.replace("\n", " ")
+    assert "of 33 tokens, one every 33 tokens" in printed.replace("\n", " ")
 
 
 def test_figures_fit_each_other(

@@ -189,11 +189,11 @@ def test_all_processors_are_used_unless_several_processes_share_them(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert Computing().overrides("cpu").threads == 5
-    assert Computing(threads=3).overrides("cpu").threads == 3
-    assert Computing().overrides("cuda").threads == 1
+    assert Computing().overrides("cpu")["threads"] == 5
+    assert Computing(threads=3).overrides("cpu")["threads"] == 3
+    assert Computing().overrides("cuda")["threads"] == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert Computing().overrides("cpu").threads == 1
+    assert Computing().overrides("cpu")["threads"] == 1
 
 
 def test_a_text_that_is_not_there_is_named(

@@ -78,26 +78,17 @@ def test_an_unknown_character_is_rejected_with_its_location() -> None:
 
 
 def test_a_token_outside_of_the_vocabulary_is_never_stored() -> None:
-    class Wrong(ByteTokenizer):
-        """Says that it has fewer tokens than it gives."""
-
-        @property
-        def vocabulary(self) -> int:
-            return 100
-
     class Wide(ByteTokenizer):
         """Has tokens that two bytes do not hold."""
 
         def encode(self, text: str) -> list[int]:
             return [65_536 + ord(letter) for letter in text]
 
-        @property
-        def vocabulary(self) -> int:
-            return 65_536 + 200
-
+    wrong, wide = ByteTokenizer(has_separator=True), Wide(has_separator=True)
+    wrong.vocabulary, wide.vocabulary = 100, 65_536 + 200
     with pytest.raises(UsageError, match=r"^book:3: expected tokens below 100, got 122"):
-        Encoder(Wrong(has_separator=True)).encode([Document("az", "book:3")])
-    monkeypatched = encoding.Encoder(Wide(has_separator=True))
+        Encoder(wrong).encode([Document("az", "book:3")])
+    monkeypatched = encoding.Encoder(wide)
     monkeypatched._tokens = lambda text: np.array(Wide().encode(text))
     (found, _) = monkeypatched.encode([Document("az", "book:3"), Document("b", "book:4")])
     assert found.tokens.tolist() == [65_536 + 97, 65_536 + 122, 256]
