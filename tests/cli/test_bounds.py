@@ -7,6 +7,7 @@ import pytest
 from qkvary.cli import main as entry
 from qkvary.cli.main import main
 from qkvary.storage import memory
+from qkvary.studies.running import timing
 from tests.cli.tiny_training import tiny_places, train
 from tests.reference import llama2c
 
@@ -98,7 +99,11 @@ def test_beams(rotary: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "expected from 1 to 1,024 beams, got 1,000,000" in capsys.readouterr().err
 
 
-def test_a_training(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_training(
+    tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A plan times steps before it looks at memory.
+    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run: 1.0)
     for words in (["--batch-size", "1000000000000"], ["--context", "1000000000"]):
         assert train(tiny, *words, "--steps", "12", "--dry-run") == RESOURCES
         assert "of memory, " in capsys.readouterr().err
