@@ -1,7 +1,7 @@
 """Builds the wheel and the source distribution, and installs them into empty environments.
 
     python .ci/packages.py                         # the core on each Python on PATH, extras on 3.11
-    python .ci/packages.py core train,cluster      # some of them; --help lists them
+    python .ci/packages.py core train,cluster      # these environments; --help lists all names
 
 Needs a package index. Prints one line for each environment, and ends with 1 when one fails.
 """

@@ -6,6 +6,7 @@ The lines are copied into the folder. Where a case was measured twice, its last 
 """
 
 import json
+import statistics
 from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
@@ -149,16 +150,18 @@ def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
 def compare_programs(speeds: list[Line]) -> str:
     """Return the range and the median of the rates of this program over those of llama.cpp."""
 
+    def ratio(line: Line) -> float:
+        return line["ours_over_llama_cpp"]
+
     def name(line: Line) -> str:
         return f"{line['variant']} at {line['size']} behind {units.tokens(line['context'])}"
 
-    ordered = sorted(speeds, key=lambda line: line["ours_over_llama_cpp"])
-    low, middle, high = ordered[0], ordered[len(ordered) // 2], ordered[-1]
+    ordered = sorted(speeds, key=ratio)
+    low, high = ordered[0], ordered[-1]
     return (
-        f"With equal weights of 32 bits on one thread, qkvary decodes at "
-        f"{low['ours_over_llama_cpp']:.2f} ({name(low)}) to {high['ours_over_llama_cpp']:.1f} "
-        f"({name(high)}) times the rate of llama.cpp, median {middle['ours_over_llama_cpp']:.2f} "
-        f"of {len(ordered)} cases."
+        f"With equal weights of 32 bits on one thread, qkvary decodes at {ratio(low):.2f} "
+        f"({name(low)}) to {ratio(high):.2f} ({name(high)}) times the rate of llama.cpp, median "
+        f"{statistics.median(map(ratio, speeds)):.2f} of {len(speeds)} cases."
     )
 
 

@@ -83,7 +83,7 @@ def read_options() -> Namespace:
     parser.add_argument(
         "--no-transformers",
         action="store_true",
-        help="leave transformers out, which takes most of the time behind long contexts",
+        help="do not run transformers, the slowest of the three behind long contexts",
     )
     parser.add_argument(
         "--weights",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, TypeVar, cast, overload
+from typing import Any, cast, overload
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.models import read_count, read_texts
@@ -29,15 +29,14 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.names import suggest
 
-Prompt = TypeVar("Prompt", str, list[str])
-"""A text, or several."""
 _COUNTS = {"tokens", "context", "stride", "fewshot", "limit"}
 """Options of ``evaluate`` that are numbers, also as text such as ``32k``."""
 
 
+@overload
 def generate(
     model: Checkpoint,
-    prompt: Prompt,
+    prompt: str,
     *,
     tokens: int | str | None = None,
     temperature: float | None = None,
@@ -47,7 +46,38 @@ def generate(
     repetition_penalty: float = 1.0,
     stop: str | Sequence[str] = (),
     seed: int = 0,
-) -> Prompt:
+) -> str: ...
+
+
+@overload
+def generate(
+    model: Checkpoint,
+    prompt: list[str] | tuple[str, ...],
+    *,
+    tokens: int | str | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    seed: int = 0,
+) -> list[str]: ...
+
+
+def generate(
+    model: Checkpoint,
+    prompt: str | Sequence[str],
+    *,
+    tokens: int | str | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    stop: str | Sequence[str] = (),
+    seed: int = 0,
+) -> str | list[str]:
     """Continue a text, or several together.
 
     The same call gives the same text on the same machine, and a prompt the same text with any other
@@ -77,10 +107,10 @@ def generate(
     loaded, _ = open_checkpoint(model)
     if loaded.tokenizer is None:
         raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    is_several = isinstance(prompt, list | tuple)
+    prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
     requests = make_requests(
         loaded.tokenizer,
-        list(prompt) if is_several else [prompt],
+        prompts,
         max_tokens=loaded.network.config.max_tokens,
         tokens=None if tokens is None else read_count(tokens),
         sampling=choose_sampling(
@@ -95,7 +125,7 @@ def generate(
     )
     answers = complete(loaded.network, requests, tokenizer=loaded.tokenizer)
     texts = [answer.text for answer in answers]
-    return cast("Prompt", texts if is_several else texts[0])
+    return texts[0] if isinstance(prompt, str) else texts
 
 
 def _read_stop(given: object) -> tuple[str, ...]:

@@ -65,7 +65,7 @@ def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
         ValueError: with the choices, and the nearest one where there is one.
     """
     if value not in choices:
-        near = difflib.get_close_matches(str(value), choices, n=1)
+        near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         listed = ", ".join(map(str, choices))
         raise ValueError(f"expected {name} out of {listed}, got {value!r}{hint}")

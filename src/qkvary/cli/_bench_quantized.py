@@ -139,7 +139,11 @@ def _table(rows: "Sequence[CacheMeasurement]") -> Table:
         number("median_kl=quality.median_kl", "median KL", exponent),
         number("p99_kl=quality.p99_kl", "99 %", exponent),
         number("mean_kl=quality.mean_kl", "mean", exponent),
-        number("change=quality.perplexity_change", "perplexity", "{:+.2%}".format),
+        number(
+            "change=quality.perplexity_change",
+            "perplexity",
+            partial(percent, decimals=2, sign=True),
+        ),
         number("top1=quality.top1", "top token", percent),
         number("slope=quality", "KL per 1,000 positions", _slope),
         number("gate=", "int8 gate", _judge),

@@ -134,8 +134,8 @@ def _gigaflops(timing: Mapping[str, float]) -> str:
 
 def _share(timing: Mapping[str, float]) -> str:
     """Return the share of the operations per second of one large product."""
-    share = timing.get("utilization")
-    return "" if share is None or "product_flops_per_second" not in timing else f"{share:.0%}"
+    share, possible = timing.get("utilization"), timing.get("product_flops_per_second")
+    return "" if share is None or possible is None else f"{share:.0%}"
 
 
 def _score(value: float | None) -> str:

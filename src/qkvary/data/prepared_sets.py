@@ -56,7 +56,7 @@ def find_prepared(reference: str) -> Path:
             return folder
         known = name in CORPORA
         raise UsageError(
-            f"expected a prepared set, got {reference}, which is no folder and not in the cache"
+            f"expected a prepared set, got {reference}, which is neither a folder nor in the cache"
             + (f": run `qkvary data prepare {name} --tokenizer {tokenizer}`" if known else "")
         )
     raise UsageError(

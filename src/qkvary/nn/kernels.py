@@ -384,7 +384,7 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
     Args:
         config: The layer; its ``kernel`` pins the choice.
         num_keys: Keys of the call.
-        training: Whether the call drops attention weights out, where the layer does so at all.
+        training: Whether the call drops attention weights.
     """
     terms = term_classes(config.variant)
     if any(term.needs_products for term in terms):

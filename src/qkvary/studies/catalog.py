@@ -81,10 +81,10 @@ def _reason(error: Exception, path: Path) -> str:
     """Return the error in one line, with the line number in the user's file."""
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    said, line = str(error), lines[-1] if lines else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        said, line = error.msg, error.lineno
     place = f" (line {line})" if line else ""
-    # A syntax error names its line itself.
-    said = error.msg if isinstance(error, SyntaxError) else error
     return f"{type(error).__name__}: {said}{place}"
 
 

@@ -175,8 +175,10 @@ class Sharded(_MultiProcess):
         """Return a context without synchronization of gradients."""
         sharded = cast("FSDPModule", wrapped)
         sharded.set_requires_gradient_sync(False)
-        yield
-        sharded.set_requires_gradient_sync(True)
+        try:
+            yield
+        finally:
+            sharded.set_requires_gradient_sync(True)
 
     def total_norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Return the total norm of the gradients, over all processes."""

@@ -14,6 +14,7 @@ import torch
 from qkvary.nn.decoding import build, choice, compiled, kept, native
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
+from tests.nn.decoding.test_step import read_rotated
 
 NARROWER = (
     ["-mno-amx-bf16", "-mno-avx512f", "-mno-avx"] if platform.machine() == "x86_64" else ["-O3"]
@@ -275,3 +276,4 @@ def test_narrower_vectors_give_the_same(
             for kernel in ("native", "folded")
         ]
         assert distance(*results) < 2 * GATES[dtype]
+    assert read_rotated(dtype, rows=2) < 2 * GATES[dtype]

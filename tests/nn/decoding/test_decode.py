@@ -273,6 +273,11 @@ REFUSED = [
         {"key": torch.ones(1, 2, 5, 8).to(torch.int8)},
         r"expected a key of torch.float32, got torch.i",
     ),
+    (
+        {"query": torch.ones(1, 4, 1, 8).to(torch.int8)},
+        r"expected a query of floats, got torch.int8",
+    ),
+    ({"query": torch.ones(1, 4, 6, 8)}, r"expected at most 5 queries, got 6"),
     ({"value": torch.ones(1, 2, 5, 8).half()}, r"expected a value of torch.float32, got torch.f"),
     ({"bias": torch.ones(1, 4, 1, 4)}, r"expected a bias of \[1, 4, 1, 5\], got \[1, 4, 1, 4\]"),
     (

@@ -187,7 +187,7 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
         tokens.append(name)
     notes = ["llama.cpp turns a ▁ inside a text into a space; qkvary keeps it"]
     if tokenizer.joins_spaces:
-        notes.append("runs of spaces are kept; ours joins them")
+        notes.append("llama.cpp keeps runs of spaces; qkvary joins them")
     return _make(
         "llama",
         tokens,

@@ -1,8 +1,8 @@
-"""Our tokenizers for the ``tokenizers`` library, which transformers uses.
+"""The tokenizers of qkvary for the ``tokenizers`` library, which transformers uses.
 
 Tokens are the same for every text, with three exceptions, reported as notes: the name of a special
 token inside a text becomes that token; runs of one character whose pieces overlap may be split
-differently; and a text that ours rejects may be rejected later or with another message.
+differently; and a text that qkvary rejects may be rejected later or with another message.
 """
 
 from typing import NamedTuple

@@ -359,14 +359,16 @@ def _evaluate_task(
             accuracy=measure("acc", clean),
             normalised=measure("acc_norm", clean),
         )
+    accuracy = measure("acc", samples)
+    if accuracy is None:
+        raise UsageError(f"expected a task that is scored by accuracy, got {name}")
     return TaskScore(
         task=task.config.task,
         documents=len(samples),
         evaluated=asked.rows.evaluated_file,
         fewshot=asked.fewshot,
         shots_from=asked.rows.shots_file if asked.fewshot else None,
-        # Every task here has it.
-        accuracy=cast("Accuracy", measure("acc", samples)),
+        accuracy=accuracy,
         normalised=measure("acc_norm", samples),
         perplexity=results["results"][name].get("perplexity,none"),
         cut_prompts=lm.truncated_share(name) or 0.0,

@@ -41,6 +41,9 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 }
 """The kernels by name."""
 
+_IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
+"""Whether the clock of a thread resolves a turn."""
+
 LAYER = "layer"
 """The name of the layer's own kernel, which is not among these."""
 
@@ -224,7 +227,7 @@ def read_clock(device: torch.device) -> float:
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    elif torch.get_num_threads() == 1:
+    elif device.type == "cpu" and torch.get_num_threads() == 1 and _IS_FINE:
         return time.thread_time()
     return time.perf_counter()
 

@@ -37,6 +37,10 @@ class Decoding:
         key, value, dtype = self.key, self.value, self.query.dtype
         batch, heads, _, dim = self.query.shape
         _, groups, keys, width = key.shape
+        if not dtype.is_floating_point:
+            raise ValueError(f"expected a query of floats, got {dtype}")
+        if self.start < 0:
+            raise ValueError(f"expected at most {keys} queries, got {self.query.shape[2]}")
         stored_parts = {"key": key} if value is key else {"key": key, "value": value}
         for name, stored in stored_parts.items():
             if stored.shape[:3] != (batch, groups, keys):
