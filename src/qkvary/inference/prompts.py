@@ -33,15 +33,14 @@ def choose_sampling(
     )
 
 
-def encode_prompt(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
     """Return the tokens of a prompt; an empty one is the token before or at the start of a text.
 
     Raises:
         ValueError: if it is not a text, there is no such token, or it cannot be encoded.
     """
-    given: object = text
-    if not isinstance(given, str):
-        raise UsageError(f"expected a text for a prompt, got {given!r}"[:200])
+    if not isinstance(text, str):
+        raise UsageError(f"expected a text for a prompt, got {text!r}"[:200])
     tokens = tuple(tokenizer.encode(text))
     if not tokens and tokenizer.separator is not None:
         # In training, documents follow the separator of the one before.
