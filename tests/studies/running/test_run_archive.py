@@ -239,7 +239,7 @@ def test_a_result_that_no_line_can_hold_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_archive, "MOST_LINE_BYTES", 100)
-    with pytest.raises(UsageError, match=r"expected a run of at most 100 B"):
+    with pytest.raises(UsageError, match=r"expected a run whose result takes at most 100 B"):
         pack_results(store, KEYS[:1])
 
 
@@ -248,7 +248,7 @@ def test_networks_that_fit_no_result_are_refused_before_they_are_trained() -> No
     check_networks([cell])
     many = dataclasses.replace(cell, kept_networks=tuple(range(1000)))
     with pytest.raises(
-        UsageError, match=r"expected a run of at most .* with its networks, as text"
+        UsageError, match=r"expected a run whose result .* leave out --no-shared-folder"
     ):
         check_networks([many])
 
