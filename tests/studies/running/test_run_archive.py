@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage import durable
-from qkvary.storage.errors import BusyError, DamagedError, UnsafeError, UsageError
+from qkvary.storage.errors import BusyError, DamagedError, UsageError
 from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.storage.manifest import MANIFEST_NAME, describe
 from qkvary.studies.catalog import load_study
@@ -239,7 +239,7 @@ def test_a_result_that_no_line_can_hold_is_refused(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_archive, "MOST_LINE_BYTES", 100)
-    with pytest.raises(UsageError, match=r"expected a run of at most 100 B"):
+    with pytest.raises(UsageError, match=r"expected a run whose result takes at most 100 B"):
         pack_results(store, KEYS[:1])
 
 
@@ -248,7 +248,7 @@ def test_networks_that_fit_no_result_are_refused_before_they_are_trained() -> No
     check_networks([cell])
     many = dataclasses.replace(cell, kept_networks=tuple(range(1000)))
     with pytest.raises(
-        UsageError, match=r"expected a run of at most .* with its networks, as text"
+        UsageError, match=r"expected a run whose result .* leave out --no-shared-folder"
     ):
         check_networks([many])
 
@@ -268,5 +268,13 @@ def test_networks_with_names_of_other_places_are_refused(
     data = lzma.decompress(pack_results(store, KEYS[:1])).splitlines(keepends=True)
     fields = from_line(data[1].removesuffix(b"\n"))
     changed = lzma.compress(data[0] + to_line({**fields, "networks": networks}))
-    with pytest.raises((DamagedError, UnsafeError), match=message):
+    with pytest.raises(DamagedError, match=message):
         list(read_runs(changed, "a result"))
+
+
+def test_a_file_of_runs_has_no_networks(with_networks: Store, tmp_path: Path) -> None:
+    path, other = tmp_path / "file", Store(tmp_path / "other")
+    path.write_bytes(pack_results(with_networks, KEYS[:1]))
+    with pytest.raises(DamagedError, match="holds networks, which files of runs do not have"):
+        unpack_runs(path, other)
+    assert other.keys() == ()

@@ -18,7 +18,7 @@ from typing import Any, Literal, cast, get_args
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import atomic_write_dir, atomic_write_file, write_output
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, decode
 from qkvary.storage.manifest import describe
@@ -98,16 +98,20 @@ def pack_results(store: Store, keys: Sequence[str]) -> bytes:
     """
     lines = [_header(len(keys))]
     for key in keys:
-        directory = store.directory(key)
-        networks: dict[str, JsonValue] = {}
-        for name in network_names(directory):
-            files = sorted((directory / name).iterdir())
-            networks[name] = {file.name: _to_text(file.read_bytes()) for file in files}
-        line = to_line({**_describe_run(store, key, EXTRAS), "networks": networks})
+        line = _result_line(store, key)
         _check_size(len(line))
         lines.append(line)
     # The least effort: the weights of networks hardly get smaller.
     return lzma.compress(b"".join(lines), preset=0)
+
+
+def _result_line(store: Store, key: str) -> bytes:
+    directory = store.directory(key)
+    networks: dict[str, JsonValue] = {}
+    for name in network_names(directory):
+        files = sorted((directory / name).iterdir())
+        networks[name] = {file.name: _to_text(file.read_bytes()) for file in files}
+    return to_line({**_describe_run(store, key, EXTRAS), "networks": networks})
 
 
 def check_networks(cells: Iterable[Cell]) -> None:
@@ -125,11 +129,28 @@ def check_networks(cells: Iterable[Cell]) -> None:
             _check_size(weights * len(cell.kept_networks) * 4 // 3)
 
 
+def find_excess(store: Store, key: str) -> str | None:
+    """Return why a finished run is too large for a result; None if it fits.
+
+    Args:
+        store: The store that holds it.
+        key: Its key.
+
+    Raises:
+        DamagedError: if the run is damaged.
+    """
+    try:
+        _check_size(len(_result_line(store, key)))
+    except UsageError as error:
+        return str(error)
+    return None
+
+
 def _check_size(line_bytes: int) -> None:
     if line_bytes > MOST_LINE_BYTES:
         raise UsageError(
-            f"expected a run of at most {data_size(MOST_LINE_BYTES)} with its networks, as text, "
-            f"got {data_size(line_bytes)}: its nodes need a common folder"
+            f"expected a run whose result takes at most {data_size(MOST_LINE_BYTES)}, "
+            f"got {data_size(line_bytes)}: leave out --no-shared-folder"
         )
 
 
@@ -169,11 +190,17 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
     counts, data = [0, 0], read_file(path)
     try:
         for run in read_runs(data, str(path)):
+            _refuse_networks(run, path)
             counts[add_run(run, store)] += 1
     except DamagedError as error:
         before = count(sum(counts), "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
     return Unpacked(added=counts[1], present=counts[0])
+
+
+def _refuse_networks(run: PackedRun, path: Path) -> None:
+    if run.networks:
+        raise DamagedError(f"{path} holds networks, which files of runs do not have")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,7 +301,7 @@ def _read_run(fields: Mapping[str, Any], where: str) -> PackedRun:
             samples=_from_text(fields.get("samples")),
             networks=_read_networks(fields.get("networks", {})),
         )
-    except (KeyError, ValueError, TypeError, AttributeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, UnsafeError) as error:
         raise DamagedError(f"{where} holds a run that cannot be read: {error}") from None
 
 

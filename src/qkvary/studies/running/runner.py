@@ -56,7 +56,7 @@ class RunnerOptions:
         has_own_folders = self.executor is not None and not self.executor.shared_folder
         if has_own_folders and self.tracker in FILE_TRACKERS:
             raise UsageError(
-                f"expected log wandb without a shared folder, got {self.tracker}, which writes "
+                f"expected --log wandb with --no-shared-folder, got {self.tracker}, which writes "
                 "files on each node"
             )
 

@@ -1,6 +1,7 @@
 """Nodes that do not see the store: finished runs return as results of their tasks."""
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
@@ -10,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors import execution
 from qkvary.studies.running.executors.contract import Ending, Resources, Task
 from qkvary.studies.running.executors.execution import Execution
 from qkvary.studies.running.ledger import RunSummary
 from qkvary.studies.running.messages import Job
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.recording import make_record, run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.work_loop import MAX_CRASHES
@@ -40,7 +42,7 @@ def node(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scratch(node: Path) -> Store:
-    return Store(node / f"qkvary-{os.getuid()}")
+    return Store(node / execution.folder_name(node.parent / "runs"))
 
 
 class Returning(Inline):
@@ -128,7 +130,8 @@ def test_results_that_are_always_damaged_end_the_study(root: Path, node: Path) -
     summary = run(toy_study([0]), root, Returning(*[flip] * 99))
     assert (summary.exit_code, summary.done, summary.missing) == (4, 0, 2)
     assert (
-        "the cluster starts no run: expected packed runs in the result of a task" in summary.message
+        "were lost 4 times, the last: expected packed runs in the result of a task"
+        in summary.message
     )
     assert list((root / "runs").rglob("record.json")) == []
 
@@ -270,8 +273,10 @@ def test_a_run_that_another_process_trains_is_left_to_it(
         claim.release()
         return ending
 
-    summary = run(study, root, Returning(*[lambda ending: ending] * 2, release))
-    assert (summary.done, summary.exit_code) == (2, 0)
+    executor = Returning(lambda ending: ending, release)
+    summary = run(study, root, executor)
+    assert (summary.done, summary.executed, summary.exit_code) == (2, 2, 0)
+    assert len(executor.submitted) == 2, "the result waits; the run is not repeated"
     assert [note for note in summary.notes if "is in use by process" in note]
     check_equal(study, root, second_root)
 
@@ -279,7 +284,7 @@ def test_a_run_that_another_process_trains_is_left_to_it(
 @pytest.mark.parametrize("tracker", ["tensorboard", "trackio"])
 def test_a_log_in_files_of_a_node_is_refused(tracker: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _name: True)
-    with pytest.raises(UsageError, match=f"expected log wandb without .* got {tracker}, which"):
+    with pytest.raises(UsageError, match=f"expected --log wandb with .* got {tracker}, which"):
         RunnerOptions(executor=Returning(), tracker=tracker)  # type: ignore[arg-type]
     RunnerOptions(executor=Returning(), tracker="wandb")
 
@@ -290,4 +295,131 @@ def test_the_folder_of_another_user_is_refused(
     monkeypatch.setattr(execution.os, "getuid", lambda: 4321)
     summary = run(toy_study([0]), root, Returning())
     assert summary.exit_code == 2
-    assert "qkvary-4321 belongs to another user: set TMPDIR to a folder of" in summary.message
+    assert re.search(
+        "qkvary-4321-[0-9a-f]{16} belongs to another user: set TMPDIR", summary.message
+    )
+
+
+def test_a_run_that_ends_and_does_not_return_is_repeated(
+    root: Path, second_root: Path, node: Path
+) -> None:
+    study = toy_study([0])
+    executor = Returning(lambda ending: replace(ending, runs=b""))
+    summary = run(study, root, executor)
+    assert (summary.done, summary.executed, summary.exit_code) == (2, 2, 0)
+    assert len(executor.submitted) == 3
+    assert [note for note in summary.notes if "no result returned; it is submitted again" in note]
+    check_equal(study, root, second_root)
+
+
+def test_a_run_that_ended_elsewhere_counts_only_with_its_result(root: Path, node: Path) -> None:
+    def took_another(ending: Ending) -> Ending:
+        messages = [replace(message, kind="elsewhere") for message in ending.messages]
+        return replace(ending, messages=tuple(messages), runs=b"")
+
+    summary = run(toy_study([0]), root, Returning(took_another))
+    assert (summary.done, summary.exit_code) == (2, 0)
+    assert len(list((root / "runs").rglob("record.json"))) == 2
+
+
+def test_studies_of_two_folders_do_not_share_runs_on_a_node(root: Path) -> None:
+    names = {execution.folder_name(root / name) for name in ("one", "two")}
+    assert len(names) == 2
+
+
+def test_a_result_that_waits_yields_to_that_of_the_other_process(root: Path, node: Path) -> None:
+    study, store = toy_study([0]), Store(root / "runs")
+    first = study.cells()[0]
+    claim = store.claim(first.run_key, run_identity(first.run))
+    assert claim
+
+    def finish(ending: Ending) -> Ending:
+        claim.finish(make_record(first, status="failed", started=now(), message="theirs"))
+        return ending
+
+    summary = run(study, root, Returning(lambda ending: ending, finish))
+    assert (summary.done, summary.failed, summary.executed) == (1, 1, 1)
+    record = store.record(first.run_key)
+    assert record
+    assert record.message == "theirs"
+
+
+def test_a_run_damaged_on_its_node_is_repeated(
+    root: Path, second_root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, take_runs = toy_study([0]), execution._take_runs
+    first = study.cells()[0].run_key
+    damaged = list[str]()
+
+    def take(job: Job) -> bytes:
+        if not damaged:
+            damaged.append(first)
+            path = Store(job.store).directory(first) / "metrics.jsonl"
+            path.write_bytes(path.read_bytes()[:-2])
+        return take_runs(job)
+
+    monkeypatch.setattr(execution, "_take_runs", take)
+    summary = run(study, root, Returning(runs_per_task=2))
+    assert (summary.done, summary.exit_code) == (2, 0)
+    assert ends(node)[first] == 2
+    check_equal(study, root, second_root)
+
+
+def test_only_a_run_that_is_too_large_fails(
+    root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = toy_study([0])
+    large = study.cells()[0].run_key
+    monkeypatch.setattr(
+        execution, "find_excess", lambda _store, key: "too large" if key == large else None
+    )
+    summary = run(study, root, Returning(runs_per_task=2))
+    assert (summary.done, summary.failed, summary.exit_code) == (1, 1, 0)
+    record = Store(root / "runs").record(large)
+    assert record
+    assert record.message == "too large"
+
+
+def test_an_interrupt_claims_no_run_of_the_store(root: Path, node: Path) -> None:
+    class Stopping(Returning):
+        def collect(self, _seconds: float) -> Sequence[Ending]:
+            if not self.cancelled:
+                os.kill(os.getpid(), signal.SIGTERM)
+                return []
+            return super().collect(_seconds)
+
+    summary = run(toy_study([0]), root, Stopping())
+    assert (summary.missing, summary.exit_code) == (2, 128 + signal.SIGTERM)
+    assert Store(root / "runs").keys() == ()
+
+
+def test_networks_are_checked_before_and_the_executor_is_closed(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_cells: object) -> None:
+        raise UsageError("too large")
+
+    monkeypatch.setattr("qkvary.studies.running.executors.supervision.check_networks", refuse)
+    executor = Returning()
+    with pytest.raises(UsageError, match="too large"):
+        run(toy_study([0]), root, executor)
+    assert executor.closed == 1
+
+
+def test_a_lost_scheduler_is_no_lost_task(root: Path) -> None:
+    def fail() -> Any:
+        raise ConnectionError("the cluster is gone")
+
+    job = Job(store=root, cells=(), checkpoint_seconds=1.0)
+    needs = Resources(cores=1, gpus=0.0, memory_bytes=0)
+    with pytest.raises(ConnectionError, match="the cluster is gone"):
+        execution.read_ending(Task(numbers=(), job=job, resources=needs, marker=None), fail)
+
+    class Disconnected(Returning):
+        def collect(self, _seconds: float) -> Sequence[Ending]:
+            return fail()
+
+    executor = Disconnected()
+    summary = run(toy_study([0]), root, executor)
+    assert (summary.exit_code, summary.missing, executor.closed) == (4, 2, 1)
+    assert summary.message == "the scheduler cannot be reached: the cluster is gone"

@@ -73,10 +73,8 @@ class Inline:
             self.loses -= 1
             self.after_loss()
             return [Ending(task=task, error="node 7 is gone")]
-        execution = Execution(
-            job=task.job.to_line(),
-            marker=self.marker or task.marker,
-            train_run=toy_worker.train_cell,
+        execution = replace(
+            Execution.of(task, toy_worker.train_cell), marker=self.marker or task.marker
         )
         return [read_ending(task, execution)]
 

@@ -4,16 +4,19 @@ import os
 import socket
 import tempfile
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from qkvary.storage.durable import make_directory, remove_dir
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.environment import now
+from qkvary.storage.errors import BusyError, QkvaryError, UsageError
 from qkvary.studies.running.executors.contract import Ending, Resources, Task
 from qkvary.studies.running.ledger import Ledger
 from qkvary.studies.running.messages import Job, WorkerMessage
-from qkvary.studies.running.run_archive import pack_results
+from qkvary.studies.running.recording import make_record, run_identity
+from qkvary.studies.running.run_archive import find_excess, pack_results
 from qkvary.studies.running.signals import handle_endings
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.work_loop import TrainFunction, Worker
@@ -43,13 +46,20 @@ class Execution:
     """The runs, encoded."""
     marker: str | None
     """A file in the store; None if the node does not see the store."""
+    folder: str
+    """The name of the folder of unfinished runs, on a node that does not see the store."""
     train_run: TrainFunction = train_cell
     """Trains one run."""
 
     @classmethod
     def of(cls, task: Task, train_run: TrainFunction) -> "Execution":
         """Return the execution of a task."""
-        return cls(job=task.job.to_line(), marker=task.marker, train_run=train_run)
+        return cls(
+            job=task.job.to_line(),
+            marker=task.marker,
+            folder=folder_name(task.job.store),
+            train_run=train_run,
+        )
 
     def __call__(self) -> Returned:
         """Execute the runs.
@@ -81,7 +91,7 @@ class Execution:
     def _find_store(self, job: Job) -> Job:
         """Return the job with the store that this node uses."""
         if self.marker is None:
-            return replace(job, store=_scratch_folder(), again={})
+            return replace(job, store=_scratch_folder(self.folder), again={})
         if not Path(self.marker).exists():
             raise UsageError(
                 f"{job.store} is not the folder of this study: expected a folder that all nodes "
@@ -100,13 +110,19 @@ def _report_errors(messages: list[bytes]) -> Generator[None]:
         messages.append(WorkerMessage(kind="fatal", text=text, code=error.exit_code).to_line())
 
 
-def _scratch_folder() -> Path:
+def folder_name(store: Path) -> str:
+    """Return the name of the folder of unfinished runs on the nodes of a store of this machine."""
+    place = f"{socket.gethostname()}:{store.absolute()}"
+    return f"qkvary-{os.getuid()}-{sha256(place.encode()).hexdigest()[:16]}"
+
+
+def _scratch_folder(name: str) -> Path:
     """Return the folder of unfinished runs on this node, which nobody else can write.
 
     Raises:
         UsageError: if it belongs to another user.
     """
-    folder = Path(tempfile.gettempdir()) / f"qkvary-{os.getuid()}"
+    folder = Path(tempfile.gettempdir()) / name
     make_directory(folder)
     if folder.is_symlink() or folder.stat().st_uid != os.getuid():
         raise UsageError(f"{folder} belongs to another user: set TMPDIR to a folder of yours")
@@ -125,13 +141,40 @@ def _record_crashes(job: Job, message: WorkerMessage) -> WorkerMessage:
 
 
 def _take_runs(job: Job) -> bytes:
-    """Return the finished runs of a job, and remove them from this node."""
-    store = Store(job.store)
-    done = [cell.run_key for cell in job.cells if store.state(cell.run_key) == "done"]
+    """Return the finished runs of a job, and remove them from this node.
+
+    A damaged run is opened again, and the next process there repeats it. One that is too large
+    returns as failed.
+    """
+    store, done = Store(job.store), list[str]()
+    for cell in job.cells:
+        if store.state(cell.run_key) == "done":
+            # Another process of this node may hold it.
+            with suppress(BusyError):
+                _prepare_result(store, cell)
+        if store.state(cell.run_key) == "done":
+            done.append(cell.run_key)
     runs = pack_results(store, done)
     for key in done:
         remove_dir(store.directory(key))
     return runs
+
+
+def _prepare_result(store: Store, cell: Cell) -> None:
+    """Open a run again if it is damaged; record it as failed if it is too large for a result."""
+    key, excess = cell.run_key, None
+    if store.find_damage(key) is None:
+        excess = find_excess(store, key)
+        if excess is None:
+            return
+    again = store.version(key) if excess else None
+    claim = store.claim(key, run_identity(cell.run), again=again)
+    if claim is None:
+        return
+    if excess is None:
+        claim.release()
+    else:
+        claim.finish(make_record(cell, status="failed", started=now(), message=excess))
 
 
 def read_ending(task: Task, load: Callable[[], Returned]) -> Ending:
@@ -140,14 +183,19 @@ def read_ending(task: Task, load: Callable[[], Returned]) -> Ending:
     Args:
         task: The task.
         load: Returns what its execution returned, or raises the scheduler's error.
+
+    Raises:
+        ConnectionError: if this process lost the scheduler, which is no end of a task.
     """
     try:
         lines, runs = load()
         messages = tuple(map(WorkerMessage.from_line, lines))
+    except ConnectionError:
+        raise
     # Schedulers carry results as pickles, and a damaged pickle can raise any exception.
     except Exception as error:  # noqa: BLE001
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        return Ending(task=task, error=said[-1])
+        said = str(error).strip().splitlines()[-1:]
+        return Ending(task=task, error=": ".join([type(error).__name__, *said]))
     return Ending(task=task, messages=messages, runs=runs)
 
 

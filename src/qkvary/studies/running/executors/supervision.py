@@ -19,7 +19,7 @@ from qkvary.storage.errors import BusyError, DamagedError, ResourceError
 from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.running.executors.contract import Ending, Executor, Resources, Task
 from qkvary.studies.running.ledger import CLAIM_SECONDS, Ledger
-from qkvary.studies.running.messages import STOPPING, Job
+from qkvary.studies.running.messages import STOPPING, Job, WorkerMessage
 from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
 from qkvary.studies.running.work_loop import MAX_CRASHES
@@ -35,6 +35,9 @@ COUNT_SECONDS = 10.0
 
 _MARKERS = f"cluster-{socket.gethostname()}-"
 """The start of the names of markers; the process and the time follow."""
+_ENDS = {"ended", "elsewhere"}
+"""The messages after which the store has a record of the run."""
+_MISSING = "its node says that it ended, but no result returned"
 
 
 class ClusterTasks:
@@ -44,7 +47,7 @@ class ClusterTasks:
         """Prepare to execute the runs that are left.
 
         Args:
-            ledger: The books of the runs.
+            ledger: The state of this call.
             job: All runs.
             executor: Submits and collects the tasks.
         """
@@ -53,6 +56,8 @@ class ClusterTasks:
         """Tasks that have not ended."""
         self._lost: Counter[int] = Counter()
         """Tasks of each run that ended consecutively without having started it."""
+        self._held: dict[int, tuple[PackedRun, WorkerMessage]] = {}
+        """Finished runs that another process holds in the store, and the messages about them."""
         self._counted = 0.0
         self._is_shared = executor.shared_folder
         self._marker = job.store / f"{_MARKERS}{os.getpid()}-{time.time_ns()}"
@@ -67,20 +72,22 @@ class ClusterTasks:
                 ledger.note(file_system.lock_problem)
             _remove_stale_markers(self._job.store)
             atomic_write_file(self._marker, b"")
-        else:
-            check_networks(ledger.remaining.values())
         try:
+            if not self._is_shared:
+                check_networks(ledger.remaining.values())
             self._submit(ledger.remaining)
-            while self._left and not ledger.is_ending:
-                endings = self._executor.collect(POLL_SECONDS)
-                if endings:
-                    self._count_parallel()
-                for ending in endings:
-                    self._handle(ending)
+            while (self._left or self._held) and not ledger.is_ending:
+                self._collect()
+                self._add_held()
                 ledger.publish_results()
                 ledger.display.refresh()
             if self._left:
                 self._cancel()
+            self._add_held()
+        except ConnectionError as error:
+            ledger.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            with suppress(Exception):
+                self._executor.cancel()
         except BaseException:
             # What ended the study may also keep its tasks from being cancelled.
             with suppress(Exception):
@@ -98,6 +105,17 @@ class ClusterTasks:
             self._executor.cancel(now=True)
         self._forget_deaths(begun)
         remove_file(self._marker)
+
+    def _collect(self) -> None:
+        """Handle the tasks that have ended."""
+        if not self._left:
+            time.sleep(POLL_SECONDS)
+            return
+        endings = self._executor.collect(POLL_SECONDS)
+        if endings:
+            self._count_parallel()
+        for ending in endings:
+            self._handle(ending)
 
     def _submit(self, numbers: Iterable[int], *, one_by_one: bool = False) -> None:
         tasks = list(self._group(numbers, 1 if one_by_one else self._executor.runs_per_task))
@@ -129,28 +147,74 @@ class ClusterTasks:
         if ending.runs:
             ending = self._add_runs(ending)
         numbers = ending.task.numbers
-        for message in ending.messages:
-            self._ledger.handle(replace(message, cell=numbers[message.cell]))
-        left = [number for number in numbers if number in self._ledger.remaining]
-        if left and ending.error and not self._ledger.is_ending:
-            self._check(left, ending.error)
-        left = [number for number in left if number in self._ledger.remaining]
+        missing = list[int]()
+        for relative in ending.messages:
+            message = replace(relative, cell=numbers[relative.cell])
+            if self._is_shared or message.kind not in _ENDS:
+                self._ledger.handle(message)
+            elif message.cell in self._held:
+                self._held[message.cell] = self._held[message.cell][0], message
+            elif self._has_returned(message.cell):
+                self._ledger.handle(self._confirm(message))
+            else:
+                missing.append(message.cell)
+        left = self._open_runs(numbers)
+        lost, error = (left, ending.error) if ending.error else (self._open_runs(missing), _MISSING)
+        if lost and not self._ledger.is_ending:
+            self._check(lost, error)
+        left = self._open_runs(left)
         if left and not self._ledger.is_ending:
             # A run that crashes takes along the others of its task that have not returned.
-            self._submit(left, one_by_one=bool(ending.error) and not self._is_shared)
+            self._submit(left, one_by_one=bool(lost) and not self._is_shared)
+
+    def _open_runs(self, numbers: Iterable[int]) -> list[int]:
+        """Return the runs that have to be executed."""
+        remaining = self._ledger.remaining
+        return [number for number in numbers if number in remaining and number not in self._held]
+
+    def _has_returned(self, number: int) -> bool:
+        """Return whether the store has the result of a run, and not one to be made again."""
+        state = self._ledger.store.state(self._ledger.cells[number].run_key)
+        return state == "done" and not self._ledger.is_untouched(number)
+
+    def _confirm(self, message: WorkerMessage) -> WorkerMessage:
+        """Return a message with the status that the store has."""
+        record = self._ledger.store.record(self._ledger.cells[message.cell].run_key)
+        if record is None or message.kind != "ended" or record.status == message.status:
+            return message
+        return replace(message, status=record.status, text=record.message)
 
     def _add_runs(self, ending: Ending) -> Ending:
         """Add the runs that a task returned to the store; return its ending.
 
-        If they are damaged, or another process trains one of them, none of them counts.
+        If one of them is damaged, none of them counts. One that another process holds is kept.
         """
-        ledger = self._ledger
+        ledger, task = self._ledger, ending.task
         try:
-            for run in _read_results(ending):
+            runs = _read_results(ending)
+        except DamagedError as error:
+            return Ending(task=task, error=str(error))
+        numbers = {ledger.cells[number].run_key: number for number in task.numbers}
+        for run in runs:
+            number = numbers[run.record.run_key]
+            try:
                 add_run(run, ledger.store, again=ledger.again.get(run.record.run_key))
-        except (DamagedError, BusyError) as error:
-            return Ending(task=ending.task, error=str(error))
+            except BusyError as error:
+                ledger.note(f"{ledger.cells[number].title}: {error}; its result waits")
+                self._held[number] = run, WorkerMessage(kind="elsewhere", cell=number)
         return ending
+
+    def _add_held(self) -> None:
+        """Add the results that had to wait, unless the other process finished the runs."""
+        ledger = self._ledger
+        for number, (run, message) in list(self._held.items()):
+            with suppress(BusyError):
+                key = run.record.run_key
+                added = add_run(run, ledger.store, again=ledger.again.get(key))
+                del self._held[number]
+                ledger.handle(
+                    self._confirm(message if added else replace(message, kind="elsewhere"))
+                )
 
     def _check(self, left: list[int], error: str) -> None:
         """Report a lost task; end what is lost too often."""
@@ -160,8 +224,10 @@ class ClusterTasks:
         often = [number for number in left if self._lost[number] > MAX_CRASHES]
         if not often:
             ledger.note(f"{ledger.cells[left[0]].title}: {error}; it is submitted again")
-        elif self._is_shared or not ledger.executed:
+        elif self._is_shared:
             ledger.abort(ResourceError.exit_code, f"the cluster starts no run: {error}")
+        elif not ledger.executed:
+            ledger.abort(ResourceError.exit_code, self._describe_loss(often[0], error))
         else:
             # Other runs have returned.
             for number in often:
@@ -181,9 +247,12 @@ class ClusterTasks:
         """Record a run as failed whose tasks are lost."""
         claim = self._ledger.try_claim(number)
         if claim is not None:
-            message = f"the tasks of this run were lost {self._lost[number]} times, the last: "
-            self._ledger.note(f"{self._ledger.cells[number].title}: {message}{error}")
-            self._ledger.record_failure(number, claim, message + error)
+            message = self._describe_loss(number, error)
+            self._ledger.note(f"{self._ledger.cells[number].title}: {message}")
+            self._ledger.record_failure(number, claim, message)
+
+    def _describe_loss(self, number: int, error: str) -> str:
+        return f"the tasks of this run were lost {self._lost[number]} times, the last: {error}"
 
     def _cancel(self) -> None:
         """Cancel the tasks, and wait for the checkpoints of those that are executed."""
@@ -199,7 +268,7 @@ class ClusterTasks:
             open_runs &= set(ledger.remaining)
             if self._is_shared:
                 open_runs = self._find_running(open_runs)
-            begun |= open_runs
+                begun |= open_runs
         if self._left and open_runs:
             self._executor.cancel(now=True)
         self._forget_deaths(begun)
