@@ -80,16 +80,16 @@ class BasisRun:
     biases: bool
     """Whether student and linear map have biases."""
     seed: int
-    """Of the target, the student and every batch."""
+    """The seed of the target, the student and every batch."""
     steps: int = 4_000
-    """Of the student; the paper has 20,000."""
+    """The training steps of the student; the paper has 20,000."""
     batch: int = 512
     """Fresh inputs a step; the paper has 65,536."""
     learning_rate: float = 1e-2
     """Peak of the cosine, the better of two that were tried with another seed; the paper's is
     lost."""
     weight_decay: float = 0.01
-    """Of AdamW; the paper's is lost."""
+    """The weight decay of AdamW; the paper's is not known."""
     gradient_clip: float = 3.0
     """As published."""
     linear_samples: int = 500_000
@@ -113,7 +113,7 @@ class BasisRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BasisRecord:
-    """What came out of one run."""
+    """The result of one run."""
 
     run: BasisRun
     figures: Mapping[str, float]
@@ -176,9 +176,9 @@ class BasisSummary:
     half_way: Estimate
     """The same after half of the steps."""
     linear: Estimate
-    """Of the best linear map."""
+    """Relative error of the best linear map."""
     cosine: Estimate
-    """Of the student."""
+    """Cosine similarity of the student's outputs."""
     analytic: float
     """Error of the best linear map for infinite width."""
 

@@ -36,7 +36,7 @@ STUDIES = Path(__file__).parent.parent
 LIKENESS_STUDY = "likeness-over-training"
 PLACE = re.compile(r"\{(-?)([a-z-]+): ([^{}]+)\}")
 SHARED = "@rotary"
-"""What all variants of these studies have, and the page leaves out."""
+"""The term of all variants of these studies, which the page omits."""
 WITHOUT_ATTENTION_SKIP = ("feed-forward skip alone", "no skip")
 FREQUENCIES = 3.05
 """Losses above are those of networks that learned the frequencies of bytes and no more."""

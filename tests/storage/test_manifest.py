@@ -145,9 +145,9 @@ def test_a_file_is_read_in_pieces(folder: Path) -> None:
 def test_no_more_is_read_than_there_is(folder: Path) -> None:
     with read_manifest(folder).open(folder, "notes.txt") as file:
         for size in (9, -1, 2**60):
-            with pytest.raises(DamagedError, match=r"notes\.txt ends before its time"):
+            with pytest.raises(DamagedError, match=r"notes\.txt is truncated"):
                 file.take(size)
-        with pytest.raises(DamagedError, match=r"notes\.txt ends before its time"):
+        with pytest.raises(DamagedError, match=r"notes\.txt is truncated"):
             file.skip(9)
 
 

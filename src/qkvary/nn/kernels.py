@@ -126,7 +126,10 @@ class Core:
         raise NotImplementedError
 
     def _mix_with_state(self, scores: Scores, value: Tensor, state: StateStore, /) -> Tensor:
-        """Mix the values of earlier tokens, in a state, and of new ones; update the state."""
+        """Mix the values of earlier tokens, in a state, and of new ones; update the state.
+
+        Only cores with a state have it.
+        """
         raise NotImplementedError
 
 

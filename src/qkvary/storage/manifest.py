@@ -64,7 +64,7 @@ class CheckedFile:
             except OSError as error:
                 raise DamagedError(f"{self.path} cannot be read: {error.strerror}") from None
             if not count:
-                raise DamagedError(f"{self.path} ends before its time")
+                raise DamagedError(f"{self.path} is truncated")
             self._digest.update(view[:count])
             self.left -= count
             view = view[count:]
@@ -76,7 +76,7 @@ class CheckedFile:
             DamagedError: if there are fewer.
         """
         if not 0 <= size <= self.left:
-            raise DamagedError(f"{self.path} ends before its time")
+            raise DamagedError(f"{self.path} is truncated")
         data = bytearray(size)
         self.fill(memoryview(data))
         return bytes(data)

@@ -97,7 +97,7 @@ def uses_wall_clock(record: DecodeRecord) -> bool:
 
 
 def compared_seconds(record: DecodeRecord, row: SpeedRow) -> Sequence[float]:
-    """Return the times from which ratios are taken."""
+    """Return the times of which ratios are computed."""
     return row.times.seconds if uses_wall_clock(record) else row.times.cpu_seconds
 
 

@@ -64,9 +64,9 @@ SPREADS: Mapping[tuple[str, str], float] = {
     ("three-projections-table-3", "average"): 0.01,
     ("three-projections-table-3", "anomaly"): 0.012,
 }
-"""How far two printed figures of a column may differ by the seed alone, where no deviation stands
-beside them. Perplexities: a reading, 0.006 nats at the printed 5.1, as networks were trained once.
-Five-shot accuracy: its standard error in points. Averages of accuracies: the middle of the
+"""The difference of two printed figures of a column that the seed alone may cause, for tables
+without deviations. Perplexities: assumed, 0.006 nats at the printed 5.1, because networks were
+trained once. Five-shot accuracy: its standard error in points. Averages of accuracies: the middle of the
 deviations of 0.003 to 0.016 in table 3 of paper 2."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
@@ -104,7 +104,7 @@ class Finding:
     detectable: float | None = None
     """The smallest difference that would have been seen."""
     condition: str = ""
-    """Where the finding agrees with the claim, or contradicts it: the end of a sentence."""
+    """The cases in which the finding agrees with the claim, or contradicts it; ends a sentence."""
     study: str = ""
     """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None

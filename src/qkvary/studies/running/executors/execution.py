@@ -34,8 +34,8 @@ MEMORY_UNIT = 2**28
 _ABOUT_RUNS = {"note", "ended", "elsewhere", "given_up", "fatal"}
 
 Returned = tuple[list[bytes], bytes]
-"""What an execution returns: the messages about its runs, and the runs that are not in the store of
-the study; both encoded."""
+"""The encoded result of an execution: the messages about its runs, and the runs that the store of
+the study lacks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ def folder_name(store: Path) -> str:
 
 
 def _scratch_folder(name: str) -> Path:
-    """Return the folder of unfinished runs on this node, which nobody else can write.
+    """Return the folder of unfinished runs on this node, which no other user can write.
 
     Raises:
         UsageError: if it belongs to another user.
