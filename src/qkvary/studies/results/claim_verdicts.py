@@ -66,8 +66,8 @@ SPREADS: Mapping[tuple[str, str], float] = {
 }
 """The difference of two printed figures of a column that the seed alone may cause, for tables
 without deviations. Perplexities: assumed, 0.006 nats at the printed 5.1, because networks were
-trained once. Five-shot accuracy: its standard error in points. Averages of accuracies: the middle of the
-deviations of 0.003 to 0.016 in table 3 of paper 2."""
+trained once. Five-shot accuracy: its standard error in points. Averages of accuracies: the middle
+of the deviations of 0.003 to 0.016 in table 3 of paper 2."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
