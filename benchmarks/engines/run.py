@@ -2,6 +2,7 @@
 
     python benchmarks/engines/run.py --env build/llama.cpp            # builds it once (minutes)
     python benchmarks/engines/run.py --env build/llama.cpp --quick    # tiny networks, seconds
+    python benchmarks/engines/run.py --env build/llama.cpp --checkpoint runs/KEY   # a trained one
 
 Every answer comes from a fresh process. Times are CPU time of a decoded token, the
 median over tokens and then over rounds, in which the engines take turns. One line of JSON per case;
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -23,6 +25,8 @@ import networks
 import numpy as np
 import torch
 
+from qkvary.arch.labels import format_label
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.costs.cache import cache_bytes_per_token
@@ -48,24 +52,39 @@ def main() -> None:
         **machine(),
         transformers=package_version("transformers"),
         llama_cpp=LLAMA_CPP,
-        options={name: value for name, value in vars(options).items() if name != "env"},
+        options={
+            name: value
+            for name, value in vars(options).items()
+            if name not in ("env", "checkpoint")
+        },
         started=now(),
     )
     sizes = ("tiny",) if options.quick else options.sizes
     contexts = (64,) if options.quick else options.contexts
     failures = 0
+    for size, variant, network in choose_networks(options, sizes, max(contexts) + 300):
+        with tempfile.TemporaryDirectory() as folder:
+            case = Case(Path(folder), python, (size, variant, options.weights), network)
+            if options.no_transformers:
+                case.files.pop("transformers", None)
+            failures += not case.check()
+            for context in contexts:
+                case.measure(context, options.rounds, options.threads)
+    sys.exit(failures > 0)
+
+
+def choose_networks(
+    options: Namespace, sizes: Sequence[str], max_tokens: int
+) -> Iterator[tuple[str, str, LanguageModel]]:
+    """Yield sizes or the name of a checkpoint, variants, and the networks."""
+    if options.checkpoint is not None:
+        network = load_checkpoint(options.checkpoint).network
+        yield Path(options.checkpoint).name, format_label(network.config.variant), network
+        return
     for size in sizes:
         for variant in options.variants:
-            with tempfile.TemporaryDirectory() as folder:
-                case = Case(
-                    Path(folder), python, (size, variant, options.weights), max(contexts) + 300
-                )
-                if options.no_transformers:
-                    case.files.pop("transformers", None)
-                failures += not case.check()
-                for context in contexts:
-                    case.measure(context, options.rounds, options.threads)
-    sys.exit(failures > 0)
+            config = networks.make_config(size, variant, max_tokens)
+            yield size, variant, networks.make_network(config)
 
 
 def read_options() -> Namespace:
@@ -77,6 +96,7 @@ def read_options() -> Namespace:
     parser.add_argument(
         "--variants", nargs="+", default=list(networks.VARIANTS), choices=networks.VARIANTS
     )
+    parser.add_argument("--checkpoint", help="a trained network instead, by its folder")
     parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -118,13 +138,12 @@ class Case:
     """A network in every engine."""
 
     def __init__(
-        self, folder: Path, python: Path, names: tuple[str, str, Weights], max_tokens: int
+        self, folder: Path, python: Path, names: tuple[str, str, Weights], network: LanguageModel
     ) -> None:
         size, variant, self.weights = names
         self.python = python
         self.name = {"size": size, "variant": variant, "weights": self.weights}
-        config = networks.make_config(size, variant, max_tokens)
-        self.network: LanguageModel = networks.make_network(config)
+        self.network = network
         self.files = {"qkvary": folder / "network", "llama.cpp": folder / "network.gguf"}
         if self.weights != "q8_0":
             self.files["transformers"] = self.files["qkvary"]

@@ -124,9 +124,9 @@ def test_overrides_reach_the_run() -> None:
             "recompute_blocks": True,
         },
     )
-    (cell,) = training_study(
-        find_preset("lm-300m"), DATA, overrides=overrides, device="cuda:1"
-    ).cells()
+    study = training_study(find_preset("lm-300m"), DATA, overrides=overrides, device="cuda:1")
+    (cell,) = study.cells()
+    assert "steps of 24 rows of 128 tokens" in study.description
     run = cell.run
     assert isinstance(run.task, LanguageTaskConfig)
     assert isinstance(run.network, LanguageModelConfig)

@@ -107,7 +107,7 @@ def training_study(
     return Study(
         name=f"train {preset.name} on {data.name}",
         question=f"What does {preset.name} learn on {data.name}?",
-        description=_describe(chosen, setting.training, data),
+        description=_describe([first, *chosen[1:]], setting.training, data),
         settings=(setting,),
         variants=labels,
         baseline=labels[0],
