@@ -11,16 +11,21 @@ from qkvary.data.digits import draw_digits
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
+from qkvary.tasks.classification import (
+    ClassificationTask,
+    attention_maps,
+    example_maps,
+    require_network,
+)
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 
 EVALUATION_BATCH_TOKENS = 8_192
 """Digits per forward call of an evaluation: fast, and small in memory."""
@@ -114,7 +119,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         """Return the maps of the first validation sequence."""
         tokens = self._examples("validation")[:1].long()
         return AttentionExample(
-            maps=attention_maps(model, tokens)[0],
+            maps=example_maps(model, tokens),
             tokens=tuple(str(digit) for digit in tokens[0].tolist()),
             targets=tuple(self.columns(tokens)[0].tolist()),
         )

@@ -13,9 +13,10 @@ from qkvary.data.recall import NO_ANSWER, draw_recall
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
+from qkvary.tasks.classification import ClassificationTask, build_language_model, example_maps
 from qkvary.tasks.config import RecallTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch, Split
+from qkvary.tasks.examples import AttentionExample
 
 EVALUATION_BATCH_TOKENS = 8_192
 """Tokens per forward call of an evaluation."""
@@ -68,7 +69,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         """Return the maps of the first validation sequence; a query's target is its value."""
         tokens, pairs = (part[:1] for part in self._examples("validation"))
         return AttentionExample(
-            maps=attention_maps(model, tokens.long())[0],
+            maps=example_maps(model, tokens.long()),
             tokens=tuple(map(str, tokens[0].tolist())),
             targets=tuple(
                 None if pair == NO_ANSWER else 2 * pair + 1 for pair in pairs[0].tolist()

@@ -25,14 +25,8 @@ from qkvary.storage.journal import Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.memory import is_out_of_memory
-from qkvary.tasks.contract import (
-    AttentionExample,
-    EvaluationContext,
-    Generate,
-    ProcessGroup,
-    Split,
-    Task,
-)
+from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
+from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
