@@ -25,6 +25,9 @@ Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 
+EVALUATION_BATCH_TOKENS = 8_192
+"""Tokens per forward call of an evaluation: fast, and small in memory."""
+
 
 class _Mapped(Protocol):
     def attention_maps(self, inputs: Tensor, /) -> Tensor: ...

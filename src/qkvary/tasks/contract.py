@@ -11,14 +11,12 @@ from qkvary.arch.networks import Network
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.fused_loss import IGNORE_INDEX
 from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
 """The splits that are scored."""
 
-
-IGNORE_INDEX = -100
-"""The target of positions that the loss ignores, as in ``cross_entropy``."""
 
 ALL_ROWS = slice(None)
 """All rows of a batch."""

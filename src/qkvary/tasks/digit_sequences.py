@@ -12,6 +12,7 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
     ClassificationTask,
     attention_maps,
     example_maps,
@@ -26,9 +27,6 @@ from qkvary.tasks.contract import (
     Split,
 )
 from qkvary.tasks.examples import AttentionExample
-
-EVALUATION_BATCH_TOKENS = 8_192
-"""Digits per forward call of an evaluation: fast, and small in memory."""
 
 MASS_EXAMPLES = 64
 """Test sequences over which ``attention_mass_on_target`` is averaged."""
@@ -136,11 +134,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
 
     def _examples(self, split: DataSplit) -> Tensor:
         config = self.config
-        count = {
-            "train": config.train_examples,
-            "validation": config.validation_examples,
-            "test": config.test_examples,
-        }[split]
+        count = config.count_examples(split)
         return _draw(config.data_seed, config.length, split, count, config.vocabulary)
 
 

@@ -9,13 +9,16 @@ from qkvary.arch.networks import Network
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.number_words import load_number_words
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, build_language_model, example_maps
+from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
+    ClassificationTask,
+    build_language_model,
+    example_maps,
+)
 from qkvary.tasks.config import NumberTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, Batch, Split
 from qkvary.tasks.examples import AttentionExample
 
-EVALUATION_BATCH_TOKENS = 8_192
-"""Words per forward call of an evaluation."""
 TRAIN_SHARE = 0.8
 """Share of the windows for training."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9

@@ -13,13 +13,15 @@ from qkvary.data.recall import NO_ANSWER, draw_recall
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, build_language_model, example_maps
+from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
+    ClassificationTask,
+    build_language_model,
+    example_maps,
+)
 from qkvary.tasks.config import RecallTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch, Split
 from qkvary.tasks.examples import AttentionExample
-
-EVALUATION_BATCH_TOKENS = 8_192
-"""Tokens per forward call of an evaluation."""
 
 
 class RecallTask(ClassificationTask[RecallTaskConfig]):
@@ -77,21 +79,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         )
 
     def _examples(self, split: DataSplit) -> tuple[Tensor, Tensor]:
-        config = self.config
-        count = {
-            "train": config.train_examples,
-            "validation": config.validation_examples,
-            "test": config.test_examples,
-        }[split]
-        return _draw(
-            config.data_seed,
-            config.length,
-            config.pairs,
-            config.vocabulary,
-            config.power,
-            split,
-            count,
-        )
+        return _draw(self.config, split)
 
 
 def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
@@ -102,24 +90,16 @@ def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
 
 
 @functools.lru_cache(maxsize=6)
-def _draw(
-    seed: int,
-    length: int,
-    pairs: int,
-    vocabulary: int,
-    power: float,
-    split: DataSplit,
-    count: int,
-) -> tuple[Tensor, Tensor]:
+def _draw(config: RecallTaskConfig, split: DataSplit) -> tuple[Tensor, Tensor]:
     # Shared by all runs of this process.
     drawn = draw_recall(
-        seed=seed,
-        length=length,
-        pairs=pairs,
-        vocabulary=vocabulary,
-        power=power,
+        seed=config.data_seed,
+        length=config.length,
+        pairs=config.pairs,
+        vocabulary=config.vocabulary,
+        power=config.power,
         split=split,
-        count=count,
+        count=config.count_examples(split),
     )
     return torch.from_numpy(drawn.tokens), torch.from_numpy(drawn.pairs)
 
