@@ -24,12 +24,12 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.corpora import open_source
-from qkvary.data.folders import data_root
 from qkvary.data.preparation import PreparationSettings, prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source
 from qkvary.data.tokenizer_files import load_gpt2
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.folders import data_root
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.language import LanguageTask
 from timing.interleaved import Effort, print_case, read_effort, take_turns

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.networks import VisionTransformerConfig
-from qkvary.data.folders import data_root
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
 from qkvary.nn.layout import Layout
 from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.storage.folders import data_root
 from qkvary.studies.vision import vision_network, vision_task
 from qkvary.tasks.images import ImageTask
 from timing.interleaved import Effort, print_case, read_effort, take_turns

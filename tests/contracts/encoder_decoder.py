@@ -11,11 +11,11 @@ from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 
 BEGIN, END = 0, 1
 """The end is also the padding."""

@@ -17,11 +17,11 @@ from qkvary.nn.stack import Stack
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 
 
 @stored("test patch classifier")

@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from qkvary.data import documents
 from qkvary.data.documents import FileDocuments, TextPart, kind_of
+from qkvary.data.sources import read_documents
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 TEXTS = ["one\nline two", "three é", "\tfour "]
@@ -319,3 +320,11 @@ def test_a_line_that_is_too_long_is_refused(
 )
 def test_kinds_of_files(name: str, kind: str | None) -> None:
     assert kind_of(Path(name)) == kind
+
+
+def test_files_and_folders_are_read(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one<|endoftext|>two", "utf-8")
+    (tmp_path / "b.jsonl").write_text('{"text": "three"}\n', "utf-8")
+    assert [one.text for one in read_documents([tmp_path])] == ["one", "two", "three"]
+    chosen = read_documents([tmp_path / "b.jsonl", tmp_path / "a.txt"])
+    assert [one.text for one in chosen] == ["three", "one", "two"]

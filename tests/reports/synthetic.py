@@ -12,7 +12,7 @@ import numpy as np
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
 from qkvary.studies.running.records import Record
@@ -254,9 +254,9 @@ def renamed(value: Any, rename: Rename, field: str = "") -> Any:
     return value
 
 
-def make_attention(summary: Summary, length: int = 16) -> tuple[AttentionMaps, ...]:
+def make_attention(summary: Summary, length: int = 16) -> tuple[RunAttention, ...]:
     """Make attention maps that look for the right cell, better or worse."""
-    made: list[AttentionMaps] = []
+    made: list[RunAttention] = []
     settings: Mapping[str, str] = {run.setting: run.task for run in summary.runs}
     for place, setting in enumerate(settings):
         if place == TASKS.index("characters"):
@@ -270,7 +270,7 @@ def make_attention(summary: Summary, length: int = 16) -> tuple[AttentionMaps, .
             scores[1, 0, range(length), targets] += 3 + 2 * _SKILL[index % len(_SKILL)]
             weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
             made.append(
-                AttentionMaps(
+                RunAttention(
                     setting=setting,
                     variant=variant,
                     seed=0,

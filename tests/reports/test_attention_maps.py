@@ -6,13 +6,13 @@ import pytest
 from PIL import Image
 
 from qkvary.reports import attention_maps as maps
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 
 
-def example(length: int = 5, layers: int = 2, heads: int = 3) -> AttentionMaps:
+def example(length: int = 5, layers: int = 2, heads: int = 3) -> RunAttention:
     weights = np.full((layers, heads, length, length), 1 / length)
     weights[1, 2] = np.eye(length)[::-1]
-    return AttentionMaps(
+    return RunAttention(
         setting="reverse",
         variant="QKV",
         seed=3,

@@ -14,7 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
 from qkvary.literature.figures import load_published
 from qkvary.nn.terms import normalise_diagonal
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.page import render_page
 from qkvary.reports.paper_charts import mean_curve, normalise_scores
 from qkvary.reports.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
@@ -29,8 +29,8 @@ from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.recording import run_identity
-from qkvary.studies.running.samples import Sample
 from qkvary.studies.running.store import JOURNAL_NAME, Store
+from qkvary.tasks.examples import Sample
 from tests.studies.made_up import make_record
 
 
@@ -263,8 +263,8 @@ def test_maps_of_all_variants_are_of_one_setting() -> None:
     figure, study = PAPER_FIGURES["key-value-figure-3"], load_study("synthetic-published")
     names = [one.name for one in study.settings if one.task.name == "reverse"][:2]
 
-    def maps(setting: str, variant: str) -> AttentionMaps:
-        return AttentionMaps(
+    def maps(setting: str, variant: str) -> RunAttention:
+        return RunAttention(
             setting=setting,
             variant=variant,
             seed=1,

@@ -14,7 +14,7 @@ from qkvary.reports.report import Chart, Group
 from qkvary.reports.samples import RunSamples, sample_section, set_drawing
 from qkvary.reports.study import study_report
 from qkvary.reports.tables import Table
-from qkvary.studies.running.samples import Sample
+from qkvary.tasks.examples import Sample
 from tests.reports.subjects import small_summary
 
 MARKED = "<b>x</b>"

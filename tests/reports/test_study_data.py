@@ -3,7 +3,7 @@ import dataclasses
 import io
 from collections.abc import Sequence
 
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.study import study_report
@@ -14,7 +14,7 @@ from tests.reports.hostile import PAYLOADS
 from tests.reports.synthetic import make_attention, make_summary, renamed
 
 
-def csv_files(summary: Summary, attention: Sequence[AttentionMaps] = ()) -> dict[str, str]:
+def csv_files(summary: Summary, attention: Sequence[RunAttention] = ()) -> dict[str, str]:
     tables = study_datasets(summary, attention)
     return {f"{table.key}.csv": table_csv(table) for table in tables}
 

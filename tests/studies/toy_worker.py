@@ -23,11 +23,12 @@ from qkvary.storage.errors import ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
 from qkvary.studies.running import store
-from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.running.attention_maps import to_bytes
 from qkvary.studies.running.recording import make_record
 from qkvary.studies.running.store import Claim
 from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
+from qkvary.tasks.examples import AttentionExample
 from qkvary.training.progress import Event
 from qkvary.training.run_log import restore_log
 from tests.storage import byte_checkpoints
@@ -128,7 +129,7 @@ def finished(cell: Cell, state: str) -> RunResult:
         state_sha256=state,
     )
     maps = np.full((1, 1, 2, 2), number(state), dtype=np.float32)
-    example = AttentionMaps(maps=maps, tokens=("a", "b"), targets=(1, None))
+    example = AttentionExample(maps=maps, tokens=("a", "b"), targets=(1, None))
     return RunResult(record=record, attention=to_bytes(example))
 
 

@@ -118,7 +118,7 @@ def test_samples_are_the_first_validation_images_with_names(
     assert {one.answer for one in samples} == {"3"}
     for one, image in zip(samples, pixels, strict=True):
         assert one.pictures is not None
-        np.testing.assert_array_equal(one.pictures.numpy(), image[None, None])
+        np.testing.assert_array_equal(one.pictures, image[None, None])
     monkeypatch.setitem(CLASS_NAMES, "images", tuple("abcdefghijk"))
     assert [one.truth for one in task.samples(Answers(3))] == ["abcdefghijk"[i] for i in labels]
     assert task.samples(Answers(3))[0].answer == "d"

@@ -167,7 +167,7 @@ def test_padding_is_not_shown_as_attended(folder: Path) -> None:
     x = model._embed(first, Layout(new_tokens=31))
     layout = Layout(new_tokens=31, attention_mask=first != PADDING)
     expected = model.stack.attention_maps(x, layout=layout)[0][:, :, :length, :length]
-    assert torch.allclose(example.maps, expected, atol=1e-6)
+    assert torch.allclose(torch.from_numpy(example.maps), expected, atol=1e-6)
 
 
 def test_a_network_that_does_not_fit_is_named_by_its_size(folder: Path) -> None:

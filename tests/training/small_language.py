@@ -14,11 +14,11 @@ from qkvary.tasks.contract import (
     ALL_ROWS,
     IGNORE_INDEX,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import (
     ExecutionConfig,
     OptimizerConfig,
@@ -89,7 +89,7 @@ class SmallLanguage:
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         assert isinstance(model, LanguageModel)
         inputs = self.batch(10**6, 1, 0).inputs.to(model.embedding.device)
-        maps = model.attention_maps(inputs)[0]
+        maps = model.attention_maps(inputs)[0].cpu().numpy()
         tokens = tuple(str(token) for token in range(CONTEXT))
         return AttentionExample(maps=maps, tokens=tokens, targets=(None,) * CONTEXT)
 

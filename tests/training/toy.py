@@ -1,5 +1,6 @@
 """A task that trains in a tenth of a second, with dropout, for tests of the loop."""
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,12 +12,12 @@ from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Network,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import OptimizerConfig, RunConfig, ScheduleConfig, TrainingConfig
 
 LENGTH = 5
@@ -91,7 +92,7 @@ class ToyTask:
         return {"loss": loss.item(), "accuracy": right.item()}
 
     def attention_example(self, _model: nn.Module) -> AttentionExample | None:
-        maps = torch.full((2, 1, LENGTH, LENGTH), 1 / LENGTH)
+        maps = np.full((2, 1, LENGTH, LENGTH), 1 / LENGTH)
         tokens = tuple(str(index) for index in range(LENGTH))
         return AttentionExample(maps=maps, tokens=tokens, targets=(4, 3, None, 1, 0))
 

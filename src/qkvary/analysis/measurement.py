@@ -13,8 +13,9 @@ from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import check_layers, read_window
 from qkvary.analysis.results import NetworkAnalysis
 from qkvary.analysis.settings import AnalysisSettings
-from qkvary.analysis.texts import read_documents, read_windows
+from qkvary.analysis.texts import read_windows
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.data.sources import read_documents
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError

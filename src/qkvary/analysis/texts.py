@@ -1,16 +1,14 @@
 """Calibration text as windows of tokens, encoded only as far as it is read."""
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from qkvary.analysis.settings import FEWEST_TOKENS
-from qkvary.data.documents import Document, FileDocuments
-from qkvary.data.sources import list_files
-from qkvary.data.tokenizers import Tokenizer
+from qkvary.data.documents import Document
+from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 LETTERS_PER_TOKEN = 32
@@ -34,16 +32,11 @@ def read_windows(
     Raises:
         UsageError: if a document cannot be encoded.
     """
-    end = (
-        []
-        if tokenizer.beginning is not None or tokenizer.separator is None
-        else [tokenizer.separator]
-    )
     left = tokens
     for document in documents:
         text = document.text[: LETTERS_PER_TOKEN * left]
         try:
-            encoded = (tokenizer.encode(text) + end)[:left]
+            encoded = encode_document(tokenizer, text)[:left]
         except ValueError as error:
             raise UsageError(f"{document.where} cannot be encoded: {error}") from error
         for start in range(0, len(encoded), context):
@@ -53,13 +46,3 @@ def read_windows(
                 yield torch.tensor(window)
         if left < FEWEST_TOKENS:
             return
-
-
-def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders.
-
-    Raises:
-        UsageError: if there are none, or one cannot be read.
-    """
-    files = [file for path in paths for file in list_files(path)]
-    return FileDocuments(files=files).read()

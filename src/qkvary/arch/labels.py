@@ -38,7 +38,7 @@ _ALIASES = {
 """Names used in the papers' texts and code, in capitals."""
 
 MOST_LAYERS = 10_000
-"""Layers of a label beyond this are a typing error."""
+"""More layers than this are a mistake, and would take long to count."""
 
 _FORMS = get_args(QueryForm)[1:]
 

@@ -17,7 +17,7 @@ QUERY_ROPE: Source = "q_rope"
 KEY_ROPE: Source = "k_rope"
 """Their additional key channels, shared by all heads."""
 
-_LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
+LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Sharing:
             return f"Q{marks.get(self.query, '')}=V{rest}"
         text, previous = "", None
         for role, source in self.roles.items():
-            letter = "I" if source == IDENTITY else _LETTERS[role]
+            letter = "I" if source == IDENTITY else LETTERS[role]
             shared = source == previous and source != IDENTITY
             joint = "" if previous is None else ("=" if shared else "-")
             marked = not shared and (source != IDENTITY or role == "query")
@@ -95,8 +95,8 @@ class Sharing:
                 groups.append("x" + (marks.get(source, "") if role == "query" else ""))
             elif source not in seen:
                 seen.add(source)
-                names = "=".join(_LETTERS[reader].lower() for reader in self.readers(source))
-                first = _LETTERS[role].lower()
+                names = "=".join(LETTERS[reader].lower() for reader in self.readers(source))
+                first = LETTERS[role].lower()
                 groups.append(names.replace(first, first + marks.get(source, ""), 1))
         return ",".join(groups)
 

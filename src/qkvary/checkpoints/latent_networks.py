@@ -23,7 +23,6 @@ TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
     """Yield the features that latent attention does not have."""
-    block = config.block
     for layer in config.layers:
         variant = layer.variant
         if variant.decoupled is None:
@@ -36,8 +35,19 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         yield "layers with different rotary bases"
     if len({(latent_width(one), one.variant.decoupled or 0) for one in config.layers}) > 1:
         yield "layers with tensors of different widths"
+    yield from find_block_obstacles(config, "decoupled")
+
+
+def find_block_obstacles(config: LanguageModelConfig, positions: str) -> Iterator[str]:
+    """Yield the features besides attention that Llama and DeepSeek do not have.
+
+    Args:
+        config: The network.
+        positions: Their positions, in a word.
+    """
+    block = config.block
     if config.positions != "none":
-        yield f"{config.positions} positions besides decoupled ones; choices: none"
+        yield f"{config.positions} positions besides {positions} ones; choices: none"
     if block.norm != "rmsnorm":
         yield f"{block.norm}; choices: rmsnorm"
     if block.activation != "swiglu":

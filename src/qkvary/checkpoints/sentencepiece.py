@@ -10,13 +10,14 @@ from collections.abc import Iterator
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 
+SPACE = "▁".encode()
+"""The letter for a space in pieces."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE = 3, 2
-_CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
+_CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRASPACES = 2, 3, 4
 _USER_DEFINED = 4
 _CONTROLS = (b"<unk>", b"<s>", b"</s>")
-_SPACE = "▁".encode()
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
@@ -35,7 +36,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
     try:
         for number, value in _fields(data):
             if number == _NORMALIZER and isinstance(value, bytes):
-                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRA_SPACES]
+                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRASPACES]
                 # The default, which is not stored, is to collapse.
                 found = bool(flags[-1]) if flags else True
     except (IndexError, ValueError):
@@ -81,7 +82,7 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         raise UsageError(f"{where} has {found}, which this program does not tokenize with")
     try:
         return PieceTokenizer(
-            [text.replace(_SPACE, b" ") for text, _, _ in pieces],
+            [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
             joins_spaces=joins,
         )

@@ -16,14 +16,19 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.latent_networks import TRAIN, find_latent_obstacles, make_latent_weights
+from qkvary.checkpoints.latent_networks import (
+    TRAIN,
+    Weights,
+    find_block_obstacles,
+    find_latent_obstacles,
+    make_latent_weights,
+)
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.positions import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
-Weights = dict[str, Tensor]
 Rule = Callable[[LanguageModelConfig], Iterator[str]]
 """Yields features of a network that cannot be expressed."""
 _KNOWN_TERMS: Mapping[StockArchitecture, tuple[str, ...]] = {
@@ -135,7 +140,6 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
-    block = config.block
     if not rotates(config):
         yield "positions without rotation; choices: rotary"
     for layer in config.layers:
@@ -145,12 +149,7 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"values that are rotated keys ({layer.value_rope}); choices: value_rope none"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
-    if config.positions != "none":
-        yield f"{config.positions} positions besides rotary ones; choices: none"
-    if block.norm != "rmsnorm":
-        yield f"{block.norm}; choices: rmsnorm"
-    if block.activation != "swiglu":
-        yield f"{block.activation}; choices: swiglu"
+    yield from find_block_obstacles(config, "rotary")
 
 
 def count_kv_heads(config: LanguageModelConfig) -> int:

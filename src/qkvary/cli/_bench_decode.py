@@ -17,10 +17,10 @@ from qkvary.cli._options import (
     Device,
     Json,
     complete_checkpoint,
-    complete_variant,
     convert_threads,
     counted,
     options,
+    variant_labels,
 )
 from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.costs.formats import Dtype, parse_options
@@ -112,13 +112,10 @@ DEFAULT_MEASURING = Measuring()
 
 Variants = Annotated[
     tuple[str, ...],
-    Parameter(
-        name=("--variant", "--variants"),
-        consume_multiple=(1, None),
-        show_default=False,
-        help="Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "
+    variant_labels(
+        "Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "
         "@rotary they resemble Llama, otherwise GPT-2.",
-        completer=complete_variant,
+        show_default=False,
     ),
 ]
 

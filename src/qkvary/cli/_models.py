@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.cli._options import complete_variant, positive
+from qkvary.cli._options import positive, variant_labels
 from qkvary.data.checkpoint_names import packaged_names
 
 
@@ -25,12 +25,7 @@ ModelName = Annotated[
 ]
 VariantLabels = Annotated[
     tuple[str, ...],
-    Parameter(
-        name=("--variant", "--variants"),
-        consume_multiple=(1, None),
-        help="Compare these variants, in any spelling (Q-K=V, q,k=v, MQA).",
-        completer=complete_variant,
-    ),
+    variant_labels("Compare these variants, in any spelling (Q-K=V, q,k=v, MQA)."),
 ]
 Context = Annotated[
     int | None,

@@ -216,6 +216,17 @@ def positive(text: str) -> Parameter:
 Length = Annotated[int, counted("Tokens of the sequence: 1024, 32k, 1M.")]
 
 
+def variant_labels(text: str, *, show_default: bool | None = None) -> Parameter:
+    """Return the option of the variants that a command compares, with its help text."""
+    return Parameter(
+        name=("--variant", "--variants"),
+        consume_multiple=(1, None),
+        show_default=show_default,
+        help=text,
+        completer=complete_variant,
+    )
+
+
 def check_device(device: str) -> None:
     """Refuse an invalid name of a device.
 

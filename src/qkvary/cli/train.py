@@ -23,8 +23,8 @@ from qkvary.cli._options import (
     Out,
     Where,
     check_device,
-    complete_variant,
     parse_seeds,
+    variant_labels,
 )
 from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.cli._prepared_output import find_share_error
@@ -80,12 +80,7 @@ PresetName = Annotated[
 ]
 Variants = Annotated[
     tuple[str, ...],
-    Parameter(
-        name=("--variant", "--variants"),
-        consume_multiple=(1, None),
-        help="Labels in any spelling; several are trained one after the other and compared.",
-        completer=complete_variant,
-    ),
+    variant_labels("Labels in any spelling; several are trained one after the other and compared."),
 ]
 DryRun = Annotated[bool, Parameter(help="Print the planned runs, and end.")]
 

@@ -2,7 +2,8 @@
 
 from qkvary.arch.networks import TokenNetwork
 
-_TOKEN_BYTES = 8
+TOKEN_BYTES = 8
+"""Bytes of a token in a tensor of 64-bit integers."""
 
 
 def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> int:
@@ -16,4 +17,4 @@ def forward_bytes(network: TokenNetwork, *, tokens: int, number_bytes: int) -> i
         tokens: Tokens over all rows.
         number_bytes: Bytes of a number of the network.
     """
-    return tokens * (_TOKEN_BYTES + number_bytes * (network.d_model + network.block.d_ff))
+    return tokens * (TOKEN_BYTES + number_bytes * (network.d_model + network.block.d_ff))

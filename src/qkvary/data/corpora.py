@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import (
@@ -18,6 +17,7 @@ from qkvary.data.sources import (
 )
 from qkvary.data.splits import HeldOut
 from qkvary.storage.errors import UsageError
+from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
 

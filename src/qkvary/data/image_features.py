@@ -19,10 +19,10 @@ from safetensors.numpy import load, save
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
 from qkvary.data.files import find_file
-from qkvary.data.folders import cache_directory
 from qkvary.data.images import find_images
 from qkvary.data.random_numbers import random_words
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.folders import cache_directory
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from qkvary.data.cifar import read_cifar
 from qkvary.data.downloads import DownloadError, keep_in_cache
 from qkvary.data.files import decompress, download, find_file
-from qkvary.data.folders import cache_directory, data_root
 from qkvary.data.idx import read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
+from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
 

@@ -5,13 +5,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.data.corpora import CORPORA, canonical_reference, open_source
-from qkvary.data.folders import cache_directory
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
 from qkvary.data.prepared import PreparedData, is_prepared
 from qkvary.data.shard_groups import finished_plan, unfinished_plan
 from qkvary.data.sources import Source, SourceOptions
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.errors import UsageError
+from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"

@@ -6,7 +6,7 @@ text that is a single document is split once, by position.
 """
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -322,6 +322,16 @@ def list_files(path: Path) -> list[Path]:
     if not visible:
         raise UsageError(f"expected files of {', '.join(KINDS)} in {path}, got none")
     return visible
+
+
+def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
+    """Yield the documents of files and folders: JSONL, or text split at ``<|endoftext|>``.
+
+    Raises:
+        UsageError: if there are none, or one cannot be read.
+    """
+    files = [file for path in paths for file in list_files(path)]
+    return FileDocuments(files=files).read()
 
 
 def _describe_files(files: Sequence[Path], folder: Path) -> JsonValue:

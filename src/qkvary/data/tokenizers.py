@@ -69,6 +69,18 @@ class Tokenizer(Protocol):
         ...
 
 
+def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a document, with its beginning or else its separator.
+
+    A document with a beginning has no separator: networks of llama2.c have never seen one.
+
+    Raises:
+        ValueError: if it cannot be encoded.
+    """
+    separator = tokenizer.separator if tokenizer.beginning is None else None
+    return tokenizer.encode(text) + ([] if separator is None else [separator])
+
+
 def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a text, split at ``DOCUMENT_END`` into documents."""
     parts = (part.strip() for part in text.split(DOCUMENT_END)) if DOCUMENT_END in text else (text,)

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.data.downloads import keep_in_cache
-from qkvary.data.folders import cache_directory
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.storage.manifest import Manifest
 

@@ -5,16 +5,15 @@ the verdicts. Never imports torch, numpy or scipy, and reads no study.
 """
 
 import functools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Literal, cast, get_args
 
-from qkvary.text.names import suggest
+from qkvary.literature.packaged import packaged_names, read_packaged
 
 SCHEMA_VERSION = 1
+_FOLDER = "claims"
 
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
@@ -136,9 +135,7 @@ class ClaimedDocument:
 
 def document_names() -> tuple[str, ...]:
     """Return the names of the documents, in the order of their publication."""
-    folder = resources.files("qkvary.literature.claims")
-    found = [item.name for item in folder.iterdir() if item.name.endswith(".json")]
-    return tuple(sorted(name.removesuffix(".json") for name in found))
+    return packaged_names(_FOLDER)
 
 
 @functools.cache
@@ -148,11 +145,7 @@ def load_document(name: str) -> ClaimedDocument:
     Raises:
         ValueError: for an unknown name, with the nearest known one.
     """
-    names = document_names()
-    if name not in names:
-        raise ValueError(f"expected a document, got {name!r}; {suggest(name, names)}")
-    text = (resources.files("qkvary.literature.claims") / f"{name}.json").read_text("utf-8")
-    return decode_document(json.loads(text), name)
+    return decode_document(read_packaged(_FOLDER, name, "a document"), name)
 
 
 def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:

@@ -6,16 +6,16 @@ derives whether a figure follows from the paper's own inputs. Never imports torc
 
 import difflib
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, cast
 
 from qkvary.arch.labels import format_label, parse_variant
+from qkvary.literature.packaged import packaged_names, read_packaged
 from qkvary.text.names import listed, suggest
 
 SCHEMA_VERSION = 1
+_FOLDER = "published"
 
 QUALITY_COLUMNS = (
     ("three-projections-table-4", "change", "perplexity", "300M", 16),
@@ -124,14 +124,7 @@ class PublishedQuality:
 
 def published_names() -> tuple[str, ...]:
     """Return the names of all published tables, sorted."""
-    folder = resources.files("qkvary.literature.published")
-    return tuple(
-        sorted(
-            item.name.removesuffix(".json")
-            for item in folder.iterdir()
-            if item.name.endswith(".json")
-        )
-    )
+    return packaged_names(_FOLDER)
 
 
 @functools.cache
@@ -141,11 +134,7 @@ def load_published(name: str) -> PublishedTable:
     Raises:
         ValueError: for an unknown name, with the nearest known one.
     """
-    names = published_names()
-    if name not in names:
-        raise ValueError(f"expected a published table, got {name!r}; {suggest(name, names)}")
-    text = (resources.files("qkvary.literature.published") / f"{name}.json").read_text("utf-8")
-    return decode_table(json.loads(text), name)
+    return decode_table(read_packaged(_FOLDER, name, "a published table"), name)
 
 
 def find_published(text: str) -> str:

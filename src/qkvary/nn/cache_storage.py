@@ -4,15 +4,12 @@ Knows tokens and their order. Does not know what an entry is made of, nor what r
 """
 
 import torch
-from jaxtyping import Shaped
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.nn.cache_quantized import QuantizedStore
+from qkvary.nn.cache_codes import Entries
+from qkvary.nn.cache_quantized import Joined, QuantizedStore
 from qkvary.nn.linear_attention import State
-
-Entries = Shaped[Tensor, "batch heads tokens width"]
-Joined = Shaped[Tensor, "batch heads seen width"]
 
 
 class GrowingStore:

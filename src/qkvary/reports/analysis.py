@@ -64,9 +64,6 @@ DEFINITIONS = {
 }
 
 
-_DEFINED = Pairs(tuple(DEFINITIONS.items()))
-
-
 def analysis_report(analysis: NetworkAnalysis, checkpoint: str) -> Report:
     """Return the report of an analysis.
 

@@ -18,7 +18,6 @@ TOP, BOTTOM = 34.0, 40.0
 MOST_PANELS = 12
 _PANEL_WIDTH, _PANEL_HEIGHT = 212.0, 148.0
 _PANEL = (40.0, 24.0, _PANEL_WIDTH - 8, _PANEL_HEIGHT - 20)
-_SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _LEAST = 1e-6
 """The smallest energy of a spectrum, and the smallest forecast in nats, that is drawn."""
 _FOUND = FAMILIES[1]
@@ -104,7 +103,7 @@ def _draw_spectrum(head: KeyValueReading, across: svg.Scale, up: svg.Scale) -> M
 def _power(value: float) -> str:
     """Write a power of ten."""
     exponent = round(math.log10(value))
-    return "1" if not exponent else f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+    return numbers.ten_to_the(exponent) if exponent else "1"
 
 
 def _write_nats(value: float) -> str:

@@ -7,6 +7,7 @@ rectangles.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from qkvary.reports import svg
 from qkvary.reports.png import indexed_png
 from qkvary.reports.report import Chart, Group
+from qkvary.tasks.examples import AttentionExample
 from qkvary.text import names, numbers
 
 MOST_LAYERS, MOST_HEADS = 4, 4
@@ -26,22 +28,15 @@ _OUTLINED = 24
 """The number of tokens above which outlines would cover their cells."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionMaps:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RunAttention(AttentionExample):
     """The attention of one trained network on one example."""
 
     setting: str
     variant: str
     seed: int
     run_key: str
-    """The run that they are of."""
-    maps: NDArray[np.float64]
-    """``[layers, heads, rows, columns]``; a row is a query, and sums to one in most variants."""
-    tokens: tuple[str, ...]
-    targets: tuple[int | None, ...]
-    """Per row, the column that holds its answer; None if not exactly one does."""
-    kind: str = ""
-    """The layers, where a network has several kinds."""
+    """The run that it is of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +48,7 @@ class Mass:
     mass: float
 
 
-def masses(example: AttentionMaps) -> tuple[Mass, ...]:
+def masses(example: AttentionExample) -> tuple[Mass, ...]:
     """Return the mass on the right cells for each layer and head; empty if no row has one.
 
     Heads whose rows are not distributions have no mass: signed or unnormalised weights.
@@ -71,12 +66,12 @@ def masses(example: AttentionMaps) -> tuple[Mass, ...]:
     )
 
 
-def best(example: AttentionMaps) -> Mass | None:
+def best(example: AttentionExample) -> Mass | None:
     """Return the head with the most mass on the right cells."""
     return max(masses(example), key=lambda mass: mass.mass, default=None)
 
 
-def chance(example: AttentionMaps) -> float:
+def chance(example: AttentionExample) -> float:
     """Return the mass that uniform attention would put on the right cells.
 
     Over all columns, and of causal maps over those that the row sees.
@@ -88,7 +83,7 @@ def chance(example: AttentionMaps) -> float:
     return float(np.mean([1.0 / (row + 1) for row in rows]))
 
 
-def _right_cells(example: AttentionMaps) -> list[tuple[int, int]]:
+def _right_cells(example: AttentionExample) -> list[tuple[int, int]]:
     height, width = example.maps.shape[-2:]
     return [
         (row, column)
@@ -97,26 +92,26 @@ def _right_cells(example: AttentionMaps) -> list[tuple[int, int]]:
     ]
 
 
-def _is_distribution(weights: NDArray[np.float64]) -> bool:
+def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
     """Return whether no weight is negative and every row sums to one, or sees nothing."""
     sums = weights.sum(axis=-1)
     is_whole = (abs(sums - 1.0) < _ROUNDING) | (sums == 0.0)
     return bool((weights >= 0.0).all() and is_whole.all() and sums.any())
 
 
-def column_width(examples: Sequence[AttentionMaps]) -> int:
+def column_width(examples: Sequence[RunAttention]) -> int:
     """Return the pixels at which the widest of these drawings is legible."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
 
 
 def map_group(
-    examples: Sequence[AttentionMaps],
+    examples: Sequence[RunAttention],
     *,
     title: str,
     detail: str,
     file: str,
-    describe: Callable[[AttentionMaps], str],
+    describe: Callable[[RunAttention], str],
 ) -> Group:
     """Return the drawings of examples side by side, each described in a few words."""
     charts = (
@@ -133,7 +128,7 @@ def map_group(
     )
 
 
-def drawing(example: AttentionMaps) -> svg.Drawing:
+def drawing(example: RunAttention) -> svg.Drawing:
     """Draw the maps of an example: one row per layer, one column per head."""
     layers = range(min(example.maps.shape[0], MOST_LAYERS))
     most = best(example)
@@ -155,7 +150,7 @@ def drawing(example: AttentionMaps) -> svg.Drawing:
 
 
 def draw_maps(
-    maps: NDArray[np.float64],
+    maps: NDArray[np.floating[Any]],
     layers: Sequence[int],
     *,
     title: str,
@@ -193,7 +188,7 @@ def draw_maps(
 
 
 def _tile(
-    values: NDArray[np.float64], targets: Sequence[int | None], x: float, y: float
+    values: NDArray[np.floating[Any]], targets: Sequence[int | None], x: float, y: float
 ) -> tuple[Markup, svg.Shared]:
     rows, columns = values.shape
     picture, size = png(shades(values)), (_TILE, _TILE)
@@ -212,7 +207,7 @@ def _tile(
     return image, svg.Shared(parts=over, at=(x, y))
 
 
-def shades(values: NDArray[np.float64]) -> NDArray[np.uint8]:
+def shades(values: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
     """Return 0 to 15 for weights 0 to 1, by the square root, so that small ones are visible."""
     usable = np.nan_to_num(values, nan=0.0, posinf=1.0, neginf=0.0)
     return np.rint(np.sqrt(np.clip(usable, 0.0, 1.0)) * 15).astype(np.uint8)

@@ -56,7 +56,6 @@ def claims_report(
     judged: Sequence[JudgedClaim],
     *,
     asked: bool,
-    title: str = "What do the documents claim, and is it so?",
 ) -> Report:
     """Return the report of some claims.
 
@@ -64,7 +63,6 @@ def claims_report(
         documents: The documents, in this order.
         judged: The claims to show, with their verdicts.
         asked: Whether these claims were asked for, so that the terminal prints each of them.
-        title: The question.
     """
     sections = [
         _section(document, own, brief=asked)
@@ -79,7 +77,7 @@ def claims_report(
     )
     return Report(
         subject="claims of the documents",
-        question=title,
+        question="What do the documents claim, and is it so?",
         lead=MEANINGS,
         answer=tuple(_answer(judged)),
         caveats=CAVEATS,

@@ -169,10 +169,10 @@ def describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
     ]
 
 
-def write_median(median: Median, digits: int = 3, scale: float = 1.0) -> str:
+def write_median(median: Median, scale: float) -> str:
     """Write a median with its interval on one line."""
-    low, high = (numbers.real(end * scale, digits) for end in (median.low, median.high))
-    return f"{numbers.real(median.value * scale, digits)} [{low}, {high}]"
+    low, high = (numbers.real(end * scale) for end in (median.low, median.high))
+    return f"{numbers.real(median.value * scale)} [{low}, {high}]"
 
 
 def name_cache(options: CacheOptions) -> str:

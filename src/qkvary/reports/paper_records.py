@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.kept_tables import read_rows
 from qkvary.reports.samples import RunSamples
 from qkvary.reports.study_results import gather_results
@@ -39,7 +39,7 @@ class StudyRecords:
     study: Study
     curves: tuple[LearningCurve, ...] = ()
     printed: tuple[Printed, ...] = ()
-    attention: tuple[AttentionMaps, ...] = ()
+    attention: tuple[RunAttention, ...] = ()
     samples: tuple[RunSamples, ...] = ()
     damage: tuple[str, ...] = ()
     """One sentence per unreadable run."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from qkvary.literature.figures import load_published
 from qkvary.reports import attention_maps, paper_charts
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import count_runs, curves_chart
 from qkvary.reports.paper_figures import Panel, PaperFigure, Records
 from qkvary.reports.paper_records import StudyRecords
@@ -286,7 +286,7 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     return _Drawn(blocks=tuple(groups), sources=tuple(sources), missing=tuple(missing))
 
 
-def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[AttentionMaps]:
+def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[RunAttention]:
     """Return the maps of a figure's variants in the first setting that has some."""
     for setting in settings:
         own = {one.variant: one for one in known.attention if one.setting == setting}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from qkvary.reports.attention_maps import AttentionMaps, best, chance, masses
+from qkvary.reports.attention_maps import RunAttention, best, chance, masses
 from qkvary.reports.learning_curves import thinned
 from qkvary.reports.tables import (
     Cell,
@@ -151,7 +151,7 @@ def problem_table(runs: Sequence[RunRow], key: str) -> Table:
     )
 
 
-def attention_table(examples: Sequence[AttentionMaps], key: str) -> Table:
+def attention_table(examples: Sequence[RunAttention], key: str) -> Table:
     """Return the mass on the right cells by layer and head."""
     rows = [
         {

@@ -23,7 +23,7 @@ from qkvary.reports.tables import (
     tabulate,
     word,
 )
-from qkvary.studies.running.samples import Sample
+from qkvary.tasks.examples import Sample
 from qkvary.text import names
 
 _PICTURE, _CELL, _LINE = 50.0, 62.0, 15.0

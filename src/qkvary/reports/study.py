@@ -8,7 +8,7 @@ from functools import partial
 from qkvary.literature.quality import qualities
 from qkvary.planning.curves import SIZES
 from qkvary.reports import run_tables, study_tables
-from qkvary.reports.attention_maps import AttentionMaps, best, chance, map_group
+from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
 from qkvary.reports.learning_curves import count_runs, headline_quantities, panels
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import (
@@ -61,7 +61,7 @@ _RIGHT_CELLS = {
 
 def study_report(
     summary: Summary,
-    attention: Sequence[AttentionMaps] = (),
+    attention: Sequence[RunAttention] = (),
     samples: Sequence[RunSamples] = (),
 ) -> Report:
     """Return the report of a study.
@@ -299,9 +299,9 @@ def _curve_views(
                 )
 
 
-def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
+def _attention(summary: Summary, attention: Sequence[RunAttention]) -> Section:
     tasks = {run.setting: run.task for run in summary.runs}
-    groups: dict[tuple[str, str], list[AttentionMaps]] = {}
+    groups: dict[tuple[str, str], list[RunAttention]] = {}
     for example in attention:
         groups.setdefault((example.setting, example.kind), []).append(example)
     blocks: list[Block] = []
@@ -334,7 +334,7 @@ def _attention(summary: Summary, attention: Sequence[AttentionMaps]) -> Section:
     )
 
 
-def _best_head(example: AttentionMaps) -> str:
+def _best_head(example: RunAttention) -> str:
     most = best(example)
     if most is None:
         return f"seed {example.seed}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from qkvary.reports import run_tables
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples, sample_rows
 from qkvary.reports.study_tables import cost_table, main_tables
 from qkvary.reports.tables import Raw, Table, dataset, pick
@@ -16,7 +16,7 @@ _TABLE = "table=name kind metric higher_is_better"
 
 
 def study_datasets(
-    summary: Summary, attention: Sequence[AttentionMaps], samples: Sequence[RunSamples] = ()
+    summary: Summary, attention: Sequence[RunAttention], samples: Sequence[RunSamples] = ()
 ) -> tuple[Table, ...]:
     """Return every dataset that has rows; its key is the stem of its file."""
     made = (

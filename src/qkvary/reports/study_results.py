@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
@@ -26,7 +26,7 @@ class Results:
 
     summary: Summary
     """The tables."""
-    attention: tuple[AttentionMaps, ...]
+    attention: tuple[RunAttention, ...]
     """One example per setting, variant and kind of layer, if any."""
     samples: tuple[RunSamples, ...]
     """Those of one run per setting and variant, if any."""
@@ -78,13 +78,13 @@ def report_folder(name: str, out: Path) -> Path:
 
 def _gather_attention(
     summary: Summary, store: Store, damage: list[str]
-) -> tuple[AttentionMaps, ...]:
+) -> tuple[RunAttention, ...]:
     """Return the maps of the first finished run per setting and variant, in the study's order."""
 
-    def read(data: bytes, run: RunRow) -> tuple[AttentionMaps, ...]:
+    def read(data: bytes, run: RunRow) -> tuple[RunAttention, ...]:
         example = from_bytes(data)
         return tuple(
-            AttentionMaps(
+            RunAttention(
                 setting=run.setting,
                 variant=run.variant,
                 seed=run.seed,

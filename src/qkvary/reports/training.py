@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from qkvary.reports.attention_maps import AttentionMaps
+from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import curves_chart
 from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
 from qkvary.reports.run_tables import metric
@@ -31,7 +31,7 @@ _SCORES = (
 
 
 def training_report(
-    summary: Summary, texts: Mapping[str, str], attention: Sequence[AttentionMaps] = ()
+    summary: Summary, texts: Mapping[str, str], attention: Sequence[RunAttention] = ()
 ) -> Report:
     """Return the report of a training.
 

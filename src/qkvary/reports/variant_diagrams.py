@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from qkvary.arch import descriptions
 from qkvary.arch.labels import format_label, parse_label
-from qkvary.arch.sharing import IDENTITY, Role, Source
+from qkvary.arch.sharing import IDENTITY, LETTERS, Role, Source
 from qkvary.arch.variants import Variant
 from qkvary.reports import svg
 from qkvary.reports.report import Chart
@@ -18,7 +18,6 @@ from qkvary.reports.variant_styles import read_variant
 
 _WIDTH, _HEIGHT = 236.0, 268.0
 _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
-_LETTERS: dict[Role, str] = {"query": "Q", "key": "K", "value": "V"}
 _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
 _APART = 66.0
 
@@ -155,7 +154,7 @@ def _box(
 
 def _projection(variant: Variant, source: Source, x: float) -> list[Markup]:
     cached = source in variant.cached
-    readers = "".join(_LETTERS[role] for role in variant.sharing.readers(source))
+    readers = "".join(LETTERS[role] for role in variant.sharing.readers(source))
     rank = variant.rank(source)
     style = "learned kept" if cached else "learned"
     parts = [_box(x, _Y_SOURCE, 56, 28, "W", style, readers.lower())]
@@ -168,7 +167,7 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
     x = _COLUMNS[role]
     parts = [
         svg.element("circle", cx=x, cy=_Y_ROLE, r=13, class_="role"),
-        svg.text(x, _Y_ROLE + 4.5, _LETTERS[role], "role-text middle"),
+        svg.text(x, _Y_ROLE + 4.5, LETTERS[role], "role-text middle"),
     ]
     if role == "value" and variant.num_kv_heads is not None:
         word = "head" if variant.num_kv_heads == 1 else "heads"

@@ -20,6 +20,8 @@ from qkvary.storage.errors import DamagedError, NoValidCheckpointError, UnsafeEr
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
+CHECKPOINTS_NAME = "checkpoints"
+"""The folder of a run's checkpoints, in its folder."""
 DEFAULT_KEEP = 2
 """Default number of checkpoints to keep: the newest, and one in case it is damaged."""
 

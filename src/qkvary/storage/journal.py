@@ -14,6 +14,8 @@ from qkvary.storage.durable import AppendFile, atomic_write_file, quarantine
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import FileEntry
 
+JOURNAL_NAME = "metrics.jsonl"
+"""The journal of a run, in its folder."""
 _CHECK = b',"check":"'
 _DIGITS = 16
 

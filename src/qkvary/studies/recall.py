@@ -27,18 +27,13 @@ POSITIONAL_FLOORS: Mapping[tuple[int, int], float] = {
 and pairs, with the default power: early pairs are queried at small distances more often."""
 
 
-def with_cores(labels: Sequence[str], soft: Sequence[str] = ("QKV", "Q-K=V")) -> tuple[str, ...]:
-    """Return labels, the same with linear attention, and some of them with SOFT.
-
-    Args:
-        labels: Labels without a core.
-        soft: Those that are compared with SOFT too.
-    """
+def with_cores(labels: Sequence[str]) -> tuple[str, ...]:
+    """Return labels, the same with linear attention, and two with SOFT."""
     linear, other = CORES
     return (
         *labels,
         *(f"{label}@{linear}" for label in labels),
-        *(f"{label}@{other}" for label in soft),
+        *(f"{label}@{other}" for label in ("QKV", "Q-K=V")),
     )
 
 

@@ -19,6 +19,10 @@ BYTES = 257
 """Distinct bytes and the separator."""
 PIECES = 4_096
 """Vocabulary of GPT-2's first tokens: with all of them the head would dominate a step."""
+CONTEXT = 128
+HEADS = 16
+STEPS = 800
+"""The size and training of lm-small, which portable-quality repeats."""
 POSITIONS_PER_STEP = 1_024
 ROTARY_STEPS = 350
 DEVICE = "h100-80gb"

@@ -1,14 +1,11 @@
 """Networks and training of the translation experiments of paper 2. Torch-free."""
 
-from typing import Literal
-
 from qkvary.arch.attention import AttentionConfig, Initialization, PositionConfig
 from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.data.translations import Language
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-
-Language = Literal["de", "en"]
 
 VARIANTS = ("QKV", "Q=K-V", "(Q=K-V)+")
 """The rows of the translation experiment of paper 2."""

@@ -11,9 +11,10 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.random_numbers import random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
+from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
 from qkvary.tasks.config import AnomalyTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
+from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 2
 """Sets that a run shows."""
@@ -90,7 +91,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation set; every row asks for the anomaly."""
         batch = next(self.evaluation_batches("validation"))
-        maps = attention_maps(model, batch.inputs[:1])[0]
+        maps = example_maps(model, batch.inputs)
         anomaly, size = int(batch.targets[0]), self.config.set_size
         tokens = tuple("anomaly" if index == anomaly else str(index + 1) for index in range(size))
         return AttentionExample(maps=maps, tokens=tokens, targets=(anomaly,) * size)
@@ -107,7 +108,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         held_out = self.splits["validation"].shape[1]
         images = torch.from_numpy(pictures["train"][:, -held_out:]).flatten(0, 1)
         return tuple(
-            Sample(truth=str(place + 1), answer=str(pick + 1), pictures=images[members])
+            Sample(truth=str(place + 1), answer=str(pick + 1), pictures=images[members].numpy())
             for members, place, pick in zip(
                 sets[shown], places[shown].tolist(), logits.argmax(dim=-1).tolist(), strict=True
             )

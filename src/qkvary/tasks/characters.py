@@ -12,16 +12,16 @@ from qkvary.data.random_numbers import random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
+from qkvary.tasks.classification import ClassificationTask, build_language_model, example_maps
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 
 PRINTED = {"\n": "↵", " ": "␣"}
 """Printed forms of whitespace characters."""
@@ -110,7 +110,7 @@ class CharacterTask(ClassificationTask[CharacterTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first held-out window."""
         tokens = self._held_out[: self.config.context]
-        maps = attention_maps(model, tokens[None])[0]
+        maps = example_maps(model, tokens[None])
         characters = [self.alphabet[code] for code in tokens.tolist()]
         return AttentionExample(
             maps=maps,

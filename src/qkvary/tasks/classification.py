@@ -3,8 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import LanguageModelConfig, Network
@@ -22,6 +24,9 @@ from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationConte
 Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
+
+EVALUATION_BATCH_TOKENS = 8_192
+"""Tokens per forward call of an evaluation: fast, and small in memory."""
 
 
 class _Mapped(Protocol):
@@ -158,6 +163,15 @@ def attention_maps(model: nn.Module, inputs: Tensor) -> Tensor:
     with torch.inference_mode():
         inputs = inputs.to(next(model.parameters()).device)
         return cast("_Mapped", model).attention_maps(inputs)
+
+
+def example_maps(model: nn.Module, inputs: Tensor) -> NDArray[np.float32]:
+    """Return the attention maps of the first of these inputs, ``[layers, heads, rows, columns]``.
+
+    Raises:
+        TypeError: if the network has none.
+    """
+    return attention_maps(model, inputs[:1])[0].float().cpu().numpy()
 
 
 def _flat(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

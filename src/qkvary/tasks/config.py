@@ -16,6 +16,7 @@ from qkvary.tasks.config_parts import (
     RECALL_DATA_VERSION,
     SEQUENCE_DATA_VERSION,
     Accuracy,
+    DrawnExamples,
     NextToken,
     check_sizes,
     digest,
@@ -48,7 +49,7 @@ AnomalyOrder = Literal["shuffled", "last"]
 
 @stored("SequenceTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceTaskConfig(Accuracy):
+class SequenceTaskConfig(DrawnExamples):
     """A synthetic task: predict a fixed rearrangement of a random sequence.
 
     Source: Borji 2023, section 3.1, and its public code.
@@ -99,7 +100,7 @@ class SequenceTaskConfig(Accuracy):
 
 @stored("RecallTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecallTaskConfig(Accuracy):
+class RecallTaskConfig(DrawnExamples):
     """Multi-query associative recall: answer each key with the value that stood behind it.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code.

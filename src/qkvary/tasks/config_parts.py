@@ -3,6 +3,8 @@
 import hashlib
 from typing import Any, ClassVar
 
+from qkvary.data.split_names import DataSplit
+
 TEXT_VOCABULARY = 257
 """Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
 
@@ -29,6 +31,23 @@ class Accuracy:
     metric: ClassVar[str] = "accuracy"
     higher_is_better: ClassVar[bool] = True
     has_test: ClassVar[bool] = True
+
+
+class DrawnExamples(Accuracy):
+    """A task whose examples are drawn from a seed, a number of them for each split."""
+
+    __slots__ = ()
+    train_examples: int
+    validation_examples: int
+    test_examples: int
+
+    def count_examples(self, split: DataSplit) -> int:
+        """Return the number of examples of a split."""
+        return {
+            "train": self.train_examples,
+            "validation": self.validation_examples,
+            "test": self.test_examples,
+        }[split]
 
 
 class NextToken:

@@ -11,13 +11,12 @@ from qkvary.arch.networks import Network
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
+from qkvary.nn.fused_loss import IGNORE_INDEX
+from qkvary.tasks.examples import AttentionExample, Sample
 
 Split = Literal["validation", "test"]
 """The splits that are scored."""
 
-
-IGNORE_INDEX = -100
-"""The target of positions that the loss ignores, as in ``cross_entropy``."""
 
 ALL_ROWS = slice(None)
 """All rows of a batch."""
@@ -101,36 +100,6 @@ class EvaluationContext:
 
 SINGLE_PROCESS_CONTEXT = EvaluationContext()
 """A context of one process, without generation."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionExample:
-    """Attention maps of a network on one validation example."""
-
-    maps: Tensor
-    """Attention weights, ``[layers, heads, rows, columns]``."""
-    tokens: tuple[str, ...]
-    """The example's tokens as printed, one per column."""
-    targets: tuple[int | None, ...]
-    """The column that holds the answer of each row; None if no single column does."""
-    kind: str = ""
-    """The layers, where a network has several kinds, such as ``cross attention``."""
-    others: "tuple[AttentionExample, ...]" = ()
-    """The maps of the other kinds of layers on the same example."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """A question of the validation split, the right answer and a network's answer."""
-
-    truth: str
-    """The right answer; of a set of pictures the number of one, from 1."""
-    answer: str
-    """The network's answer."""
-    text: str = ""
-    """The text that is asked about; empty for pictures."""
-    pictures: Tensor | None = None
-    """The pictures that are asked about, bytes, ``[count, channels, rows, columns]``."""
 
 
 class Task(Protocol):

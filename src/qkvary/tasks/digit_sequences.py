@@ -11,19 +11,22 @@ from qkvary.data.digits import draw_digits
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
+from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
+    ClassificationTask,
+    attention_maps,
+    example_maps,
+    require_network,
+)
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Split,
 )
-
-EVALUATION_BATCH_TOKENS = 8_192
-"""Digits per forward call of an evaluation: fast, and small in memory."""
+from qkvary.tasks.examples import AttentionExample
 
 MASS_EXAMPLES = 64
 """Test sequences over which ``attention_mass_on_target`` is averaged."""
@@ -114,7 +117,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         """Return the maps of the first validation sequence."""
         tokens = self._examples("validation")[:1].long()
         return AttentionExample(
-            maps=attention_maps(model, tokens)[0],
+            maps=example_maps(model, tokens),
             tokens=tuple(str(digit) for digit in tokens[0].tolist()),
             targets=tuple(self.columns(tokens)[0].tolist()),
         )
@@ -131,11 +134,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
 
     def _examples(self, split: DataSplit) -> Tensor:
         config = self.config
-        count = {
-            "train": config.train_examples,
-            "validation": config.validation_examples,
-            "test": config.test_examples,
-        }[split]
+        count = config.count_examples(split)
         return _draw(config.data_seed, config.length, split, count, config.vocabulary)
 
 

@@ -15,9 +15,10 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.images import Images, load_images
 from qkvary.data.random_numbers import permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
+from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
 from qkvary.tasks.config import ImageTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
+from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 10
 """Images that a run shows."""
@@ -91,7 +92,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation image; patches are named by row and column."""
         (pixels, _), rows = self._split("validation")
-        maps = attention_maps(model, self._read(pixels[rows[:1]]))[0]
+        maps = example_maps(model, self._read(pixels[rows[:1]]))
         # The class token comes before the patches of a square.
         side = math.isqrt(maps.shape[-1] - 1)
         cells = tuple(f"{row + 1},{column + 1}" for row in range(side) for column in range(side))
@@ -108,7 +109,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             Sample(
                 truth=names[truth] if names else str(truth),
                 answer=names[answer] if names else str(answer),
-                pictures=picture[None],
+                pictures=picture[None].numpy(),
             )
             for picture, truth, answer in zip(
                 pictures, labels[shown].tolist(), logits.argmax(dim=-1).tolist(), strict=True

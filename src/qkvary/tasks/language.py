@@ -20,18 +20,18 @@ from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.tasks.classification import build_language_model
+from qkvary.tasks.classification import build_language_model, example_maps
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     IGNORE_INDEX,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     ProcessGroup,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample
 
 SHOWN_TOKENS = 24
 """Length of the attention example."""
@@ -124,15 +124,10 @@ class LanguageTask:
 
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first tokens of the validation split."""
-        if not isinstance(model, LanguageModel):
-            raise TypeError(f"expected a LanguageModel, got {type(model).__name__}")
         part = self._split("validation")
         tokens = part.read(0, min(SHOWN_TOKENS, self.config.context, part.tokens))
-        inputs = torch.from_numpy(tokens)[None].to(next(model.parameters()).device)
-        with torch.inference_mode():
-            maps = model.attention_maps(inputs)[0]
         return AttentionExample(
-            maps=maps,
+            maps=example_maps(model, torch.from_numpy(tokens)[None]),
             tokens=tuple(map(self._print_token, tokens.tolist(), [None, *tokens.tolist()])),
             targets=(None,) * len(tokens),
         )

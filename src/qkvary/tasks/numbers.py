@@ -9,12 +9,16 @@ from qkvary.arch.networks import Network
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.number_words import load_number_words
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
+from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
+    ClassificationTask,
+    build_language_model,
+    example_maps,
+)
 from qkvary.tasks.config import NumberTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Split
+from qkvary.tasks.contract import ALL_ROWS, Batch, Split
+from qkvary.tasks.examples import AttentionExample
 
-EVALUATION_BATCH_TOKENS = 8_192
-"""Words per forward call of an evaluation."""
 TRAIN_SHARE = 0.8
 """Share of the windows for training."""
 PERIOD, VALIDATION_PLACE, TEST_PLACE = 10, 8, 9
@@ -87,7 +91,7 @@ class NumberTask(ClassificationTask[NumberTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first validation window."""
         words = self._splits["validation"][0, :-1]
-        maps = attention_maps(model, words[None])[0]
+        maps = example_maps(model, words[None])
         return AttentionExample(
             maps=maps,
             tokens=tuple(self.vocabulary[code] for code in words.tolist()),

@@ -13,12 +13,15 @@ from qkvary.data.recall import NO_ANSWER, draw_recall
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, attention_maps, build_language_model
+from qkvary.tasks.classification import (
+    EVALUATION_BATCH_TOKENS,
+    ClassificationTask,
+    build_language_model,
+    example_maps,
+)
 from qkvary.tasks.config import RecallTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, AttentionExample, Batch, Split
-
-EVALUATION_BATCH_TOKENS = 8_192
-"""Tokens per forward call of an evaluation."""
+from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch, Split
+from qkvary.tasks.examples import AttentionExample
 
 
 class RecallTask(ClassificationTask[RecallTaskConfig]):
@@ -68,7 +71,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         """Return the maps of the first validation sequence; a query's target is its value."""
         tokens, pairs = (part[:1] for part in self._examples("validation"))
         return AttentionExample(
-            maps=attention_maps(model, tokens.long())[0],
+            maps=example_maps(model, tokens.long()),
             tokens=tuple(map(str, tokens[0].tolist())),
             targets=tuple(
                 None if pair == NO_ANSWER else 2 * pair + 1 for pair in pairs[0].tolist()
@@ -76,21 +79,7 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
         )
 
     def _examples(self, split: DataSplit) -> tuple[Tensor, Tensor]:
-        config = self.config
-        count = {
-            "train": config.train_examples,
-            "validation": config.validation_examples,
-            "test": config.test_examples,
-        }[split]
-        return _draw(
-            config.data_seed,
-            config.length,
-            config.pairs,
-            config.vocabulary,
-            config.power,
-            split,
-            count,
-        )
+        return _draw(self.config, split)
 
 
 def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
@@ -101,24 +90,16 @@ def _make_batch(tokens: Tensor, pairs: Tensor) -> Batch:
 
 
 @functools.lru_cache(maxsize=6)
-def _draw(
-    seed: int,
-    length: int,
-    pairs: int,
-    vocabulary: int,
-    power: float,
-    split: DataSplit,
-    count: int,
-) -> tuple[Tensor, Tensor]:
+def _draw(config: RecallTaskConfig, split: DataSplit) -> tuple[Tensor, Tensor]:
     # Shared by all runs of this process.
     drawn = draw_recall(
-        seed=seed,
-        length=length,
-        pairs=pairs,
-        vocabulary=vocabulary,
-        power=power,
+        seed=config.data_seed,
+        length=config.length,
+        pairs=config.pairs,
+        vocabulary=config.vocabulary,
+        power=config.power,
         split=split,
-        count=count,
+        count=config.count_examples(split),
     )
     return torch.from_numpy(drawn.tokens), torch.from_numpy(drawn.pairs)
 

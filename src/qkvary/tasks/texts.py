@@ -12,10 +12,11 @@ from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, attention_maps, require_network
+from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.config_parts import TEXT_VOCABULARY
-from qkvary.tasks.contract import ALL_ROWS, AttentionExample, Batch, Generate, Sample, Split
+from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
+from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1
 """The token behind the end of a text that is shorter than a window."""
@@ -86,7 +87,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         # Maps are made without a mask: the padding behind a short text is left out.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
         return AttentionExample(
-            maps=attention_maps(model, torch.from_numpy(shown)[None])[0],
+            maps=example_maps(model, torch.from_numpy(shown)[None]),
             tokens=tuple(_print_token(token) for token in shown.tolist()),
             targets=(None,) * len(shown),
         )

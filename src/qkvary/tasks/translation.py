@@ -22,13 +22,12 @@ from qkvary.tasks.contract import (
     ALL_ROWS,
     IGNORE_INDEX,
     SINGLE_PROCESS_CONTEXT,
-    AttentionExample,
     Batch,
     EvaluationContext,
     Generate,
-    Sample,
     Split,
 )
+from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 6
 """Sentences that a run shows."""
@@ -234,7 +233,8 @@ class TranslationTask:
 
         def example(kind: str, maps: Tensor, tokens: tuple[str, ...]) -> AttentionExample:
             targets = (None,) * maps.shape[-2]
-            return AttentionExample(kind=kind, maps=maps[0], tokens=tokens, targets=targets)
+            shown = maps[0].float().cpu().numpy()
+            return AttentionExample(kind=kind, maps=shown, tokens=tokens, targets=targets)
 
         others = (
             example("encoder", maps.encoder, read),

@@ -9,6 +9,11 @@ MISSING = "–"
 MINUS = "−"
 
 
+def ten_to_the(exponent: int) -> str:
+    """Write a power of ten."""
+    return f"10{str(exponent).translate(_SUPERSCRIPTS)}"
+
+
 def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
     """Format a number with significant digits, never as 1e-05."""
     if value is None:
@@ -20,7 +25,7 @@ def real(value: float | None, digits: int = 3, sign: bool = False) -> str:
     exponent = math.floor(math.log10(abs(float(f"{value:.{digits - 1}e}"))))
     if exponent < -4 or exponent > 8:
         mantissa = f"{value / 10**exponent:.{digits - 1}f}"
-        written = f"{mantissa} × 10{str(exponent).translate(_SUPERSCRIPTS)}"
+        written = f"{mantissa} × {ten_to_the(exponent)}"
     else:
         written = f"{value:,.{max(digits - 1 - exponent, 0)}f}"
     return _signed(written, value, sign)

@@ -18,21 +18,15 @@ from torch import Tensor, nn
 
 from qkvary.nn.attention import anneal
 from qkvary.nn.stack import Stack
-from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
+from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.errors import DivergedError, UsageError
-from qkvary.storage.journal import Journal, SilentJournal
+from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
 from qkvary.storage.memory import is_out_of_memory
-from qkvary.tasks.contract import (
-    AttentionExample,
-    EvaluationContext,
-    Generate,
-    ProcessGroup,
-    Split,
-    Task,
-)
+from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
+from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
@@ -42,8 +36,6 @@ from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import NO_CALLBACKS, BestStep, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 
-JOURNAL_NAME = "metrics.jsonl"
-CHECKPOINTS_NAME = "checkpoints"
 CHECKPOINT_SECONDS = 30.0
 """Seconds between checkpoints; shorter runs write none."""
 LogEntry = Mapping[str, JsonValue]

@@ -6,13 +6,12 @@ import resource
 import torch
 
 from qkvary.arch.models import as_model
+from qkvary.costs.memory import TOKEN_BYTES
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.memory import require_memory
 from qkvary.training.config import RunConfig
-
-_TOKEN_BYTES = 8
 
 
 def require_device(name: str) -> None:
@@ -72,7 +71,7 @@ def training_bytes(run: RunConfig, *, processes: int = 1) -> int:
     )
     # The loss is fused: not all logits exist at once.
     activations -= tokens * model.vocabulary * LOGIT_BYTES
-    return state + own * tokens * _TOKEN_BYTES + rows * activations
+    return state + own * tokens * TOKEN_BYTES + rows * activations
 
 
 def out_of_memory(run: RunConfig, *, step: int, processes: int) -> ResourceError:

@@ -1,12 +1,10 @@
 """Documents as tokens: byte counts and marks."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
-from qkvary.inference.evaluation.texts import Text, make_text, open_split, read_documents
+from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
 from tests.data.test_library_tokenizers import with_spaces
 from tests.reference import llama2c
@@ -96,14 +94,3 @@ def test_a_prepared_set_gives_the_documents_back() -> None:
     assert part.starts[-1] == 30
     with pytest.raises(UsageError, match="choices: train, validation, test"):
         open_split(tiny_set().path, "held-out")
-
-
-def test_files_and_folders_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one<|endoftext|>two", "utf-8")
-    (tmp_path / "b.jsonl").write_text('{"text": "three"}\n', "utf-8")
-    assert list(read_documents([tmp_path])) == ["one", "two", "three"]
-    assert list(read_documents([tmp_path / "b.jsonl", tmp_path / "a.txt"])) == [
-        "three",
-        "one",
-        "two",
-    ]

@@ -113,6 +113,49 @@ def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
     assert difference.high <= said < 1.1 * difference.high
 
 
+def test_a_cost_is_none_only_if_the_interval_excludes_two_hundredths_of_the_baseline() -> None:
+    sizes = re.compile(r"\d+\.\d+")
+    for level in (2.2, 1.0, 0.5):
+        summary = study_of({"QKV": level, "MQA": level}, variants=("QKV", "MQA"))
+        gap = summary.table("reverse").row("MQA").difference
+        assert gap is not None
+        assert gap.low is not None
+        assert gap.high is not None
+        (said,) = summary.headline
+        if gap.high < 0.02 * level:
+            assert (
+                said
+                == f"Sharing heads has no measurable cost (at most {sizes.findall(said)[0]} nats)."
+            )
+        else:
+            better, worse = sizes.findall(said)
+            assert (
+                said == f"Not decided: sharing heads (from {better} nats better to {worse} worse)."
+            )
+            assert -gap.low <= float(better) < -1.1 * gap.low
+            assert gap.high <= float(worse) < 1.1 * gap.high
+        assert ("measurable" in said) == (level != 0.5)
+
+
+def test_what_is_not_decided_comes_last_with_both_ends() -> None:
+    labels = ("QKV", "Q=K-V", *(f"QKV@t{number}.0" for number in range(2, 10)))
+    levels = {label: {"QKV": 0.5, "Q=K-V": 0.7}.get(label, 0.505) for label in labels}
+    summary = study_of(levels, metric="test_accuracy", variants=labels)
+    gains, said = summary.headline
+    assert gains == "Q=K is better by 0.20 of test accuracy."
+    assert said.startswith("Not decided: QKV@t")
+    named = re.findall(r"from (\S+?)(?: of test accuracy)? better to (\S+) worse", said)
+    assert len(named) == 6
+    assert re.search(r" and 2 others \(from \S+ better to \S+ worse\)\.$", said)
+    gaps = [row.difference for row in summary.table("reverse").rows[2:]]
+    ends = sorted((-gap.low, gap.high) for gap in gaps if gap and gap.low and gap.high)
+    rest = ends[5:]
+    expected = [*ends[:5], (max(low for low, _ in rest), max(high for _, high in rest))]
+    for (worse, better), shown in zip(expected, named, strict=True):
+        assert better <= float(shown[0]) < better + 0.0011
+        assert worse <= float(shown[1]) < worse + 0.0011
+
+
 def test_an_interval_as_large_as_the_quantity_says_nothing() -> None:
     levels = {"QKV": 0.011, "MQA": 0.011}
     summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.running.attention_maps import AttentionMaps, from_bytes, to_bytes
+from qkvary.studies.running.attention_maps import from_bytes, to_bytes
+from qkvary.tasks.examples import AttentionExample
 
 
 @given(
@@ -19,17 +20,17 @@ def test_maps_come_back(layers: int, heads: int, tokens: list[str], data: st.Dat
     size = len(tokens)
     targets = data.draw(st.lists(st.none() | st.integers(0, 7), min_size=size, max_size=size))
     maps = np.random.default_rng(0).random((layers, heads, size, size), dtype=np.float32)
-    example = AttentionMaps(maps=maps, tokens=tuple(tokens), targets=tuple(targets))
+    example = AttentionExample(maps=maps, tokens=tuple(tokens), targets=tuple(targets))
     found = from_bytes(to_bytes(example))
     np.testing.assert_array_equal(found.maps, maps)
     assert (found.tokens, found.targets) == (example.tokens, example.targets)
 
 
 def test_maps_of_several_kinds_of_layers_come_back() -> None:
-    def make(kind: str, rows: int, columns: int) -> AttentionMaps:
+    def make(kind: str, rows: int, columns: int) -> AttentionExample:
         maps = np.random.default_rng(rows).random((2, 3, rows, columns), dtype=np.float32)
         tokens = tuple(f"{kind}{column}" for column in range(columns))
-        return AttentionMaps(kind=kind, maps=maps, tokens=tokens, targets=(1,) * rows)
+        return AttentionExample(kind=kind, maps=maps, tokens=tokens, targets=(1,) * rows)
 
     others = (make("own", 4, 4), make("more", 5, 5))
     example = dataclasses.replace(make("cross", 4, 7), others=others)

@@ -50,19 +50,14 @@ def _read_t5(fields: Fields, name: str) -> Model:
         crossing = ProjectedAttention(config=every, memory="encoder")
         return dataclasses.replace(build(causal, entries), norms=(norm,) * 3, cross=crossing)
 
+    tied = fields.flag("tie_word_embeddings", default=True)
     return Model(
         name=name,
         layers=(build_crossing(buckets), *(build_crossing(0),) * (decoder_layers - 1)),
         vocabulary=vocabulary,
         tables=(Table(rows=vocabulary, width=d_model),),
         norms=(norm,),
-        head=(
-            Linear(
-                inputs=d_model,
-                outputs=vocabulary,
-                tied=fields.flag("tie_word_embeddings", default=True),
-            ),
-        ),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         encoder=Encoder(
             layers=(build(every, buckets), *(build(every, 0),) * (encoder_layers - 1)),
             norms=(norm,),
@@ -97,6 +92,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         feed_forward=(_forward(d_model, fields.size("encoder_ffn_dim")),),
         norms=(norm, norm),
     )
+    tied = fields.flag("tie_word_embeddings", default=True)
     return Model(
         name=name,
         layers=(decoder_layer,) * fields.layers("decoder_layers"),
@@ -104,13 +100,7 @@ def _read_whisper(fields: Fields, name: str) -> Model:
         tables=(Table(rows=vocabulary, width=d_model),),
         positions=(Table(rows=tokens, width=d_model),),
         norms=(norm,),
-        head=(
-            Linear(
-                inputs=d_model,
-                outputs=vocabulary,
-                tied=fields.flag("tie_word_embeddings", default=True),
-            ),
-        ),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         encoder=Encoder(
             layers=(encoder_layer,) * fields.layers("encoder_layers"),
             norms=(norm,),

@@ -8,11 +8,9 @@ import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
+from qkvary.arch.labels import MOST_LAYERS
 from qkvary.arch.models import Model
 from qkvary.arch.parts import LARGEST_SIZE
-
-MOST_LAYERS = 10_000
-"""More layers than this are a mistake, and would take long to count."""
 
 # Values may be long, deep, or both; a message is neither.
 _SHORT = reprlib.Repr()

@@ -13,14 +13,13 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
-from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
+from qkvary.checkpoints.models import LARGEST_SIZE, LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 FORMAT = "a character model (model.safetensors, and a config.json that lists its chars)"
 TOKENIZER_FILES = ()
-LARGEST_SIZE = 2**24
 
 _SIZES = ("vocab_size", "d_model", "num_layers", "num_heads", "head_dim", "d_ff", "max_len")
 # The supported network; other values are rejected.

@@ -18,7 +18,7 @@ from torch import Tensor
 from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import Heads
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.models import LoadedModel, build_model
+from qkvary.checkpoints.models import LARGEST_SIZE, LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -27,7 +27,6 @@ from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")
 ROTARY_BASE = 10_000.0
-LARGEST_SIZE = 2**24
 LONGEST_PIECE = 1024
 CHECKED_POSITIONS = 512
 _HEADER = struct.Struct("<7i")

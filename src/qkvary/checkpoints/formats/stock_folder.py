@@ -23,6 +23,7 @@ from qkvary.checkpoints.formats.transformers_folder import (
     read_own_tokenizer,
     read_part,
 )
+from qkvary.checkpoints.latent_networks import Weights
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.checkpoints.stock_names import Row, StockArchitecture, list_tensors
@@ -45,7 +46,6 @@ _ACTIVATIONS: Mapping[str, Activation] = {
 _PREFIX = "transformer."
 _LEFT_OUT = (".attn.bias", ".attn.masked_bias", ".inv_freq")
 """Endings of tensors in older files that are no weights: masks and rotary frequencies."""
-Weights = dict[str, Tensor]
 
 
 def recognises(path: Path) -> bool:

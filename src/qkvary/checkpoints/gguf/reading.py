@@ -18,10 +18,10 @@ from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.gguf.files import GELU, GgufFile
 from qkvary.checkpoints.gguf.rotation import count_rotated, pair_order
 from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
+from qkvary.checkpoints.models import LARGEST_SIZE
 from qkvary.checkpoints.stock_names import GGUF_NAMES, StockArchitecture, list_tensors
 from qkvary.storage.errors import DamagedError, UsageError
 
-LARGEST_SIZE = 2**24
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rope.scaling.type": ("none",),
     "rope.scaling.factor": (0, 1),

@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any, NamedTuple, cast
 
 from qkvary.checkpoints.gguf.splitting import find_splitting
+from qkvary.checkpoints.sentencepiece import SPACE
 from qkvary.data.byte_pairs import SEPARATOR, BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import (
@@ -24,8 +25,6 @@ from qkvary.data.tokenizers import (
 )
 from qkvary.storage.errors import UsageError
 
-SPACE = "▁".encode()
-"""llama.cpp's letter for a space in pieces."""
 NO_MERGES = ["ÿ ÿ"]
 """A merge that no text has; a list must have an entry."""
 PIECE_NAMES = (b"<unk>", b"<s>", b"</s>")

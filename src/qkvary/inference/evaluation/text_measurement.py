@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.prepared import is_prepared
+from qkvary.data.sources import read_documents
 from qkvary.inference.evaluation.lengths import LengthScore, lengthen, score_lengths
 from qkvary.inference.evaluation.perplexity import (
     PaperScore,
@@ -16,7 +17,7 @@ from qkvary.inference.evaluation.perplexity import (
 )
 from qkvary.inference.evaluation.reading import TextReading
 from qkvary.inference.evaluation.scoring import Progress, ignore_progress
-from qkvary.inference.evaluation.texts import Text, make_text, open_split, read_documents
+from qkvary.inference.evaluation.texts import Text, make_text, open_split
 from qkvary.storage.errors import UsageError
 
 ShowProgress = Callable[[str], AbstractContextManager[Progress]]
@@ -124,5 +125,6 @@ def _load_text(loaded: LoadedModel, reading: TextReading) -> Text:
         raise UsageError(
             "expected a checkpoint with a tokenizer, or a prepared set as the text, got neither"
         )
-    text = make_text(loaded.tokenizer, read_documents(reading.data))
+    documents = read_documents(reading.data)
+    text = make_text(loaded.tokenizer, (document.text for document in documents))
     return text if reading.tokens is None else text.cut(reading.tokens)

@@ -1,21 +1,19 @@
 """A text as tokens, with document boundaries and the number of bytes per token.
 
-Reads files of text and prepared sets. Knows tokenizers, not networks.
+Reads prepared sets. Knows tokenizers, not networks.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.documents import FileDocuments
 from qkvary.data.prepared import open_prepared
-from qkvary.data.sources import list_files
 from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary_tokens
-from qkvary.data.tokenizers import Tokenizer
+from qkvary.data.tokenizers import Tokenizer, encode_document
 from qkvary.storage.errors import UsageError
 
 
@@ -73,8 +71,6 @@ class Text:
 def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
     """Encode documents, each with the tokenizer's beginning token or else with its separator.
 
-    A document with a beginning token gets no separator: networks of llama2.c have never seen one.
-
     Args:
         tokenizer: The tokenizer of the network.
         documents: The texts.
@@ -83,11 +79,9 @@ def make_text(tokenizer: Tokenizer, documents: Iterable[str]) -> Text:
         UsageError: if the documents are empty, or cannot be encoded.
     """
     parts: list[NDArray[np.int64]] = []
-    separator = tokenizer.separator if tokenizer.beginning is None else None
-    end = [] if separator is None else [separator]
     for number, document in enumerate(documents, start=1):
         try:
-            parts.append(np.array(tokenizer.encode(document) + end, dtype=np.int64))
+            parts.append(np.array(encode_document(tokenizer, document), dtype=np.int64))
         except ValueError as error:
             raise UsageError(f"document {number} cannot be encoded: {error}") from error
     if not sum(map(len, parts)):
@@ -143,13 +137,3 @@ def open_split(path: Path, name: str, *, most: int | None = None) -> tuple[Token
     tokens, starts = split.read(0, count), split.document_starts
     starts = np.append(starts[starts < count], count)
     return data.tokenizer, wrap_tokens(data.tokenizer, tokens, starts, separator=data.separator)
-
-
-def read_documents(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the documents of files and folders: JSONL, or text split at ``<|endoftext|>``.
-
-    Raises:
-        UsageError: if there are none, or one cannot be read.
-    """
-    files = [file for path in paths for file in list_files(path)]
-    return (document.text for document in FileDocuments(files=files).read())

@@ -11,16 +11,13 @@ import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
+from qkvary.storage.folders import cache_directory
+
 
 def kept_folder() -> Path | None:
-    """Return ``decoding`` below ``$QKVARY_CACHE`` or below the user's folder for caches."""
-    for name, below in (("QKVARY_CACHE", "decoding"), ("XDG_CACHE_HOME", "qkvary/decoding")):
-        if os.environ.get(name):
-            return Path(os.environ[name]) / below
-    try:
-        return Path.home() / ".cache" / "qkvary" / "decoding"
-    except RuntimeError:
-        return None
+    """Return ``decoding`` in the cache directory, or None where there is none."""
+    folder = cache_directory()
+    return None if folder is None else folder / "decoding"
 
 
 def can_keep() -> bool:

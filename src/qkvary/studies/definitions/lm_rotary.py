@@ -2,6 +2,7 @@
 
 from qkvary.arch.attention import ValueRope
 from qkvary.studies.small_language_models import (
+    CONTEXT,
     POSITIONS_PER_STEP,
     ROTARY_STEPS,
     describe_scale,
@@ -11,7 +12,6 @@ from qkvary.studies.small_language_models import (
 )
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 
-CONTEXT = 128
 HEADS = 8
 FRACTIONS = {"a quarter": 0.25, "half": 0.5, "all": 1.0}
 NONE: ValueRope = "none"

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.studies.definitions.lm_rotary import APART, CONTEXT, HEADS, SHARED
+from qkvary.studies.definitions.lm_rotary import APART, HEADS, SHARED
 from qkvary.studies.small_language_models import (
+    CONTEXT,
     POSITIONS_PER_STEP,
     ROTARY_STEPS,
     describe_scale,

@@ -2,16 +2,16 @@
 
 from qkvary.costs.parameters import network_parameters
 from qkvary.studies.small_language_models import (
+    CONTEXT,
+    HEADS,
     POSITIONS_PER_STEP,
+    STEPS,
     describe_scale,
     novels_setting,
     small_network,
 )
 from qkvary.studies.study import CrossSettingContrast, Study
 
-CONTEXT = 128
-STEPS = 800
-HEADS = 16
 MAIN, EQUAL, FINE = "novels", "equal parameters", "32 heads"
 
 _NETWORK = small_network(context=CONTEXT, num_heads=HEADS)

@@ -1,15 +1,15 @@
 """Shared keys and values in the portable form, which other engines compute."""
 
 from qkvary.studies.small_language_models import (
+    CONTEXT,
+    HEADS,
+    STEPS,
     describe_scale,
     novels_setting,
     small_network,
 )
 from qkvary.studies.study import Study
 
-CONTEXT = 128
-STEPS = 800
-HEADS = 16
 ROTATED = "Q-K=V@rotary"
 GROUPED = "GQA-8@rotary"
 LATENT = "Q-K=V@decoupled-16@latent-240@kv-norm"

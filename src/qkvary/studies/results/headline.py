@@ -2,10 +2,12 @@
 
 Each sentence follows from corrected intervals, those of all comparisons with the baseline, or those
 of all planned contrasts, holding at once: a variant costs something where its interval excludes
-zero, and "at most" is the end of an interval. ``answers`` states every comparison in full.
+zero, and "at most" is the end of an interval. A cost counts as none if the interval excludes costs
+of ``MARGIN``; otherwise it is not decided. ``answers`` states every comparison in full.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -24,6 +26,8 @@ from qkvary.studies.results.summary import (
 from qkvary.text.names import count, listed
 from qkvary.text.numbers import decimals_of, fixed
 
+MARGIN = 0.02
+"""The share of the baseline's mean below which a cost must certainly lie to be no cost."""
 MOST_NAMED = 6
 """Variants that a sentence names, those without a visible cost with the surest first."""
 MOST_OTHER_TABLES = 2
@@ -137,46 +141,43 @@ def _compared(table: ResultTable) -> dict[str, Difference]:
 
 
 def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
-    """State which variants cost nothing that shows, and what the others cost."""
+    """State which variants cost nothing that shows, what others cost, and what is not decided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
-    whole = abs(table.row(baseline).mean or math.inf)
+    whole = abs(table.row(baseline).mean or 0.0)
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
-    bounds = [(name, _most(gaps, higher)) for name, gaps in undecided]
-    known = [(name, most) for name, most in bounds if most < whole]
-    if len(known) > MOST_NAMED:
-        rest = known[MOST_NAMED - 1 :]
-        known = [*known[: MOST_NAMED - 1], (f"{len(rest)} others", rest[-1][1])]
-    ends = [f"at most {_round_up(most)}{unit}" for _, most in known[:1]]
-    ends += [f"at most {_round_up(most)}" for _, most in known[1:]]
+    mosts = [_most(gaps, higher) for _, gaps in undecided]
+    near, sized = bisect_left(mosts, MARGIN * whole), bisect_left(mosts, whole)
     parts = list[str]()
-    if len(known) == 1:
-        parts.append(f"{known[0][0]} has no measurable cost ({ends[0]})")
-    elif known:
-        names = [f"{name} ({end})" for (name, _), end in zip(known, ends, strict=True)]
-        parts.append(f"these have no measurable cost: {listed(names)}")
-    vague = [name for name, most in bounds if most >= whole]
-    if vague:
-        parts.append(f"these runs are too few to say anything about {listed(_some(vague), 'or')}")
+    free = [
+        (name, f"(at most {_round_up(_most(gaps, higher))}{'' if index else unit})")
+        for index, (name, gaps) in enumerate(_first_named(undecided[:near]))
+    ]
+    if len(free) == 1:
+        parts.append(f"{free[0][0]} has no measurable cost {free[0][1]}")
+    elif free:
+        parts.append(f"these have no measurable cost: {listed([' '.join(one) for one in free])}")
     same = [
-        name
-        for name, gaps in _select(groups, "no interval")
-        if all(gap.mean == 0 and gap.units > 1 for gap in gaps)
+        group
+        for group in _select(groups, "no interval")
+        if all(gap.mean == 0 and gap.units > 1 for gap in group[1])
     ]
     if same:
-        parts.append(f"{listed(_some(same))}: the same as {baseline} in every pair")
+        parts.append(f"{listed(_names(same))}: the same as {baseline} in every pair")
     parts += _list_costs(table, baseline)
+    ranges = [
+        f"{name} (from {_round_up(_most(gaps, not higher))}{'' if index else unit} better "
+        f"to {_round_up(_most(gaps, higher))} worse)"
+        for index, (name, gaps) in enumerate(_first_named(undecided[near:sized]))
+    ]
+    if ranges:
+        parts.append(f"not decided: {listed(ranges)}")
+    if vague := _names(undecided[sized:]):
+        parts.append(f"these runs are too few to say anything about {listed(vague, 'or')}")
     if parts:
         parts[0] = f"{where}{parts[0]}"
     return [f"{text[:1].upper()}{text[1:]}." for text in parts]
-
-
-def _some(names: list[str]) -> list[str]:
-    """Return the names that a sentence has room for, and the number of the others."""
-    if len(names) <= MOST_NAMED:
-        return names
-    return [*names[: MOST_NAMED - 1], f"{len(names) - MOST_NAMED + 1} others"]
 
 
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
@@ -228,6 +229,19 @@ def _words(label: str, baseline: str) -> str:
 
 def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
     return [group for group in groups if group[1][0].verdict == verdict]
+
+
+def _first_named(groups: Sequence[_Group]) -> list[_Group]:
+    """Return the groups that a sentence has room for, and the others as one."""
+    if len(groups) <= MOST_NAMED:
+        return [*groups]
+    rest = groups[MOST_NAMED - 1 :]
+    others = [gap for _, gaps in rest for gap in gaps]
+    return [*groups[: MOST_NAMED - 1], (f"{len(rest)} others", others)]
+
+
+def _names(groups: Sequence[_Group]) -> list[str]:
+    return [name for name, _ in _first_named(groups)]
 
 
 def _most(gaps: Sequence[Difference], higher_is_better: bool) -> float:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,27 +11,12 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
+from qkvary.tasks.examples import AttentionExample
 
 _NO_TARGET = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class AttentionMaps:
-    """The attention weights of one network on one example."""
-
-    maps: NDArray[np.float32]
-    """``[layers, heads, rows, columns]``."""
-    tokens: tuple[str, ...]
-    """The example's tokens, one per column."""
-    targets: tuple[int | None, ...]
-    """For each row the column that holds its answer; None if no single column does."""
-    kind: str = ""
-    """The layers, where a network has several kinds."""
-    others: "tuple[AttentionMaps, ...]" = ()
-    """The maps of the other kinds of layers."""
-
-
-def to_bytes(example: AttentionMaps) -> bytes:
+def to_bytes(example: AttentionExample) -> bytes:
     """Return the bytes of ``attention.safetensors``."""
     parts = _parts(example, "")
     for number, other in enumerate(example.others):
@@ -42,7 +27,7 @@ def to_bytes(example: AttentionMaps) -> bytes:
     return save(parts)
 
 
-def _parts(example: AttentionMaps, prefix: str) -> dict[str, NDArray[Any]]:
+def _parts(example: AttentionExample, prefix: str) -> dict[str, NDArray[Any]]:
     targets = [_NO_TARGET if target is None else target for target in example.targets]
     tokens = json.dumps(example.tokens).encode()
     return {
@@ -52,7 +37,7 @@ def _parts(example: AttentionMaps, prefix: str) -> dict[str, NDArray[Any]]:
     }
 
 
-def from_bytes(data: bytes) -> AttentionMaps:
+def from_bytes(data: bytes) -> AttentionExample:
     """Return the maps that ``to_bytes`` wrote.
 
     Raises:
@@ -67,9 +52,9 @@ def from_bytes(data: bytes) -> AttentionMaps:
         raise DamagedError(f"attention.safetensors holds no attention maps: {error}") from None
 
 
-def _read(found: Mapping[str, NDArray[Any]], prefix: str, kind: str) -> AttentionMaps:
+def _read(found: Mapping[str, NDArray[Any]], prefix: str, kind: str) -> AttentionExample:
     targets = found[f"{prefix}targets"].tolist()
-    return AttentionMaps(
+    return AttentionExample(
         maps=found[f"{prefix}maps"],
         tokens=tuple(json.loads(found[f"{prefix}tokens"].tobytes())),
         targets=tuple(None if number == _NO_TARGET else number for number in targets),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,20 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sample:
-    """A question, the right answer and a network's answer."""
-
-    text: str
-    """The text that is asked about; empty for pictures."""
-    truth: str
-    """The right answer; of a set of pictures the number of one, from 1."""
-    answer: str
-    """The network's answer."""
-    pictures: NDArray[np.uint8] | None
-    """The pictures that are asked about, ``[count, channels, rows, columns]``."""
+from qkvary.tasks.examples import Sample
 
 
 def samples_to_bytes(samples: Sequence[Sample]) -> bytes:

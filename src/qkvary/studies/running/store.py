@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from qkvary.data.checkpoint_names import NETWORK_NAME
-from qkvary.storage.checkpoint_folders import stored_steps
+from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, stored_steps
 from qkvary.storage.durable import (
     atomic_write_file,
     clean_leftovers,
@@ -35,7 +35,7 @@ from qkvary.storage.durable import (
     remove_file,
 )
 from qkvary.storage.errors import DamagedError, UnsafeError
-from qkvary.storage.journal import parse_journal
+from qkvary.storage.journal import JOURNAL_NAME, parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
@@ -45,12 +45,10 @@ from qkvary.studies.running.records import Record, from_json, to_json
 State = Literal["open", "running", "done"]
 
 CONFIG_NAME = "config.json"
-JOURNAL_NAME = "metrics.jsonl"
 RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
 LOCK_NAME = "run.lock"
-CHECKPOINTS_NAME = "checkpoints"
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 

@@ -5,7 +5,6 @@ import sys
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -15,16 +14,16 @@ from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.running.attention_maps import AttentionMaps, to_bytes
+from qkvary.studies.running.attention_maps import to_bytes
 from qkvary.studies.running.recording import make_record
-from qkvary.studies.running.samples import Sample, samples_to_bytes
+from qkvary.studies.running.samples import samples_to_bytes
 from qkvary.studies.running.store import Claim, network_name
 from qkvary.studies.running.utilization import measure_utilization
 from qkvary.studies.running.work_loop import RunContext, RunResult, serve
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.contract import AttentionExample, ShowsSamples, Task
+from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution
@@ -47,35 +46,13 @@ def load_cell_task(config: TaskConfig) -> Task:
     return task
 
 
-def _attention(example: AttentionExample) -> AttentionMaps:
-    return AttentionMaps(
-        maps=example.maps.detach().cpu().numpy().astype(np.float32),
-        tokens=example.tokens,
-        targets=example.targets,
-        kind=example.kind,
-        others=tuple(map(_attention, example.others)),
-    )
-
-
 def _samples(task: Task, network: nn.Module) -> bytes | None:
     """Return the samples of a trained network as bytes; None where the task shows none."""
     if not isinstance(task, ShowsSamples):
         return None
     with torch.no_grad():
         found = task.samples(network, generate)
-    if not found:
-        return None
-    return samples_to_bytes(
-        [
-            Sample(
-                text=one.text,
-                truth=one.truth,
-                answer=one.answer,
-                pictures=None if one.pictures is None else one.pictures.numpy(),
-            )
-            for one in found
-        ]
-    )
+    return samples_to_bytes(found) if found else None
 
 
 def _kernel(cell: Cell) -> str:
@@ -147,7 +124,7 @@ def train_cell(
     is_writer = outcome.status == "done" and (distribution is None or distribution.rank == 0)
     return RunResult(
         record=record,
-        attention=None if outcome.attention is None else to_bytes(_attention(outcome.attention)),
+        attention=None if outcome.attention is None else to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_writer else None,
     )
 
