@@ -333,6 +333,7 @@ class Walk {
     }
   }
 
+  // Describes attention to the queries as they are now.
   void plan(const Layer &layer) {
     if (layer.attention.rounded)
       for (int64_t i = 0; i < rows_ * layer.queries * layer.attention.key.dim; ++i) {
