@@ -193,7 +193,7 @@ def _places_inside(pixels: int, size: int) -> NDArray[np.float32]:
     lengths = np.arange(pixels + 1, dtype=np.float32)[:, None]
     centres = (np.arange(size, dtype=np.float32) + 0.5) / size
     inside = np.clip(centres * lengths - 0.5, 0.0, lengths - 1.0)
-    return np.stack((inside, inside[:, ::-1]))
+    return np.stack((inside, inside[:, ::-1]), dtype=np.float32)
 
 
 load = ImageTask
