@@ -170,6 +170,8 @@ def test_crops_of_a_seed_stay_what_they_are() -> None:
     assert crops.height.tolist() == [31, 30, 30, 28, 29]
     assert crops.width.tolist() == [31, 30, 30, 30, 31]
     assert crops.flipped.tolist() == [True, False, False, True, False]
+    later = draw_crops(5, 32, seed=3, step=21)
+    assert (later.left.tolist(), later.height.tolist()) == ([1, 4, 1, 1, 0], [31, 30, 29, 30, 30])
 
 
 def test_crops_have_the_published_areas_and_ratios_and_lie_inside() -> None:

@@ -173,10 +173,8 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
         size: Rows and columns of the result.
     """
     flips = np.stack((crops.flipped, np.zeros_like(crops.flipped))).astype(np.intp)
-    inside = _places_inside(images.shape[-1], size)[flips, np.stack((crops.width, crops.height))]
-    start = np.stack((crops.left, crops.top)).astype(np.float32)[..., None]
-    # From pixel numbers to the corners -1 and 1.
-    x, y = torch.from_numpy((start + inside) * np.float32(2 / (images.shape[-1] - 1)) - 1)
+    lengths, starts = np.stack((crops.width, crops.height)), np.stack((crops.left, crops.top))
+    x, y = torch.from_numpy(_crop_coordinates(images.shape[-1], size)[flips, lengths, starts])
     # All of x before all of y: pairs take twice as long to write, and longer to read.
     shape = (len(images), size, size)
     grid = torch.stack((x[:, None, :].expand(shape), y[:, :, None].expand(shape)))
@@ -185,15 +183,18 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
 
 
 @functools.lru_cache(maxsize=4)
-def _places_inside(pixels: int, size: int) -> NDArray[np.float32]:
-    """Return where in a crop of each length the pixels of a result are, ``[2, lengths, size]``.
+def _crop_coordinates(pixels: int, size: int) -> NDArray[np.float32]:
+    """Return where a resized crop reads an image, from -1 to 1, ``[2, lengths, starts, size]``.
 
-    Counted in pixels from the first of the crop; the second half is flipped.
+    For every length and start of a crop along a side; the second half is flipped.
     """
-    lengths = np.arange(pixels + 1, dtype=np.float32)[:, None]
+    lengths = np.arange(pixels + 1, dtype=np.float32)[:, None, None]
+    starts = np.arange(pixels + 1, dtype=np.float32)[:, None]
     centres = (np.arange(size, dtype=np.float32) + 0.5) / size
     inside = np.clip(centres * lengths - 0.5, 0.0, lengths - 1.0)
-    return np.stack((inside, inside[:, ::-1]), dtype=np.float32)
+    # From pixel numbers to the corners -1 and 1.
+    places = (starts + inside) * np.float32(2 / (pixels - 1)) - 1
+    return np.stack((places, places[..., ::-1]), dtype=np.float32)
 
 
 load = ImageTask
