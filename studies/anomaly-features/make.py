@@ -118,7 +118,7 @@ def _train(network: FeatureNetwork, images: Images) -> None:
         order = permutation(len(labels), "order of images", SEED, epoch)
         rows = torch.from_numpy(order[index * BATCH : (index + 1) * BATCH])
         crops = draw_crops(BATCH, pixels.shape[-1], seed=SEED, step=step)
-        logits = network(crop_and_flip(pixels[rows], crops))
+        logits = network(crop_and_flip(pixels[rows], crops, size=pixels.shape[-1]))
         loss = F.cross_entropy(logits, labels[rows], label_smoothing=LABEL_SMOOTHING)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()

@@ -120,6 +120,15 @@ def test_one_beam_is_greedy() -> None:
     assert (beam.tokens, beam.finish) == (greedy.tokens, greedy.finish)
 
 
+def test_of_equal_beams_the_first_tokens_win() -> None:
+    model = make_model("QKV", vocabulary=257)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    found = search(model, Request(prompt=(4,), max_new_tokens=2), beams=3)
+    assert [beam.tokens for beam in found] == [(0, 0), (0, 1), (0, 2)]
+
+
 def test_beams_end_before_stop_strings() -> None:
     model = make_model("QKV")
     tokenizer = CharacterTokenizer("abcd")

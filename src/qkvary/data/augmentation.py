@@ -3,6 +3,7 @@
 Pure functions of seed and step. The images themselves are changed where they are batched.
 """
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -17,6 +18,8 @@ RATIO = (0.9, 1.1)
 """Width over height of a crop."""
 TRIES = 10
 """Sizes that are drawn before the whole image is taken."""
+STEPS_AT_ONCE = 16
+"""Steps whose crops are found together: the numbers of one are too few to be worth the calls."""
 _NUMBERS = 2 * TRIES + 3
 
 
@@ -48,16 +51,24 @@ def draw_crops(count: int, size: int, *, seed: int, step: int) -> Crops:
 
     Source: the public code of paper 2 (RandomResizedCrop and RandomHorizontalFlip of torchvision).
     """
-    words = random_words(count * _NUMBERS, "crops", seed, step)
+    block, place = divmod(step, STEPS_AT_ONCE)
+    return _draw_block(count, size, seed, block).take(slice(place * count, (place + 1) * count))
+
+
+@functools.lru_cache(maxsize=2)
+def _draw_block(count: int, size: int, seed: int, block: int) -> Crops:
+    """Draw the crops of the steps of a block, one after the other."""
+    steps = range(block * STEPS_AT_ONCE, (block + 1) * STEPS_AT_ONCE)
+    words = np.stack([random_words(count * _NUMBERS, "crops", seed, step) for step in steps])
     # The upper 53 bits, as a float below 1.
-    uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(count, _NUMBERS)
+    uniform = ((words >> np.uint64(11)) * 2.0**-53).reshape(-1, _NUMBERS)
     low, high = (math.log(ratio) for ratio in RATIO)
     area = size * size * (SCALE[0] + (SCALE[1] - SCALE[0]) * uniform[:, :TRIES])
     ratio = np.exp(low + (high - low) * uniform[:, TRIES : 2 * TRIES])
     widths = np.rint(np.sqrt(area * ratio)).astype(np.int64)
     heights = np.rint(np.sqrt(area / ratio)).astype(np.int64)
     fits = (widths <= size) & (heights <= size)
-    first, rows = fits.argmax(axis=1), np.arange(count)
+    first, rows = fits.argmax(axis=1), np.arange(len(fits))
     any_fits = fits.any(axis=1)
     width = np.where(any_fits, widths[rows, first], size)
     height = np.where(any_fits, heights[rows, first], size)

@@ -14,7 +14,6 @@ from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.decoding.choice import choose_once, read_clock
-from qkvary.nn.language_model import LanguageModel
 
 ROUNDS = 6
 """Timings per implementation; the shortest counts, because other load only slows a step down."""
@@ -42,11 +41,7 @@ class Stepper:
         self.model, self.cache = model, cache
         kernel = cache.layers[0].kernel
         self._functions: dict[str, StepFunction] = {}
-        if (
-            kernel in ("auto", "native")
-            and isinstance(model, LanguageModel)
-            and native_step.supports(model, cache)
-        ):
+        if kernel in ("auto", "native") and native_step.supports(model, cache):
             self._functions["step"] = native_step.NativeStep(model, cache)
         if kernel == "auto":
             self._functions["layer"] = self._through_layers("layer")

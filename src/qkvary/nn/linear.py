@@ -59,8 +59,10 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
     """Return whether :func:`linear` uses oneDNN for these tensors."""
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
-        all(type(part) in _PLAIN for part in parts)
+        # First what decides most calls of decoding, which would take as long as their products.
+        type(x) in _PLAIN
         and x.numel() * weight.shape[0] >= LARGE
+        and all(type(part) in _PLAIN for part in parts)
         and weight.ndim == 2
         and x.shape[-1] == weight.shape[1]
         # oneDNN takes the numbers of a bias from where it begins, one after the other.

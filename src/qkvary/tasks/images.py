@@ -1,5 +1,6 @@
 """Images: which of the classes does an image show?"""
 
+import functools
 import math
 import warnings
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network, VisionTransformerConfig
@@ -171,18 +173,29 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
         crops: One per image.
         size: Rows and columns of the result.
     """
-    last = images.shape[-1] - 1
-    centres = (np.arange(size, dtype=np.float32) + 0.5) / size
-    across = np.where(crops.flipped[:, None], centres[::-1], centres)
-    at = np.stack((across, np.broadcast_to(centres, across.shape)))
-    start = np.stack((crops.left, crops.top)).astype(np.float32)[..., None]
-    length = np.stack((crops.width, crops.height)).astype(np.float32)[..., None]
-    inside = np.clip(at * length - 0.5, 0.0, length - 1.0)
-    # From pixel numbers to the corners -1 and 1.
-    x, y = torch.from_numpy((start + inside) * np.float32(2 / last) - 1)
-    # Complex numbers, because they are written in one pass; two strided ones take three times that.
-    grid = torch.view_as_real(torch.complex(x[:, None, :], y[:, :, None]))
+    flips = np.stack((crops.flipped, np.zeros_like(crops.flipped))).astype(np.intp)
+    lengths, starts = np.stack((crops.width, crops.height)), np.stack((crops.left, crops.top))
+    x, y = torch.from_numpy(_crop_coordinates(images.shape[-1], size)[flips, lengths, starts])
+    # All of x before all of y: pairs take twice as long to write, and longer to read.
+    shape = (len(images), size, size)
+    grid = torch.stack((x[:, None, :].expand(shape), y[:, :, None].expand(shape)))
+    grid = grid.permute(1, 2, 3, 0)
     return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
+
+
+@functools.lru_cache(maxsize=4)
+def _crop_coordinates(pixels: int, size: int) -> NDArray[np.float32]:
+    """Return where a resized crop reads an image, from -1 to 1, ``[2, lengths, starts, size]``.
+
+    For every length and start of a crop along a side; the second half is flipped.
+    """
+    lengths = np.arange(pixels + 1, dtype=np.float32)[:, None, None]
+    starts = np.arange(pixels + 1, dtype=np.float32)[:, None]
+    centres = (np.arange(size, dtype=np.float32) + 0.5) / size
+    inside = np.clip(centres * lengths - 0.5, 0.0, lengths - 1.0)
+    # From pixel numbers to the corners -1 and 1.
+    places = (starts + inside) * np.float32(2 / (pixels - 1)) - 1
+    return np.stack((places, places[..., ::-1]), dtype=np.float32)
 
 
 load = ImageTask

@@ -251,6 +251,13 @@ def point(stored: Stored, entries: Tensor) -> None:
     stored.batch_stride, stored.head_stride, stored.token_stride, _ = entries.stride()
 
 
+def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
+    """Make a call of one query a row read so many tokens, but for those that a mask hides."""
+    call.batch, call.tokens, call.start = rows, tokens, tokens - 1
+    call.valid = None if valid is None else valid.data_ptr()
+    call.valid_stride = 0 if valid is None else valid.stride(0)
+
+
 def point_codes(stored: Stored, claimed: ClaimedCodes) -> None:
     """Make a call read codes, and after them the tokens that are not quantised yet."""
     codes, scales, newest = claimed.codes, claimed.scales, claimed.newest

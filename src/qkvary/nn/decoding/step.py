@@ -5,6 +5,8 @@ the cache's own buffers, so that steps here and calls of the network can follow 
 """
 
 import ctypes
+import math
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -13,19 +15,21 @@ from torch.nn.modules import module
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
+from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
+from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import Call, Stored
-from qkvary.nn.feed_forward import FeedForward
+from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import Projection
 from qkvary.nn.quantized_weights import Numbers, find_numbers
-from qkvary.nn.stack import check_length
+from qkvary.nn.stack import Stack, check_length
 from qkvary.nn.terms import term_classes
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
@@ -92,6 +96,7 @@ class _Layer(ctypes.Structure):
         ("turns_value", _int64),
         ("turns_back", _int64),
         ("turns_by_index", _int64),
+        ("reads_memory", _int64),
         ("shared_norm", _Norm),
         ("rope", Stored),
         ("closing", _int64),
@@ -109,6 +114,7 @@ class _Step(ctypes.Structure):
         ("threads", _int64),
         ("bytes", _int64),
         ("embedding", _Matrix),
+        ("embedding_scale", ctypes.c_double),
         ("positions", _pointer),
         ("tokens", _pointer),
         ("position", _pointer),
@@ -119,14 +125,16 @@ class _Step(ctypes.Structure):
     )
 
 
-def supports(model: LanguageModel, cache: KVCache) -> bool:
+def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
     """Return whether a step of this network over this cache can be one call on this machine."""
+    if not isinstance(model, LanguageModel | EncoderDecoder):
+        return False
+    crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
     numbers = list(find_numbers(model))
     dtype = numbers[0].dtype
     return (
         not model.training
         and not _is_watched(model)
-        and not model.config.scale_embedding
         and model.config.block.norm_placement != "stream"
         and model.config.block.norm != "none"
         and model.config.block.skips == "both"
@@ -134,6 +142,7 @@ def supports(model: LanguageModel, cache: KVCache) -> bool:
         and dtype in DTYPES
         and all(_is_read(part, dtype) for part in numbers)
         and all(_supports_layer(layer) for layer in cache.layers)
+        and all(_supports_scores(layer) and not layer.config.rotated_channels for layer in crossed)
         and library() is not None
     )
 
@@ -163,11 +172,7 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
         return False
-    if variant.stride is not None or variant.core != "softmax":
-        return False
-    if not all(term.is_plain for term in term_classes(variant)):
-        return False
-    if variant.query_form not in QUERY_FORMS:
+    if not _supports_scores(cache):
         return False
     if config.position.rotates_value:
         return False
@@ -185,6 +190,16 @@ def _supports_layer(cache: LayerCache) -> bool:
     return options.layout == "split" or (options.layout == "rotated" and not needs_slice(config))
 
 
+def _supports_scores(cache: LayerCache) -> bool:
+    variant = cache.config.variant
+    return (
+        variant.stride is None
+        and variant.core == "softmax"
+        and all(term.is_plain for term in term_classes(variant))
+        and variant.query_form in QUERY_FORMS
+    )
+
+
 def library() -> ctypes.CDLL | None:
     """Return the native library, if it exists and has the structures of this file."""
     loaded = native.library()
@@ -200,7 +215,7 @@ class NativeStep:
     Holds on to the parameters as they are now; make a new one after moving or casting the network.
     """
 
-    def __init__(self, model: LanguageModel, cache: KVCache) -> None:
+    def __init__(self, model: LanguageModel | EncoderDecoder, cache: KVCache) -> None:
         """Describe a network and its cache.
 
         Args:
@@ -220,19 +235,25 @@ class NativeStep:
         self._kept: list[Tensor] = []
         self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
-        pairs = zip(model.stack.layers, cache.layers, strict=True)
-        self._layers = (_Layer * len(cache.layers))(*(self._layer(*pair) for pair in pairs))
-        final = model.stack.final_norm
+        if isinstance(model, EncoderDecoder):
+            stack, table, output = model.decoder, model.target_positions, "head_weight"
+        else:
+            stack, table, output = model.stack, model.position_embedding, model.output_name
+        config = model.config
+        described = self._describe(stack)
+        self._layers = (_Layer * len(described))(*described)
+        final = stack.final_norm
         self._step = _Step(
             layers=self._layers,
-            num_layers=len(cache.layers),
-            width=model.config.d_model,
+            num_layers=len(described),
+            width=config.d_model,
             storage=native.STORAGE[self._dtype],
             bytes=sum(part.nbytes for part in model.parameters()),
             embedding=self._matrix(model, "embedding", None),
-            positions=self._positions(),
+            embedding_scale=math.sqrt(config.d_model) if config.scale_embedding else 1.0,
+            positions=self._positions(table),
             final_norm=_Norm() if final is None else self._norm(final),
-            head=self._matrix(model, model.output_name, model.head_bias),
+            head=self._matrix(model, output, model.head_bias),
         )
 
     def __call__(
@@ -264,8 +285,11 @@ class NativeStep:
         step.rows, step.index, step.threads = tokens.shape[0], index, torch.get_num_threads()
         step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
         step.logits = logits.data_ptr()
-        for layer, cache in zip(self._layers, self.cache.layers, strict=True):
+        own = (layer for layer in self._layers if not layer.reads_memory)
+        for layer, cache in zip(own, self.cache.layers, strict=True):
             self._claim(layer, cache, tokens.shape[0], valid)
+        if isinstance(self.cache, EncoderDecoderCache):
+            self._read_memory(self.cache, tokens.shape[0])
         failure = self._library.qkvary_step(ctypes.byref(step))
         if failure == UNKNOWN_TOKEN:
             most = step.embedding.width - 1
@@ -292,33 +316,59 @@ class NativeStep:
                 layer.closing = part.closing
                 call.coded = cache.length + 1 - part.newest.shape[2] + part.closing
                 native.point_codes(stored, part)
-        call.batch, call.tokens, call.start = rows, cache.length + 1, cache.length
-        call.valid = None if valid is None else valid.data_ptr()
-        call.valid_stride = 0 if valid is None else valid.stride(0)
+        native.cover(call, rows, cache.length + 1, valid)
 
-    def _layer(self, block: Block, cache: LayerCache) -> _Layer:
-        attention, config = block.attention, cache.config
+    def _read_memory(self, cache: EncoderDecoderCache, rows: int) -> None:
+        """Point to the keys and values of the source, and to the mask of its real tokens."""
+        length = cache.cross.length
+        self._memory_mask = _as_read(cache.memory_mask, rows, length)
+        crossing = (layer for layer in self._layers if layer.reads_memory)
+        for layer, memory in zip(crossing, cache.cross.layers, strict=True):
+            entries, call = memory.read(), layer.attention
+            for stored, name in zip((call.key, call.value), _part_names(memory), strict=True):
+                native.point(stored, entries[name])
+            native.cover(call, rows, length, self._memory_mask)
+
+    def _describe(self, stack: Stack) -> list[_Layer]:
+        """Return the layers; cross attention is one of its own, before the feed-forward network."""
+        layers: list[_Layer] = []
+        for index, (block, cache) in enumerate(zip(stack.layers, self.cache.layers, strict=True)):
+            layers.append(self._layer(block.attention, block.attention_norm, cache))
+            if isinstance(block, DecoderBlock) and isinstance(self.cache, EncoderDecoderCache):
+                memory = self.cache.cross.layers[index]
+                layers.append(self._layer(block.cross, block.cross_norm, memory, reads_memory=True))
+            layers[-1].post = block.config.norm_placement.startswith("post")
+            self._describe_feed_forward(layers[-1], block)
+        return layers
+
+    def _layer(
+        self,
+        attention: Attention,
+        norm: nn.Module,
+        cache: LayerCache,
+        *,
+        reads_memory: bool = False,
+    ) -> _Layer:
+        config = cache.config
         sharing, layout = config.variant.sharing, cache.options.layout
         turned = config.variant.positions == "rotary"
         stored_turned = turned and layout != "sources"
         place = {source: index for index, source in enumerate(SOURCES)}
         layer = _Layer(
-            attention_norm=self._norm(block.attention_norm),
-            feed_forward_norm=self._norm(block.feed_forward_norm),
+            attention_norm=self._norm(norm),
             query=place[sharing.query],
             key=place[sharing.key],
             value=place[sharing.value],
             residual=QUERY_FORMS[config.variant.query_form],
             out=self._linear(attention.o_proj),
-            post=block.config.norm_placement.startswith("post"),
             queries=config.heads(sharing.query),
             turns_key=stored_turned,
             turns_value=stored_turned and config.value_rope != "none",
             turns_back=config.value_rope == "counter",
             turns_by_index=turned and layout == "sources",
+            reads_memory=reads_memory,
             attention=self._attention(cache),
         )
-        self._describe_feed_forward(layer, block.feed_forward)
         maker = attention.key_value
         if maker.norm is not None:
             gain = self._at(maker.norm.weight)
@@ -327,6 +377,8 @@ class NativeStep:
             layer.latent_key = self._matrix(maker.latent.key, "weight", None)
             layer.latent_value = self._matrix(maker.latent.value, "weight", None)
         for source, projection in attention.projections.items():
+            if reads_memory and source != sharing.query:
+                continue
             layer.sources[place[source]] = self._projected(projection)
         if config.rotated_channels:
             cos, sin = self._rotation(config)
@@ -352,7 +404,9 @@ class NativeStep:
             self._kept += native.rotate_when_read(call, *self._turn(config), self._max_tokens)
         return call
 
-    def _describe_feed_forward(self, layer: _Layer, feed_forward: FeedForward) -> None:
+    def _describe_feed_forward(self, layer: _Layer, block: Block) -> None:
+        feed_forward = block.feed_forward
+        layer.feed_forward_norm = self._norm(block.feed_forward_norm)
         layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
         if feed_forward.gate is not None:
             layer.gate = self._linear(feed_forward.gate)
@@ -388,11 +442,11 @@ class NativeStep:
             epsilon=norm.eps,
         )
 
-    def _positions(self) -> int | None:
+    def _positions(self, learned: Tensor | None) -> int | None:
         """Return the table that is added to the embedded tokens."""
         model = self.model
-        if model.position_embedding is not None:
-            return self._at(model.position_embedding)
+        if learned is not None:
+            return self._at(learned)
         if model.config.positions == "none":
             return None
         index = torch.arange(self._max_tokens)[None]

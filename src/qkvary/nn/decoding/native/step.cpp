@@ -36,6 +36,7 @@ struct Layer {
   int64_t turns_key, turns_value; // What is stored was turned.
   int64_t turns_back;             // The mixture is turned back.
   int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
+  int64_t reads_memory;           // Keys and values are a memory's: a token has none of its own.
   Norm shared_norm;               // Of what key and value share, over all heads.
   Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
   int64_t closing;                // Of the newest tokens, those that become codes now.
@@ -47,6 +48,7 @@ struct Step {
   int64_t num_layers, rows, width, storage, threads;
   int64_t bytes;  // Of all weights.
   Matrix embedding;
+  double embedding_scale;
   const void *positions;             // A table like the embedding's; null for none.
   const int64_t *tokens, *position;  // Of each row.
   int64_t index;                      // Of the new tokens among those stored.
@@ -177,6 +179,7 @@ class Walk {
     for (int64_t row = 0; row < rows_; ++row) {
       float *to = to_.x + row * step_.width;
       read_row<S>(step_.embedding, step_.tokens[row], to);
+      for (int64_t c = 0; c < step_.width; ++c) to[c] *= static_cast<float>(step_.embedding_scale);
       if (positions)
         for (int64_t c = 0; c < step_.width; ++c)
           to[c] += to_float(positions[step_.position[row] * step_.width + c]);
@@ -194,8 +197,10 @@ class Walk {
     if (leads) {
       add_change();
       if (layer.post) norm(layer.attention_norm, to_.x, to_.x);
-      else norm(layer.feed_forward_norm, to_.x, to_.normed);
+      else if (layer.up.weight) norm(layer.feed_forward_norm, to_.x, to_.normed);
     }
+    // Cross attention comes before it, as a layer of its own.
+    if (!layer.up.weight) return;
     meet(seat);
     feed_forward(layer, layer.post ? to_.x : to_.normed, seat);
     meet(seat);
@@ -312,8 +317,9 @@ class Walk {
                               to_.sources[QUERY_ROPE], to_.sources[KEY_ROPE], x};
     const int64_t dim = head_dim(layer), heads = layer.attention.groups;
     const Norm &shared = layer.shared_norm;
-    keep(layer, layer.attention.key, sources[layer.key], heads, shared, layer.turns_key);
-    if (!layer.attention.shared)
+    if (!layer.reads_memory)
+      keep(layer, layer.attention.key, sources[layer.key], heads, shared, layer.turns_key);
+    if (!layer.reads_memory && !layer.attention.shared)
       keep(layer, layer.attention.value, sources[layer.value], heads, shared, layer.turns_value);
     if (layer.rope.dim) keep(layer, layer.rope, sources[KEY_ROPE], 1, Norm{}, true);
     for (int64_t row = 0; row < rows_; ++row) {

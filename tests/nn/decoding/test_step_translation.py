@@ -1,0 +1,163 @@
+"""A step as one call of a decoder with cross attention, and of embedded tokens that are scaled."""
+
+import copy
+
+import pytest
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
+from qkvary.inference.beams import search
+from qkvary.inference.requests import Request
+from qkvary.inference.stepping import Stepper
+from qkvary.nn.decoding import step
+from qkvary.nn.decoding.step import NativeStep
+from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
+from tests.contracts.variant_cases import randomize
+from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.test_step import FLOAT32, PLAIN, compare
+from tests.nn.decoding.test_step import make as make_language_model
+
+SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1], [2, 5, 1, 1, 1]])
+TARGET = torch.tensor([[2, 9, 8, 4, 7, 6], [2, 7, 7, 5, 3, 10], [2, 3, 4, 4, 9, 8]])
+REAL = torch.tensor([[1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1], [0, 0, 1, 1, 1, 1]]).bool()
+PROMPT = 3
+
+
+def make(
+    label: str,
+    cross_sharing: CrossSharing = "same",
+    dtype: torch.dtype = torch.float32,
+    **fields: object,
+) -> EncoderDecoder:
+    """A network with random weights, drawn in double precision."""
+    layer = AttentionConfig(d_model=20, num_heads=4, variant=parse_variant(label), causal=True)
+    given: dict[str, object] = {"block": BlockConfig(d_ff=27, activation="relu"), **fields}
+    config = EncoderDecoderConfig(
+        attention=layer,
+        num_layers=2,
+        vocabulary=11,
+        source_vocabulary=7,
+        max_tokens=13,
+        cross_sharing=cross_sharing,
+        **given,  # type: ignore[arg-type]
+    )
+    model = EncoderDecoder(config).double().eval()
+    randomize(model, seed=3)
+    return model.to(dtype)
+
+
+def new_cache(
+    model: EncoderDecoder, layout: CacheLayout = "rotated", **options: object
+) -> EncoderDecoderCache:
+    chosen = CacheOptions(layout=layout, storage="preallocated", **options)  # type: ignore[arg-type]
+    return EncoderDecoderCache(model.config, *model.encode(SOURCE), max_tokens=7, options=chosen)
+
+
+@torch.no_grad()
+def distance_of_steps(model: EncoderDecoder, layout: CacheLayout = "rotated") -> float:
+    """The largest distance of steps from one pass of the same network in double precision."""
+    reference = copy.deepcopy(model).double()
+    expected = reference(TARGET, source=SOURCE, attention_mask=REAL)[:, PROMPT:]
+    cache = new_cache(model, layout)
+    model(TARGET[:, :PROMPT], cache=cache, attention_mask=REAL[:, :PROMPT])
+    assert step.supports(model, cache)
+    take = NativeStep(model, cache)
+    found = [take(TARGET[:, at], REAL[:, : at + 1]) for at in range(PROMPT, TARGET.shape[1])]
+    return distance(torch.stack(found, dim=1), expected)
+
+
+@pytest.mark.parametrize("cross_sharing", ["none", "same"])
+@pytest.mark.parametrize("label", [*PLAIN, "Q-K=V@kv-norm"])
+def test_every_sharing(label: str, cross_sharing: CrossSharing) -> None:
+    assert distance_of_steps(make(label, cross_sharing)) < FLOAT32
+
+
+@pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
+@pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "sinusoidal-halves"])
+def test_positions_scales_and_layouts(positions: str, layout: CacheLayout) -> None:
+    model = make("Q-K=V", positions=positions, scale_embedding=positions != "learned")
+    assert distance_of_steps(model, layout) < FLOAT32
+
+
+@pytest.mark.parametrize("dtype", step.DTYPES)
+def test_types_norms_and_gates(dtype: torch.dtype) -> None:
+    block = BlockConfig(d_ff=19, activation="swiglu", norm="rmsnorm", bias=False)
+    assert distance_of_steps(make("Q-GQA-2", dtype=dtype, block=block)) < GATES[dtype]
+
+
+@torch.no_grad()
+def test_rows_that_change_places_take_their_source_along() -> None:
+    model, rows = make("Q-K=V"), torch.tensor([2, 0, 0, 1])
+    cache = new_cache(model)
+    model(TARGET[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    take(TARGET[:, PROMPT], None)
+    cache.reorder(rows)
+    found = take(TARGET[rows, PROMPT + 1], None)
+    expected = model(TARGET[rows, : PROMPT + 2], source=SOURCE[rows])[:, -1]
+    assert distance(found, expected) < FLOAT32
+
+
+def test_masks_that_do_not_fit_the_rows_are_refused() -> None:
+    model = make("Q-K=V")
+    with torch.no_grad():
+        cache = new_cache(model)
+        model(TARGET[:, :PROMPT], cache=cache)
+        cache.memory_mask = cache.memory_mask[:2]
+        with pytest.raises(ValueError, match=r"expected attention_mask of \[3, 5\], got \[2, 5\]"):
+            NativeStep(model, cache)(TARGET[:, PROMPT], None)
+
+
+def test_scaled_embeddings_of_a_language_model() -> None:
+    assert compare(make_language_model("Q-K=V", scale_embedding=True), "rotated") < FLOAT32
+
+
+@torch.no_grad()
+def test_what_a_step_does_not_take() -> None:
+    for label, cross_sharing in (("QKV@rotary", "same"), ("QKV+", "none"), ("QKV@soft", "same")):
+        model = make(label, cross_sharing)
+        assert not step.supports(model, new_cache(model)), label
+    model = make("QKV@rotary", "none")
+    assert step.supports(model, new_cache(model))
+    growing = EncoderDecoderCache(model.config, *model.encode(SOURCE), max_tokens=7)
+    assert not step.supports(model, growing)
+    assert not step.supports(make("QKV", dtype=torch.float64), new_cache(model))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_steps_of_every_kernel_are_one_function(dtype: torch.dtype) -> None:
+    """In double precision, which the library does not compute, layers take every step."""
+    model = make("Q-K=V", dtype=dtype)
+    expected = model(TARGET, source=SOURCE)[:, PROMPT:]
+    for kernel in ("native", "layer"):
+        cache = new_cache(model, kernel=kernel)
+        model(TARGET[:, :PROMPT], cache=cache)
+        take = Stepper(model, cache)
+        steps = torch.stack([take(token) for token in TARGET[:, PROMPT:].unbind(1)], dim=1)
+        assert distance(steps, expected) < GATES[dtype], kernel
+
+
+def test_beams_are_those_of_layers() -> None:
+    model = make("Q=K-V")
+    with torch.inference_mode():
+        memory = [part[:1] for part in model.encode(SOURCE)]
+    options = CacheOptions(layout="rotated", storage="preallocated", kernel="native")
+    request = Request(prompt=(2,), max_new_tokens=6, stop_tokens=(3,))
+    native, layers = (
+        search(
+            model,
+            request,
+            beams=3,
+            new_cache=lambda limit, one=one: EncoderDecoderCache(
+                model.config, *memory, max_tokens=limit, options=one
+            ),
+        )
+        for one in (options, CacheOptions())
+    )
+    assert [beam.tokens for beam in native] == [beam.tokens for beam in layers]
+    scores = torch.tensor([[beam.score for beam in beams] for beams in (native, layers)])
+    torch.testing.assert_close(scores[0], scores[1], rtol=1e-5, atol=1e-5)
