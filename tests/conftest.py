@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import importlib
 import os
 import shutil
 import subprocess
@@ -60,7 +61,11 @@ if "TMPDIR" not in os.environ and (memory := find_memory()):
 CACHE = Path(tempfile.gettempdir()) / f"qkvary-tests-{os.getpid()}"
 KERNELS = ROOT / ".pytest_cache" / "kernels"
 """The built kernels of the run before: a compiler takes ten seconds for them."""
-IS_FIRST = "PYTEST_XDIST_WORKER" not in os.environ
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+IS_FIRST = not WORKER
+BUILDING: "list[subprocess.Popen[str]]" = []
+CACHED = ROOT / "tests" / "training" / "__pycache__"
+"""Python's own, of the last tests that are collected."""
 if IS_FIRST:
     os.environ["QKVARY_CACHE"] = str(CACHE)
     with contextlib.suppress(OSError):
@@ -68,11 +73,12 @@ if IS_FIRST:
 
 
 def keep_kernels() -> None:
-    """Keep what was built last, which is used again if its sources stay what they are."""
+    """Keep what was built last of each source, which is used again if the source stays as it is."""
     built = sorted((CACHE / "decoding").glob("*.so"), key=lambda path: path.stat().st_mtime)
+    newest = {path.name.partition("-")[0]: path for path in built}
     shutil.rmtree(KERNELS, ignore_errors=True)
-    for path in built[-1:]:
-        KERNELS.mkdir(parents=True)
+    KERNELS.mkdir(parents=True)
+    for path in newest.values():
         for file in (path, path.with_name(f"{path.name}.sha256")):
             shutil.copy2(file, KERNELS)
 
@@ -112,15 +118,41 @@ def examples(usual: int) -> settings:
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-def pytest_collection_finish() -> None:
+def pytest_sessionstart() -> None:
+    """Import the files of tests from the end in the second worker of a fresh clone.
+
+    Workers rewrite the assertions of all of them and keep what they rewrote: each does a half.
+    """
+    if WORKER == "gw1" and not CACHED.is_dir():
+        for path in sorted((ROOT / "tests").rglob("test_*.py"), reverse=True):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            # What cannot be imported is reported where it is collected.
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Look for garbage again, but neither often nor among what was imported."""
     gc.freeze()
     gc.set_threshold(50_000)
     gc.enable()
+    if WORKER == "gw0" and any("decoding" in item.path.parts for item in session.items):
+        begin_kernels()
+
+
+def begin_kernels() -> None:
+    """Build the native kernels beside the first tests, so that no worker waits for another."""
+    from tests.forked import ForkedPython
+
+    code = "from qkvary.nn.decoding import native; native.library()"
+    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    BUILDING.append(ForkedPython([sys.executable, "-c", code], **quiet))
 
 
 def pytest_unconfigure() -> None:
     """Leave nothing behind."""
+    for process in BUILDING:
+        process.wait()
     if IS_FIRST:
         with contextlib.suppress(OSError):
             keep_kernels()

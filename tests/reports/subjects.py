@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from qkvary.inference.benchmark.records import DecodeRecord, Fact
 from qkvary.reports.analysis import analysis_report
@@ -24,11 +25,13 @@ def small_summary() -> Summary:
     return dataclasses.replace(summary, curves=curves)
 
 
+@cache
 def study(text: str = "") -> Report:
     summary = renamed(small_summary(), lambda _field, old: text + old)
     return study_report(summary, make_attention(summary, 5)[:4])
 
 
+@cache
 def training(text: str = "") -> Report:
     summary = renamed(small_summary(), lambda _field, old: text + old)
     # One line, however many the text has: each line is an element of its own.
@@ -36,14 +39,17 @@ def training(text: str = "") -> Report:
     return training_report(summary, {text + "QKV": f"once {line}"})
 
 
+@cache
 def plan(text: str = "") -> Report:
     return plan_report(plan_examples.renamed(plan_examples.make_plan(), text))
 
 
+@cache
 def decode(text: str = "") -> Report:
     return decode_report(_rename_record(make_record(), text))
 
 
+@cache
 def analysis(text: str = "") -> Report:
     return analysis_report(change_layers(make_analysis(), label=text + "QKV"), text + "model")
 

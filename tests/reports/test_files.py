@@ -1,11 +1,12 @@
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from qkvary.reports.files import check_target, write_report
 from qkvary.storage.errors import ResourceError, UsageError
-from tests.conftest import Runner
+from tests import forked
 from tests.reports.subjects import SUBJECTS, decode, plan, study
 
 
@@ -75,7 +76,7 @@ def test_an_unknown_format_names_the_choices(tmp_path: Path) -> None:
         write_report(plan(), tmp_path, ("docx",))  # type: ignore[arg-type]
 
 
-def test_a_full_disk_keeps_the_old_page(tmp_path: Path, run_python: Runner) -> None:
+def test_a_full_disk_keeps_the_old_page(tmp_path: Path) -> None:
     """R5."""
     page = tmp_path / "plan.html"
     page.write_text("the old page")
@@ -91,7 +92,13 @@ def test_a_full_disk_keeps_the_old_page(tmp_path: Path, run_python: Runner) -> N
         "except ResourceError as error:\n"
         "    print(error)\n"
     )
-    done = run_python(["-c", code, str(tmp_path)], env={"PYTHONPATH": "src:."})
+    done = forked.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "cannot write" in done.stdout, done.stderr
     assert page.read_text() == "the old page"
     assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]

@@ -33,13 +33,13 @@ STUDY = Study(
     settings=(
         Setting(
             name="characters",
-            task=CharacterTaskConfig(context=71, evaluation="sampled", scored_characters=99),
+            task=CharacterTaskConfig(context=37, evaluation="sampled", scored_characters=99),
             network=LanguageModelConfig(
                 attention=AttentionConfig(d_model=8, num_heads=2, causal=True),
                 block=BlockConfig(d_ff=9),
                 num_layers=1,
                 vocabulary=65,
-                max_tokens=71,
+                max_tokens=37,
             ),
             training=synthetic_training(steps=2, batch_size=3, evaluate_every=2),
             keep_networks=True,

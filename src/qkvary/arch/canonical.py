@@ -6,6 +6,7 @@ of a field, so that Python's names can change and stored files and run keys stay
 """
 
 import dataclasses
+import functools
 import hashlib
 import json
 import types
@@ -84,10 +85,18 @@ def to_dict(config: Any) -> Any:
     Args:
         config: A frozen dataclass, or any value that it may hold.
     """
+    return _encode(config, is_identity=False)
+
+
+def _encode(config: Any, *, is_identity: bool) -> Any:
+    if isinstance(config, str | int | float | None):
+        return config
     if isinstance(config, Variant):
         return format_label(config)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
-        return {_KIND: stored_kind(type(config)), **_encode_fields(config)}
+        fields = _encode_fields(config, is_identity=is_identity)
+        return {_KIND: stored_kind(type(config)), **fields}
+    # What a tuple or dictionary holds identifies with all of its fields.
     if isinstance(config, tuple | list):
         return [to_dict(item) for item in typing.cast("tuple[Any, ...]", config)]
     if isinstance(config, dict):
@@ -97,15 +106,49 @@ def to_dict(config: Any) -> Any:
     return config
 
 
-def _encode_fields(config: Any) -> dict[str, Any]:
-    hints, encoded = field_hints(type(config)), dict[str, Any]()
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        made = field.default_factory
-        default = field.default if made is dataclasses.MISSING else made()
-        if always_written(field) or value != default:
-            hint = hints[field.name]
-            encoded[stored_name(field)] = float(value) if hint is float else to_dict(value)
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Written:
+    """How a field of a class is written."""
+
+    attribute: str
+    name: str
+    is_float: bool
+    identifies: bool
+    is_always: bool
+    default: Callable[[], Any]
+
+
+@functools.cache
+def _written(kind: type[Any]) -> tuple[_Written, ...]:
+    hints = field_hints(kind)
+    return tuple(
+        _Written(
+            field.name,
+            stored_name(field),
+            hints[field.name] is float,
+            field.metadata.get("identity", True),
+            always_written(field),
+            functools.partial(_default, field),
+        )
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _default(field: "dataclasses.Field[Any]") -> Any:
+    made = field.default_factory
+    return field.default if made is dataclasses.MISSING else made()
+
+
+def _encode_fields(config: Any, *, is_identity: bool) -> dict[str, Any]:
+    encoded = dict[str, Any]()
+    for field in _written(type(config)):
+        if is_identity and not field.identifies:
+            continue
+        value = getattr(config, field.attribute)
+        if field.is_always or value != field.default():
+            encoded[field.name] = (
+                float(value) if field.is_float else _encode(value, is_identity=is_identity)
+            )
     return encoded
 
 
@@ -125,7 +168,7 @@ def canonical_json(config: Any) -> str:
 
 def identity_dict(config: Any) -> Any:
     """Return the result of ``to_dict`` without the fields that do not identify a value."""
-    return _identify(config, to_dict(config))
+    return _encode(config, is_identity=True)
 
 
 def identity_json(config: Any) -> str:
@@ -142,19 +185,6 @@ def _dump(data: Any) -> str:
     return json.dumps(
         data, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True
     )
-
-
-def _identify(config: Any, data: Any) -> Any:
-    """Return ``data`` without the fields that do not identify ``config``, at any depth."""
-    if not dataclasses.is_dataclass(config) or not isinstance(data, dict):
-        return data
-    named = typing.cast("dict[str, Any]", data)
-    kept = {_KIND: named[_KIND]} if _KIND in named else {}
-    for field in dataclasses.fields(config):
-        name = stored_name(field)
-        if name in named and field.metadata.get("identity", True):
-            kept[name] = _identify(getattr(config, field.name), named[name])
-    return kept
 
 
 def _decode(hint: Any, data: Any, where: str) -> Any:

@@ -188,12 +188,13 @@ def curve_table(
     """Return the points of learning curves; ``places`` limits the points per curve."""
     points = (
         {
-            **pick(curve, "setting variant quantity"),
+            **named,
             "step": curve.steps[index],
             **{name: getattr(curve, name)[index] for name in ("seconds", "mean", "low", "high")},
             "runs": curve.runs[index],
         }
         for curve in curves
+        for named in [pick(curve, "setting variant quantity")]
         for index in thinned(len(curve.steps), places or len(curve.steps))
     )
     return tabulate(
