@@ -39,7 +39,7 @@ def test_sections_come_in_their_order() -> None:
 
 
 def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
-    summary = make_summary()
+    summary = make_summary(("QKV", "Q-K=V", "MQA"), 2)
     report = study_report(summary)
     assert report.answer == summary.headline
     fold = section(report, "results").blocks[0]
@@ -252,7 +252,7 @@ def test_what_chance_scores_stands_below_every_table_with_results() -> None:
 
 def test_a_validation_split_is_not_called_test() -> None:
     """The last tenth of the characters is scored as both; the sequences have a split for each."""
-    report = study_report(make_summary())
+    report = study_report(make_summary(("QKV", "Q-K=V", "MQA"), 2))
     for text in (render_page(report), render_markdown(report)):
         assert "final validation loss" in text
         assert "test loss" not in text

@@ -57,7 +57,7 @@ def test_figures_are_not_rounded() -> None:
 
 
 def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
-    summary = make_summary()
+    summary = make_summary(("QKV", "Q-K=V", "MQA"), 2)
     assert "utilization" not in csv_files(summary)["costs.csv"].lower()
     tables = tuple(
         dataclasses.replace(
