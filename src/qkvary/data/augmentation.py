@@ -18,7 +18,7 @@ RATIO = (0.9, 1.1)
 """Width over height of a crop."""
 TRIES = 10
 """Sizes that are drawn before the whole image is taken."""
-STEPS_AT_ONCE = 16
+STEPS_AT_ONCE = 8
 """Steps whose crops are found together: the numbers of one are too few to be worth the calls."""
 _NUMBERS = 2 * TRIES + 3
 

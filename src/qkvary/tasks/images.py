@@ -77,13 +77,13 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         """
         count = len(self.train_rows)
         numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
-        order = self.train_rows[torch.tensor(numbers)]
+        order = self.train_rows.index_select(0, torch.tensor(numbers))
         pixels, labels = self._train
         images = self._normalise(_take(pixels, order))
         if self.config.augment:
             crops = draw_crops(batch_size, images.shape[-1], seed=seed, step=step)
             images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
-        return Batch(self._resize(images), labels[order])
+        return Batch(self._resize(images), labels.index_select(0, order))
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all images of a split."""
