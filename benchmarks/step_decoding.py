@@ -1,10 +1,11 @@
 """One decoded token in one native call, against reading what it has to read.
 
 d_model 512, 8 layers, 8 heads, SwiGLU of 1,408, vocabulary 4,096 (30M parameters) behind 64 and
-2,048 tokens in float32 and bfloat16; 768 channels, 12 layers, vocabulary 50,304 (124M in the
-matrices) with weights of 8 bits; caches of 8 and 4 bits behind 32,768 tokens. Random weights, batch
-1, one thread. In the same rounds the machine reads as many bytes in a row as a token needs of
-weights and cache, so that the share of the memory's rate can be said.
+2,048 tokens in float32 and bfloat16, with separate keys and values and as latent attention of 128
+channels, which is also compared with its layers; 768 channels, 12 layers, vocabulary 50,304 (124M
+in the matrices) with weights of 8 bits; caches of 8 and 4 bits behind 32,768 tokens. Random
+weights, batch 1, one thread. In the same rounds the machine reads as many bytes in a row as a token
+needs of weights and cache, so that the share of the memory's rate can be said.
 """
 
 import sys
@@ -36,7 +37,8 @@ FULL = Effort(rounds=15, turn_seconds=0.05)
 QUICK = Effort(rounds=1, turn_seconds=0.0)
 CONTEXTS, LONG, QUICK_LONG = (64, 2048), 32_768, 512
 AHEAD_BYTES = 4096
-LEAST_OF_READING, LEAST_OVER_BFLOAT16 = 0.85, 1.6
+LEAST_OF_READING, LEAST_OVER_BFLOAT16, LEAST_OVER_LAYERS = 0.85, 1.6, 1.5
+SEPARATE, LATENT = "QKV@rotary", "Q-K=V@decoupled-16@latent-128@kv-norm"
 
 
 class Size(NamedTuple):
@@ -56,13 +58,15 @@ SIZES = {
 }
 
 
-def make_network(name: str, context: int, dtype: torch.dtype) -> LanguageModel:
+def make_network(
+    name: str, context: int, dtype: torch.dtype, label: str = SEPARATE
+) -> LanguageModel:
     """A modern network with random weights and room for a token behind the context."""
     size = SIZES[name]
     attention = AttentionConfig(
         d_model=size.d_model,
         num_heads=size.num_heads,
-        variant=parse_variant("QKV@rotary"),
+        variant=parse_variant(label),
         causal=True,
         bias=False,
         out_bias=False,
@@ -91,18 +95,20 @@ class Token:
         object.__setattr__(model.config, "max_tokens", room)
         options = CacheOptions(layout="rotated", storage=storage)
         self.cache = KVCache(model.config.layers, max_tokens=room, options=options)
-        self.context, self.dtype = context, model.embedding.dtype
+        self.context, dtype = context, model.embedding.dtype
         generator = torch.Generator().manual_seed(0)
-        for layer in self.cache.layers:
-            heads, size = layer.config.num_kv_heads, layer.config.size_per_head
-            shape = (1, heads, context, size)
+        self.model, self.token = model, torch.tensor([5])
+        one = KVCache(model.config.layers, options=CacheOptions(layout="rotated"))
+        model(self.token[None], cache=one)
+        for layer, known in zip(self.cache.layers, one.layers, strict=True):
+            shapes = {name: entry.shape for name, entry in known.read().items()}
             layer.append(
                 {
-                    name: torch.randn(shape, generator=generator).to(self.dtype)
-                    for name in ("key", "value")
+                    name: torch.randn(rows, heads, context, width, generator=generator).to(dtype)
+                    for name, (rows, heads, _, width) in shapes.items()
                 }
             )
-        self.step, self.token = NativeStep(model, self.cache), torch.tensor([5])
+        self.step = NativeStep(model, self.cache)
         unread = 0 if model.config.tied_head else model.embedding.nbytes
         weights = sum(part.nbytes for part in model.parameters()) - unread
         self.bytes = weights + self.cache.nbytes * context // room
@@ -112,6 +118,13 @@ class Token:
         self.step(self.token, None)
         if not self.cache.options.is_quantized:
             self.cache.crop(self.context)
+
+    def pass_layers(self) -> None:
+        """Take the step layer by layer, with the kernel for attention that is fastest."""
+        for layer in self.cache.layers:
+            layer.kernel = "auto"
+        self.model(self.token[None], cache=self.cache)
+        self.cache.crop(self.context)
 
 
 def make_reading(size: int) -> Callable[[], object]:
@@ -135,6 +148,41 @@ def measure_reading(size: str, context: int, dtype: torch.dtype, effort: Effort)
         better="higher",
         timing=timing,
         gb_per_s=rates(timing, {"step": token.bytes, "reading": token.bytes}),
+    )
+
+
+def measure_latent(size: str, context: int, dtype: torch.dtype, effort: Effort) -> None:
+    """Print what latent attention gains over its layers, and its share of the memory's rate."""
+    latent, separate = (
+        Token(make_network(size, context, dtype, label), context) for label in (LATENT, SEPARATE)
+    )
+    alternatives = {
+        "latent": latent,
+        "layers": latent.pass_layers,
+        "separate": separate,
+        "reading": make_reading(latent.bytes),
+    }
+    timing = take_turns(alternatives, effort)
+    case = f"{size}, {str(dtype).removeprefix('torch.')}, behind {context}"
+    tokens = {name: round(1 / seconds, 1) for name, seconds in timing.medians.items()}
+    del tokens["reading"]
+    print_case(
+        NAME,
+        f"layers over the step of latent attention: {case}",
+        timing.ratio("layers", "latent"),
+        goal=LEAST_OVER_LAYERS,
+        better="higher",
+        timing=timing,
+        tokens_per_second=tokens,
+    )
+    print_case(
+        NAME,
+        f"share of reading: latent attention, {case}",
+        timing.ratio("reading", "latent"),
+        goal=LEAST_OF_READING,
+        better="higher",
+        timing=timing,
+        gb_per_s=rates(timing, {"latent": latent.bytes, "reading": latent.bytes}),
     )
 
 
@@ -190,6 +238,7 @@ def main() -> None:
     for context in CONTEXTS:
         for dtype in (torch.float32, torch.bfloat16):
             measure_reading("quick" if is_quick else "30M", context, dtype, effort)
+            measure_latent("quick" if is_quick else "30M", context, dtype, effort)
     measure_weights("quick" if is_quick else "124M", effort)
     if is_quick:
         measure_caches("quick", QUICK_LONG, effort)

@@ -2,7 +2,8 @@
 
     python benchmarks/engines/page.py build/*.jsonl --to studies/engines
 
-The lines are copied into the folder. Where a case was measured twice, its last line counts.
+The lines are copied into the folder. Where a case was measured twice, its last line counts; speeds
+of two machines are two cases, and are compared with those of the same machine alone.
 """
 
 import json
@@ -54,15 +55,18 @@ def main() -> None:
 def make_report(lines: list[Line]) -> Report:
     """Return the report of all lines."""
     ran = [line for line in lines if line["case"] == "environment"]
+    lines = with_machines(lines)
+    case = ("weights", "size", "threads", "context", "variant")
     checks = latest(lines, "logits and greedy tokens", "weights", "size", "variant")
-    speeds = latest(lines, "decoding", "weights", "size", "threads", "context", "variant")
-    tables = (check_table(checks), cache_table(speeds), speed_table(speeds))
-    exact = [line for line in speeds if line["weights"] == "f32" and line["threads"] == 1]
+    caches = latest(lines, "decoding", *case)
+    speeds = latest(lines, "decoding", *case, "cpu")
+    tables = (check_table(checks), cache_table(caches), speed_table(speeds))
+    drawn, exact = single_threads_of_32_bits(caches), single_threads_of_32_bits(speeds)
     # The network with the most cases.
-    sizes = [line["size"] for line in exact]
+    sizes = [line["size"] for line in drawn]
     shown = max(sizes, key=sizes.count)
     picture = Chart(
-        draw=lambda: memory_drawing([line for line in exact if line["size"] == shown]),
+        draw=lambda: memory_drawing([line for line in drawn if line["size"] == shown]),
         caption=f"The cache as llama.cpp reports it, {shown} parameters, float32",
         detail="Points are measured; lines join them.",
         file="memory",
@@ -80,7 +84,8 @@ def make_report(lines: list[Line]) -> Report:
             (
                 "A rate is the reciprocal of the median CPU time of 32 decoded tokens, and the "
                 "median over the rounds, in which the engines take turns; in brackets the slowest "
-                "and the fastest round. Other work ran on the machine."
+                "and the fastest round. Other work ran on the machines. Rates of different "
+                "machines are not comparable."
             ),
             (
                 "llama.cpp computes a portable network by absorbed attention: each query head is "
@@ -109,15 +114,30 @@ def make_report(lines: list[Line]) -> Report:
     )
 
 
-def latest(lines: list[Line], case: str, *names: str) -> list[Line]:
-    """Return the last line of each case, in the order of sizes, contexts and KV heads."""
-    found = {tuple(one[name] for name in names): one for one in lines if one["case"] == case}
-    variants = list(networks.VARIANTS)
+def with_machines(lines: list[Line]) -> list[Line]:
+    """Return the lines with the processor of the run that each belongs to."""
+    found: list[Line] = []
+    for line in lines:
+        cpu = line["cpu"] if line["case"] == "environment" else found[-1]["cpu"]
+        found.append({**line, "cpu": cpu})
+    return found
 
-    def order(line: Line) -> tuple[int, int, int]:
+
+def single_threads_of_32_bits(lines: list[Line]) -> list[Line]:
+    """Return the cases that the answers and the picture are about."""
+    return [line for line in lines if line["weights"] == "f32" and line["threads"] == 1]
+
+
+def latest(lines: list[Line], case: str, *names: str) -> list[Line]:
+    """Return the last line of each case: by machines, sizes, contexts and KV heads if named."""
+    found = {tuple(one[name] for name in names): one for one in lines if one["case"] == case}
+    variants, cpus = list(networks.VARIANTS), [line["cpu"] for line in lines]
+
+    def order(line: Line) -> tuple[int, int, int, int]:
         sizes = list(networks.SIZES)
+        cpu = cpus.index(line["cpu"]) if "cpu" in names else 0
         variant = variants.index(line["variant"])
-        return sizes.index(line["size"]), line.get("context", 0), variant
+        return cpu, sizes.index(line["size"]), line.get("context", 0), variant
 
     return sorted(found.values(), key=order)
 
@@ -134,14 +154,10 @@ def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
             f"(bound {TOLERANCE:.0e}), and the same greedy tokens in {texts} of {len(checks)}."
         )
     ]
-    for size in dict.fromkeys(line["size"] for line in speeds):
-        longest = max(line["context"] for line in speeds if line["size"] == size)
-        for context in dict.fromkeys((2048, longest)):
-            rows = {
-                line["variant"]: line
-                for line in speeds
-                if (line["size"], line["context"]) == (size, context)
-            }
+    for size, cpu in dict.fromkeys((line["size"], line["cpu"]) for line in speeds):
+        own = [line for line in speeds if (line["size"], line["cpu"]) == (size, cpu)]
+        for context in dict.fromkeys((2048, max(line["context"] for line in own))):
+            rows = {line["variant"]: line for line in own if line["context"] == context}
             if BASELINE in rows and len(rows) > 1:
                 sentences.append(compare(size, context, rows))
     return (*sentences, compare_programs(speeds))
@@ -154,7 +170,8 @@ def compare_programs(speeds: list[Line]) -> str:
         return line["ours_over_llama_cpp"]
 
     def name(line: Line) -> str:
-        return f"{line['variant']} at {line['size']} behind {units.tokens(line['context'])}"
+        behind = f"behind {units.tokens(line['context'])}"
+        return f"{line['variant']} at {line['size']} {behind} on {line['cpu']}"
 
     ordered = sorted(speeds, key=ratio)
     low, high = ordered[0], ordered[-1]
@@ -178,7 +195,10 @@ def compare(size: str, context: int, rows: dict[str, Line]) -> str:
         for name, line in rows.items()
         if name != BASELINE
     ]
-    return f"At {size} behind {units.tokens(context)} tokens, over {BASELINE}: {listed(said)}."
+    return (
+        f"On {base['cpu']} at {size} behind {units.tokens(context)} tokens, over {BASELINE}: "
+        f"{listed(said)}."
+    )
 
 
 def check_table(lines: list[Line]) -> Table:
@@ -229,6 +249,7 @@ def cache_table(lines: list[Line]) -> Table:
 def speed_table(lines: list[Line]) -> Table:
     """Return tokens per CPU second."""
     columns = (
+        Column(key="machine", title="machine", numeric=False),
         Column(key="size", title="network", numeric=False),
         Column(key="context", title="context"),
         Column(key="variant", title="variant", numeric=False),
@@ -238,6 +259,7 @@ def speed_table(lines: list[Line]) -> Table:
     )
     rows = tuple(
         (
+            plain(line["cpu"]),
             plain(name_of(line)),
             plain(line["context"], units.tokens(line["context"])),
             named(line["variant"]),

@@ -1,15 +1,18 @@
-"""A step as one call takes shared rotary keys and the norm of what key and value share."""
+"""A step as one call takes latent attention: matrices that are trained, or pick a head's block."""
 
 import copy
+import itertools
 
 import pytest
 import torch
 
-from qkvary.arch.caches import CacheLayout
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStorage
 from qkvary.arch.networks import BlockConfig
+from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.quantized_weights import quantize_weights
+from tests.nn.decoding import test_step_codes as codes
 from tests.nn.decoding.cases import GATES, distance
 from tests.nn.decoding.test_step import (
     FLOAT32,
@@ -21,6 +24,8 @@ from tests.nn.decoding.test_step import (
     new_cache,
     texts,
 )
+from tests.pairwise import pairwise
+from tests.reference.networks import language_model_logits
 
 ROTATED = [
     "Q-K=V@decoupled-4@kv-norm",
@@ -30,7 +35,14 @@ ROTATED = [
     "Q[residual-gelu]-K=V/2@decoupled-18",
     "QKV@decoupled-4",
 ]
-PORTABLE = "Q-GQA-2@decoupled-6@kv-norm"
+LATENT = [
+    "Q-K=V@decoupled-4@latent-9@kv-norm",
+    "Q-GQA-2@decoupled-6@latent-70@kv-norm",
+    "Q-MQA@latent-150",
+    "Q[residual-gelu]-K=V/2@decoupled-18@latent-16",
+]
+PORTABLE, MLA = "Q-GQA-2@decoupled-6@kv-norm", "Q-GQA-2@decoupled-6@latent-72@kv-norm"
+"""The same with fixed matrices and with trained ones."""
 
 
 @pytest.mark.parametrize("layout", ["rotated", "split"])
@@ -40,6 +52,80 @@ def test_rotary_keys_that_all_heads_share(label: str, layout: CacheLayout) -> No
     mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
     mask[1, :3] = False
     assert compare(model, layout, rows=3, mask=mask) < FLOAT32
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("label", LATENT)
+def test_matrices_of_a_latent(label: str, rows: int) -> None:
+    """Latents that are wider and narrower than a vector, a head and the layer."""
+    mask = torch.ones(rows, PROMPT + NEW, dtype=torch.bool)
+    mask[1:, :3] = False
+    model = make(label, d_model=24, rope_base=50.0)
+    assert compare(model, "rotated", rows=rows, mask=mask) < FLOAT32
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("label", [PORTABLE, MLA])
+def test_a_step_is_what_plain_loops_give(label: str) -> None:
+    model, tokens = make(label, positions="none", d_model=24), texts(2)
+    weights = {name: part.double() for name, part in model.named_parameters()}
+    expected = language_model_logits(model.config, weights, tokens)
+    cache = new_cache(model, "rotated")
+    model(tokens[:, :PROMPT], cache=cache)
+    take = NativeStep(model, cache)
+    found = [take(tokens[:, PROMPT + i], None) for i in range(NEW)]
+    assert distance(torch.stack(found, dim=1), expected[:, PROMPT:]) < FLOAT32
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("storage", "dtype", "width"),
+    [
+        ("preallocated", torch.float32, 72),
+        ("preallocated", torch.bfloat16, 64),
+        ("int8", torch.float32, 64),
+        ("int8", torch.bfloat16, 72),
+    ],
+)
+def test_thousands_of_latents(storage: CacheStorage, dtype: torch.dtype, width: int) -> None:
+    """Whole tiles, several blocks of tokens, and more rotary keys than are compared at once."""
+    label = f"Q-GQA-2@decoupled-6@latent-{width}@kv-norm"
+    model = make(label, positions="none", d_model=64, heads=8, dtype=dtype)
+    object.__setattr__(model.config, "max_tokens", 2100)
+    options = CacheOptions(layout="rotated", storage=storage)
+    cache = KVCache(model.config.layers, max_tokens=2100, options=options)
+    generator = torch.Generator().manual_seed(5)
+    for layer in cache.layers:
+        parts = {"key": width, "k_rope": 6}
+        drawn = {n: torch.randn(2, 1, 2050, w, generator=generator) for n, w in parts.items()}
+        layer.append({name: part.to(dtype) for name, part in drawn.items()})
+    other = copy.deepcopy(cache)
+    wide = KVCache(model.config.layers, options=CacheOptions(layout="rotated"))
+    for layer, kept in zip(wide.layers, copy.deepcopy(cache).layers, strict=True):
+        layer.append({name: part.double() for name, part in kept.read().items()})
+    tokens = torch.tensor([3, 8])
+    found = NativeStep(model, cache)(tokens, None)
+    own = model(tokens[:, None], cache=other)[:, -1]
+    if dtype == torch.float32:
+        assert distance(found, own) < FLOAT32
+    else:
+        exact = model.double()(tokens[:, None], cache=wide)[:, -1]
+        assert distance(found, exact) < min(GATES[dtype], 4 * distance(own, exact))
+
+
+@pairwise(
+    "label, storage, scales, residual",
+    itertools.product([PORTABLE, *LATENT], ["int8", "int4"], ["token", "channel"], [0, 1, 4]),
+    ids=str,
+)
+def test_caches_of_codes(
+    label: str, storage: CacheStorage, scales: CacheScales, residual: int
+) -> None:
+    """The rotary keys are codes as well."""
+    model = make(label, d_model=24)
+    options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
+    cache = codes.new_cache(model, storage, "rotated", **options)
+    assert codes.compare(model, cache, rows=2) < FLOAT32
 
 
 @pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
@@ -53,18 +139,17 @@ def test_many_heads_take_more_than_a_vector() -> None:
 
 
 def test_what_is_left_to_the_network() -> None:
-    """Rotary keys that would have to be rotated at read, and matrices of a latent."""
-    for label, layout in (
-        (PORTABLE, "sources"),
-        ("Q-K=V@decoupled-4@latent-8", "rotated"),
-    ):
+    """Rotary keys that would have to be rotated at read, and what a latent was expanded to."""
+    for label, layout in ((PORTABLE, "sources"), (MLA, "sources"), (MLA, "split")):
         model = make(label, positions="none")
         assert not step.supports(model, new_cache(model, layout))
+    assert step.supports(model, new_cache(model, "rotated"))
 
 
+@pytest.mark.parametrize("label", [PORTABLE, MLA])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype) -> None:
-    model = make(PORTABLE, d_model=32, dtype=dtype, positions="none")
+def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype, label: str) -> None:
+    model = make(label, d_model=32, dtype=dtype, positions="none")
     tokens = texts(2)
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
@@ -73,9 +158,11 @@ def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype) -> No
 
 
 @torch.no_grad()
-def test_weights_of_8_bits() -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("label", [PORTABLE, MLA])
+def test_weights_of_8_bits(label: str, dtype: torch.dtype) -> None:
     block = BlockConfig(d_ff=131, activation="swiglu", bias=False)
-    plain = make(PORTABLE, d_model=72, block=block, positions="none")
+    plain = make(label, d_model=72, block=block, positions="none", dtype=dtype)
     model, reference = quantize_weights(copy.deepcopy(plain)), plain.double()
     for own, kept in zip(matrices_of(reference), matrices_of(model), strict=True):
         own.copy_(kept)
@@ -83,12 +170,14 @@ def test_weights_of_8_bits() -> None:
     model(tokens[:, :PROMPT], cache=cache)
     assert step.supports(model, cache)
     found = NativeStep(model, cache)(tokens[:, PROMPT], None)
-    assert distance(found, reference(tokens)[:, PROMPT]) < FLOAT32
+    gate = FLOAT32 if dtype == torch.float32 else GATES[dtype]
+    assert distance(found, reference(tokens)[:, PROMPT]) < gate
 
 
 @torch.no_grad()
-def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make(PORTABLE, d_model=64, positions="none")
+@pytest.mark.parametrize("label", [PORTABLE, MLA])
+def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch, label: str) -> None:
+    model = make(label, d_model=64, positions="none")
     found: list[torch.Tensor] = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)

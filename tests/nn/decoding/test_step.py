@@ -232,6 +232,8 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
     for block in model.stack.blocks:
         for projection in block.attention.projections.values():
             found += [part for part in (projection.down, projection.weight) if part is not None]
+        latent = block.attention.key_value.latent
+        found += [] if latent is None else [latent.key.weight, latent.value.weight]
         found.append(block.attention.o_proj.weight)
         linears = (block.feed_forward.up, block.feed_forward.gate, block.feed_forward.down)
         found += [linear.weight for linear in linears if linear is not None]

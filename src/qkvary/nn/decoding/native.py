@@ -29,6 +29,8 @@ SOURCES = tuple(
         "attention.cpp",
         "codes.h",
         "matrix.h",
+        "pace.h",
+        "rows.h",
         "products.h",
         "tiles.h",
         "stored.h",

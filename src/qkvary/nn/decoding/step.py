@@ -84,6 +84,8 @@ class _Layer(ctypes.Structure):
         ("up", _Matrix),
         ("gate", _Matrix),
         ("down", _Matrix),
+        ("latent_key", _Matrix),
+        ("latent_value", _Matrix),
         ("activation", _int64),
         ("post", _int64),
         ("queries", _int64),
@@ -165,8 +167,7 @@ def _supports_layer(cache: LayerCache) -> bool:
     """Plain scores over entries that are written once and read as they are, or turned keys."""
     config, options = cache.config, cache.options
     variant = config.variant
-    plain = not options.rotate and variant.decoupled is None
-    has_codes = options.bits in native.CODES and plain
+    has_codes = options.bits in native.CODES and not options.rotate
     if not (options.storage == "preallocated" or has_codes) or cache.max_tokens is None:
         return False
     if variant.window is not None and variant.window < cache.max_tokens:
@@ -175,7 +176,8 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if config.position.rotates_value:
         return False
-    if variant.latent is not None:
+    if variant.latent is not None and options.layout == "split":
+        # Keys and values that a latent was expanded to are read by other means.
         return False
     if variant.decoupled is not None:
         # A rotary key is stored rotated, or would have to be rotated whenever it is read.
@@ -303,12 +305,11 @@ class NativeStep:
     def _claim(self, layer: _Layer, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
         """Point to where a layer's entries are now: reordered rows are elsewhere."""
         claimed, call = cache.claim(1, rows), layer.attention
-        rope = claimed.get(KEY_ROPE)
-        if isinstance(rope, Tensor):
-            native.point(layer.rope, rope)
-        parts = zip((call.key, call.value), _part_names(cache), strict=True)
-        for stored, name in parts:
-            part = claimed[name]
+        key, value = _part_names(cache)
+        parts = [(call.key, claimed[key]), (call.value, claimed[value])]
+        if KEY_ROPE in claimed:
+            parts.append((layer.rope, claimed[KEY_ROPE]))
+        for stored, part in parts:
             if isinstance(part, Tensor):
                 native.point(stored, part)
             else:
@@ -368,10 +369,13 @@ class NativeStep:
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
-        shared_norm = attention.key_value.norm
-        if shared_norm is not None:
-            gain = self._at(shared_norm.weight)
+        maker = attention.key_value
+        if maker.norm is not None:
+            gain = self._at(maker.norm.weight)
             layer.shared_norm = _Norm(weight=gain, kind=RMS_NORM, epsilon=KV_NORM_EPS)
+        if maker.latent is not None:
+            layer.latent_key = self._matrix(maker.latent.key, "weight", None)
+            layer.latent_value = self._matrix(maker.latent.value, "weight", None)
         for source, projection in attention.projections.items():
             if reads_memory and source != sharing.query:
                 continue
@@ -383,7 +387,7 @@ class NativeStep:
 
     def _attention(self, cache: LayerCache) -> Call:
         config = cache.config
-        groups, bits = config.num_kv_heads, cache.options.bits
+        groups, bits = config.heads(config.variant.sharing.key), cache.options.bits
         plain = native.STORAGE[self._dtype]
         parts = _part_names(cache)
         call = Call(

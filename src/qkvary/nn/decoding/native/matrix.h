@@ -296,5 +296,64 @@ void multiply(const Matrix &m, int64_t first, int64_t last, const float *x, floa
   multiply_as<Single, S, B>(m, first, last, x, m.inner, y, rows, reach);
 }
 
+// W numbers of a row of weights, from column c on; the first `count` of them where there are no more.
+template <class S>
+inline Vec load_weights(const Matrix &m, int64_t row, int64_t c, int64_t count) {
+  const Vec v = load_first(static_cast<const S *>(m.weight) + row * m.inner + c, count);
+  if constexpr (!std::is_same_v<S, int8_t>) return v;
+  return v * m.scales[row * ((m.inner + CODES - 1) / CODES) + c / CODES];
+}
+
+// Columns `first` to `last` of y = x W for N rows, whose distances are `width` and `inner`: rows of
+// weights, each times a number of x. What they add up to stays in registers, U vectors at a time.
+template <int N, int U, class S>
+[[gnu::noinline]] void add_rows(const Matrix &m, int64_t first, int64_t last, const float *x,
+                                float *y, Reach reach) {
+  const S *weight = static_cast<const S *>(m.weight);
+  int64_t c = first;
+  for (; c + U * W <= last; c += U * W) {
+    Vec sums[N][U] = {};
+    for (int64_t row = 0; row < m.width; ++row) {
+      fetch<U * W * sizeof(S)>(weight + row * m.inner + c, reach);
+#pragma GCC unroll 8
+      for (int u = 0; u < U; ++u) {
+        const Vec own = load_weights<S>(m, row, c + u * W, W);
+#pragma GCC unroll 4
+        for (int n = 0; n < N; ++n) sums[n][u] += own * x[n * m.width + row];
+      }
+    }
+    for (int n = 0; n < N; ++n)
+      for (int u = 0; u < U; ++u) store(y + n * m.inner + c + u * W, sums[n][u]);
+  }
+  for (; c < last; c += W) {
+    const int64_t count = last - c < W ? last - c : W;
+    Vec sums[N] = {};
+    for (int64_t row = 0; row < m.width; ++row) {
+      const Vec own = load_weights<S>(m, row, c, count);
+      for (int n = 0; n < N; ++n) sums[n] += own * x[n * m.width + row];
+    }
+    for (int n = 0; n < N; ++n)
+      std::memcpy(y + n * m.inner + c, sums + n, count * sizeof(float));
+  }
+}
+
+// The same for any number of rows.
+template <class S>
+void multiply_transposed(const Matrix &m, int64_t first, int64_t last, const float *x, float *y,
+                         int64_t rows, Reach reach) {
+  for (; rows >= 4; rows -= 4, x += 4 * m.width, y += 4 * m.inner)
+    add_rows<4, 4, S>(m, first, last, x, y, reach);
+  for (; rows > 0; --rows, x += m.width, y += m.inner)
+    add_rows<1, 8, S>(m, first, last, x, y, reach);
+}
+
+// Rows `from` to `from + count` of a matrix without a bias.
+template <class S>
+Matrix some_rows(const Matrix &m, int64_t from, int64_t count) {
+  const int64_t size = m.scales ? 1 : sizeof(S), groups = (m.inner + CODES - 1) / CODES;
+  const char *weight = static_cast<const char *>(m.weight) + from * m.inner * size;
+  return {weight, nullptr, m.scales ? m.scales + from * groups : nullptr, count, m.inner};
+}
+
 }  // namespace
 }  // namespace products

@@ -4,23 +4,18 @@
 // checks and small tensors cost more than the products. Here a step is one call. Threads share the
 // rows of every matrix and meet between the parts; sums do not depend on how many they are.
 
-#include <cmath>
 #include <memory>
 #include <optional>
 
 #include "attention.cpp"
 #include "codes.h"
 #include "matrix.h"
+#include "pace.h"
+#include "rows.h"
 
 extern "C" {
 
 // All structures are mirrored field by field in step.py.
-
-struct Norm {
-  const void *weight, *bias;  // Null where there is none.
-  int64_t kind;               // 0: none, 1: of mean and deviation, 2: of the root mean square.
-  double epsilon;
-};
 
 struct Projected {  // A source: the layer's input through one matrix or two, or as it is.
   Matrix down, weight;
@@ -32,6 +27,7 @@ struct Layer {
   int64_t query, key, value;      // Which of them each role reads.
   int64_t residual;               // 0: none, 1: the query adds the input, 2: and is a GELU before.
   Matrix out, up, gate, down;
+  Matrix latent_key, latent_value; // Key and value of all heads, of the latent that is stored.
   int64_t activation;             // 0: ReLU, 1: GELU, 2: SiLU of the gate, times the other.
   int64_t post;                   // Norms stand behind the sums.
   int64_t queries;                // Query heads; those of key and value stand in the call.
@@ -67,142 +63,27 @@ namespace {
 
 enum Failure : int64_t { FULL = 1, UNKNOWN_TOKEN = 2, NO_SCALE = 3 };
 
-// A thread among those of a step.
-struct Seat {
-  int64_t thread, threads;
-  int64_t layer = 0;  // Where it is.
-};
+bool is_latent(const Layer &layer) { return layer.latent_key.weight; }
 
-// Waits until all threads of a step have come, again and again. Parts of a step are too short for
-// a thread to sleep in between, but not for one to give way.
-class Meeting {
- public:
-  void wait(int64_t all) {
-    if (all == 1) return;
-    const int64_t round = round_.load(std::memory_order_acquire);
-    if (come_.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
-      come_.store(0, std::memory_order_relaxed);
-      round_.store(round + 1, std::memory_order_release);
-      return;
-    }
-    for (int64_t turn = 0; round_.load(std::memory_order_acquire) == round; ++turn)
-      if (turn > 2000) std::this_thread::yield();
-  }
+// Of the query and the mixture of a head, as projections have them.
+int64_t head_dim(const Layer &layer) { return layer.out.inner / layer.queries; }
 
- private:
-  std::atomic<int64_t> come_{0}, round_{0};
-};
+constexpr int64_t ROPES = 64;  // Rotary keys that a thread compares at once.
 
-// Which reach the products of a step take, and the times of both while that is tried, by turns of
-// layers.
-class Pace {
- public:
-  explicit Pace(bool tries) : tries_(tries && trial(WEIGHTS).chosen() < 0) {}
-
-  // The first thread's time counts.
-  template <class F>
-  void run(const Seat &seat, int64_t weights, const F &product) {
-    const int way = tries_ ? seat.layer % CHOICES : std::max(0, trial(WEIGHTS).chosen());
-    if (!tries_ || seat.thread) return product(REACHES[way]);
-    const auto start = Clock::now();
-    product(REACHES[way]);
-    spent_[way] += (Clock::now() - start).count(), read_[way] += weights;
-  }
-
-  void finish() const {
-    if (tries_ && read_[0] > 0 && read_[1] > 0)
-      trial(WEIGHTS).count(spent_[0] / read_[0], spent_[1] / read_[1]);
-  }
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  const bool tries_;
-  double spent_[CHOICES] = {}, read_[CHOICES] = {};
-};
-
-// Sums that do not wait for each other.
-template <class F>
-double add_up(int64_t n, const F &term) {
-  double sums[8] = {};
-  int64_t c = 0;
-  for (; c + 8 <= n; c += 8)
-    for (int i = 0; i < 8; ++i) sums[i] += term(c + i);
-  for (; c < n; ++c) sums[0] += term(c);
-  double total = 0;
-  for (const double sum : sums) total += sum;
-  return total;
-}
-
-template <class S>
-void normalise(const Norm &norm, const float *x, float *y, int64_t width) {
-  const double mean = norm.kind == 1 ? add_up(width, [&](int64_t c) { return x[c]; }) / width : 0;
-  const double square = add_up(width, [&](int64_t c) { return (x[c] - mean) * (x[c] - mean); });
-  const double factor = 1.0 / std::sqrt(square / width + norm.epsilon);
-  const S *weight = static_cast<const S *>(norm.weight);
-  const S *bias = static_cast<const S *>(norm.bias);
-  for (int64_t c = 0; c < width; ++c) {
-    const float scaled = static_cast<float>((x[c] - mean) * factor);
-    y[c] = scaled * (weight ? to_float(weight[c]) : 1.0f) + (bias ? to_float(bias[c]) : 0.0f);
-  }
-}
-
-constexpr float LOG2_E = 1.44269504088896341f;
-
-inline Vec size_of(Vec x) { return (Vec)((Words)x & 0x7fffffffu); }
-
-// x P(X <= x) of a normal X, from the rational fit of erfc of Press et al., Numerical Recipes,
-// whose relative error is below 1.2e-7 everywhere.
-inline Vec gelu(Vec x) {
-  const Vec z = size_of(x) * 0.70710678118654752f;
-  const Vec t = 1.0f / (1.0f + 0.5f * z);
-  Vec p = all(0.17087277f);
-  for (const float c : {-0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f, -0.18628806f,
-                        0.09678418f, 0.37409196f, 1.00002368f, -1.26551223f})
-    p = p * t + c;
-  const Vec tail = 0.5f * t * power_of_two(smaller((p - z * z) * LOG2_E, Vec{}));
-  return x * (x > 0.0f ? 1.0f - tail : tail);
-}
-
-inline Vec silu(Vec x) {
-  const Vec small = power_of_two(size_of(x) * -LOG2_E);
-  return x * (x > 0.0f ? all(1.0f) : small) / (1.0f + small);
-}
-
-// An activation of n numbers, each with another beside it. What follows them is another thread's.
-template <class F>
-inline void each(float *x, const float *beside, int64_t n, F function) {
-  int64_t c = 0;
-  for (; c + W <= n; c += W) store(x + c, function(load(x + c), load(beside + c)));
-  if (c == n) return;
-  Vec own = {}, other = {};
-  std::memcpy(&own, x + c, 4 * (n - c));
-  std::memcpy(&other, beside + c, 4 * (n - c));
-  own = function(own, other);
-  std::memcpy(x + c, &own, 4 * (n - c));
-}
-
-// Turns the trailing channels of a head; the first half of them pairs with the second.
-inline void turn(float *head, int64_t dim, int64_t pairs, const float *cos, const float *sin,
-                 float sign) {
-  float *first = head + dim - 2 * pairs, *second = head + dim - pairs;
-  for (int64_t i = 0; i < pairs; ++i) {
-    const float a = first[i], b = second[i], s = sin[i] * sign;
-    first[i] = a * cos[i] - b * s;
-    second[i] = b * cos[i] + a * s;
-  }
-}
+// Of a thread: these keys token by token and channel by channel, and what shares a line with them.
+int64_t rope_numbers(const Layer &layer) { return 2 * layer.rope.dim * ROPES + W; }
 
 constexpr int LEARNED = 5, QUERY_ROPE = 3, KEY_ROPE = 4;  // Sources that are projections.
 
 // Numbers of one step, kept from call to call: fresh pages cost as much as a part of the products.
 struct Buffers {
   std::vector<float> memory;
-  float *x, *normed, *sources[LEARNED], *latent, *query, *stored, *mixed, *change, *inner, *gate;
-  float *asked, *bias;
+  float *x, *normed, *sources[LEARNED], *narrow, *query, *stored, *mixed, *change, *inner, *gate;
+  float *rope_keys, *bias;
+  float *projected;  // Queries, then mixtures, as projections have them, where a latent is between.
 
   void fit(const Step &step) {
-    int64_t own[LEARNED] = {1, 1, 1, 1, 1}, down = 1, heads = 1, inside = 1, asking = 1, biases = 1;
+    int64_t own[LEARNED] = {1, 1, 1, 1, 1}, down = 1, heads = 1, inside = 1, ropes = 1, biases = 1;
     for (int64_t l = 0; l < step.num_layers; ++l) {
       const Layer &layer = step.layers[l];
       for (int i = 0; i < LEARNED; ++i) {
@@ -211,7 +92,7 @@ struct Buffers {
       }
       heads = std::max({heads, layer.out.inner, layer.queries * layer.attention.key.dim});
       inside = std::max(inside, layer.up.width);
-      asking = std::max(asking, layer.rope.dim * round_up(layer.queries));
+      ropes = std::max(ropes, step.threads * rope_numbers(layer));
       if (layer.rope.dim) biases = std::max(biases, layer.queries * layer.attention.tokens);
     }
     int64_t total = 0;
@@ -223,9 +104,10 @@ struct Buffers {
       total = 0;
       place(&x, step.width), place(&normed, step.width), place(&change, step.width);
       for (int i = 0; i < LEARNED; ++i) place(&sources[i], own[i]);
-      place(&latent, down), place(&query, heads), place(&stored, heads), place(&mixed, heads);
+      place(&narrow, down), place(&query, heads), place(&stored, heads), place(&mixed, heads);
+      place(&projected, heads);
       place(&inner, inside), place(&gate, inside);
-      place(&asked, asking), place(&bias, biases);
+      place(&rope_keys, ropes), place(&bias, biases);
     };
     lay();
     if (static_cast<int64_t>(memory.size()) < total) memory.resize(total), lay();
@@ -266,18 +148,21 @@ class Walk {
   struct Part {
     int64_t first, last;
   };
-  static Part part(const Matrix &m, const Seat &seat) {
-    const int64_t vectors = (m.width + W - 1) / W;
+  static Part part(int64_t width, const Seat &seat) {
+    const int64_t vectors = (width + W - 1) / W;
     return {vectors * seat.thread / seat.threads * W,
-            std::min(m.width, vectors * (seat.thread + 1) / seat.threads * W)};
+            std::min(width, vectors * (seat.thread + 1) / seat.threads * W)};
   }
 
   void apply(const Matrix &m, const float *x, float *y, const Seat &seat) {
-    const Part own = part(m, seat);
-    pace_.run(seat, (own.last - own.first) * m.inner, [&](Reach reach) {
-      if (m.scales) multiply<int8_t, S>(m, own.first, own.last, x, y, rows_, reach);
-      else multiply<S, S>(m, own.first, own.last, x, y, rows_, reach);
-    });
+    const Part own = part(m.width, seat);
+    pace_.run(seat, (own.last - own.first) * m.inner,
+              [&](Reach reach) { apply(m, own, x, y, rows_, reach); });
+  }
+
+  static void apply(const Matrix &m, Part own, const float *x, float *y, int64_t rows, Reach reach) {
+    if (m.scales) multiply<int8_t, S>(m, own.first, own.last, x, y, rows, reach);
+    else multiply<S, S>(m, own.first, own.last, x, y, rows, reach);
   }
 
   void norm(const Norm &n, const float *x, float *y) {
@@ -307,7 +192,7 @@ class Walk {
     meet(seat);
     attend(layer, layer.post ? to_.x : to_.normed, seat);
     meet(seat);
-    apply(layer.out, to_.mixed, to_.change, seat);
+    apply(layer.out, is_latent(layer) ? to_.projected : to_.mixed, to_.change, seat);
     meet(seat);
     if (leads) {
       add_change();
@@ -332,7 +217,7 @@ class Walk {
   void feed_forward(const Layer &layer, const float *x, const Seat &seat) {
     apply(layer.up, x, to_.inner, seat);
     if (layer.gate.weight) apply(layer.gate, x, to_.gate, seat);
-    const Part own = part(layer.up, seat);
+    const Part own = part(layer.up.width, seat);
     for (int64_t row = 0; row < rows_; ++row) {
       const int64_t at = row * layer.up.width + own.first;
       const float *beside = (layer.gate.weight ? to_.gate : to_.inner) + at;
@@ -351,9 +236,9 @@ class Walk {
       if (!source.weight.weight) continue;
       const float *in = x;
       if (source.down.weight) {
-        apply(source.down, x, to_.latent, seat);
+        apply(source.down, x, to_.narrow, seat);
         meet(seat);
-        in = to_.latent;
+        in = to_.narrow;
       }
       apply(source.weight, in, to_.sources[i], seat);
       // The next one writes its own latent to the same place.
@@ -361,6 +246,12 @@ class Walk {
     }
     meet(seat);
     if (seat.thread == 0) prepare(layer, x);
+    if (is_latent(layer)) {
+      meet(seat);
+      absorb(layer, seat);
+      meet(seat);
+    }
+    if (seat.thread == 0) plan(layer);
     meet(seat);
     if (layer.rope.dim) {
       compare_ropes(layer, seat);
@@ -376,14 +267,55 @@ class Walk {
     }
     meet(seat);
     if (seat.thread == 0 && !failure_) finish(layer);
+    if (is_latent(layer)) {
+      meet(seat);
+      restore(layer, seat);
+    }
+  }
+
+  // Queries whose products with the latent are those with the keys that are made of it. A thread
+  // has channels of the latent.
+  void absorb(const Layer &layer, const Seat &seat) {
+    const Matrix &m = layer.latent_key;
+    const Part own = part(m.inner, seat);
+    pace_.run(seat, (own.last - own.first) * m.width, [&](Reach reach) {
+      each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
+        const float *from = to_.projected + head * group.width;
+        float *to = to_.query + head * m.inner;
+        if (m.scales)
+          multiply_transposed<int8_t>(group, own.first, own.last, from, to, heads, reach);
+        else
+          multiply_transposed<S>(group, own.first, own.last, from, to, heads, reach);
+      });
+    });
+  }
+
+  // Mixed values of mixed latents. A thread has channels of every head.
+  void restore(const Layer &layer, const Seat &seat) {
+    const Matrix &m = layer.latent_value;
+    const Part own = part(head_dim(layer), seat);
+    pace_.run(seat, (own.last - own.first) * m.inner * m.width / head_dim(layer), [&](Reach reach) {
+      each_group(layer, m, [&](const Matrix &group, int64_t head, int64_t heads) {
+        const float *from = to_.mixed + head * m.inner;
+        apply(group, own, from, to_.projected + head * group.width, heads, reach);
+      });
+    });
+  }
+
+  // The part of a latent's matrix that makes each KV head, with the query heads that read it.
+  template <class F>
+  void each_group(const Layer &layer, const Matrix &m, const F &function) const {
+    const int64_t dim = head_dim(layer), groups = m.width / dim, heads = layer.queries / groups;
+    for (int64_t g = 0; g < groups; ++g)
+      for (int64_t row = 0; row < rows_; ++row)
+        function(some_rows<S>(m, g * dim, dim), row * layer.queries + g * heads, heads);
   }
 
   // Stores what is new and makes the queries.
   void prepare(const Layer &layer, float *x) {
     float *const sources[] = {to_.sources[0], to_.sources[1], to_.sources[2],
                               to_.sources[QUERY_ROPE], to_.sources[KEY_ROPE], x};
-    const int64_t dim = layer.attention.key.dim;
-    const int64_t heads = layer.attention.groups;
+    const int64_t dim = head_dim(layer), heads = layer.attention.groups;
     const Norm &shared = layer.shared_norm;
     if (!layer.reads_memory)
       keep(layer, layer.attention.key, sources[layer.key], heads, shared, layer.turns_key);
@@ -392,7 +324,7 @@ class Walk {
     if (layer.rope.dim) keep(layer, layer.rope, sources[KEY_ROPE], 1, Norm{}, true);
     for (int64_t row = 0; row < rows_; ++row) {
       const float *from = sources[layer.query] + row * layer.queries * dim;
-      float *query = to_.query + row * layer.queries * dim;
+      float *query = (is_latent(layer) ? to_.projected : to_.query) + row * layer.queries * dim;
       std::copy(from, from + layer.queries * dim, query);
       if (layer.residual)
         each(query, x + row * layer.queries * dim, layer.queries * dim, [&](Vec v, Vec own) {
@@ -402,10 +334,15 @@ class Walk {
       const int64_t turned = layer.rope.dim ? layer.rope.dim : dim;
       if (layer.rope.dim) query = sources[QUERY_ROPE] + row * layer.queries * turned;
       turn_heads(layer, query, layer.queries, turned, at, 1.0f);
-      if (layer.rope.dim) ask_ropes(layer, query, row);
+      if (layer.rope.dim)
+        for (int64_t i = 0; i < layer.queries * turned; ++i) query[i] *= layer.attention.scale;
     }
+  }
+
+  // Describes attention to the queries as they are now.
+  void plan(const Layer &layer) {
     if (layer.attention.rounded)
-      for (int64_t i = 0; i < rows_ * layer.queries * dim; ++i) {
+      for (int64_t i = 0; i < rows_ * layer.queries * layer.attention.key.dim; ++i) {
         Bfloat16 rounded;
         put(&rounded, to_.query[i]);
         to_.query[i] = to_float(rounded);
@@ -430,31 +367,39 @@ class Walk {
 
   // A thread's tokens: scores of the rotated queries with the one rotated key of all heads.
   void compare_ropes(const Layer &layer, const Seat &seat) {
-    const Stored &rope = layer.rope;
-    const int64_t tokens = layer.attention.tokens, heads = layer.queries, lanes = round_up(heads);
-    const int64_t first = tokens * seat.thread / seat.threads;
-    const int64_t last = tokens * (seat.thread + 1) / seat.threads;
-    for (int64_t row = 0; row < rows_; ++row)
-      for (int64_t t = first; t < last; ++t) {
-        const S *key =
-            static_cast<const S *>(rope.data) + row * rope.batch_stride + t * rope.token_stride;
-        for (int64_t lane = 0; lane < lanes; lane += W) {
-          const float *asked = to_.asked + row * rope.dim * lanes + lane;
-          Vec total = {};
-          for (int64_t c = 0; c < rope.dim; ++c) total += load(asked + c * lanes) * to_float(key[c]);
-          float *to = to_.bias + (row * heads + lane) * tokens + t;
-          for (int64_t h = 0; h < std::min<int64_t>(W, heads - lane); ++h) to[h * tokens] = total[h];
-        }
-      }
+    if (layer.attention.storage == INT8) compare_ropes<int8_t>(layer, seat);
+    else if (layer.attention.storage == INT4) compare_ropes<Int4>(layer, seat);
+    else compare_ropes<S>(layer, seat);
   }
 
-  // Rotated queries of decoupled positions, channel by channel, so that heads are next to each other.
-  void ask_ropes(const Layer &layer, const float *queries, int64_t row) {
-    const int64_t dim = layer.rope.dim, lanes = round_up(layer.queries);
-    float *asked = to_.asked + row * dim * lanes;
+  template <class K>
+  void compare_ropes(const Layer &layer, const Seat &seat) {
+    const Call &call = layer.attention;
+    const int64_t dim = layer.rope.dim, heads = layer.queries;
+    const int64_t end = call.tokens * (seat.thread + 1) / seat.threads;
+    float *keys = to_.rope_keys + seat.thread * rope_numbers(layer), *turned = keys + dim * ROPES;
+    for (int64_t row = 0; row < rows_; ++row) {
+      const Tokens stored(layer.rope, call.storage, call.coded, call.plain, row, 0, Reach());
+      for (int64_t t = call.tokens * seat.thread / seat.threads; t < end; t += ROPES) {
+        const int64_t count = std::min(ROPES, end - t);
+        unpack<K>(keys, dim, stored, t, count);
+        for (int64_t c = 0; c < dim; ++c)
+          for (int64_t i = 0; i < count; ++i) turned[c * ROPES + i] = keys[i * dim + c];
+        for (int64_t h = 0; h < heads; ++h)
+          score_ropes(to_.sources[QUERY_ROPE] + (row * heads + h) * dim, turned, dim,
+                      to_.bias + (row * heads + h) * call.tokens + t, count);
+      }
+    }
+  }
+
+  // A query's scores with keys that lie channel by channel.
+  static void score_ropes(const float *query, const float *keys, int64_t dim, float *to,
+                          int64_t count) {
+    constexpr int N = ROPES / W;
+    Vec totals[N] = {};
     for (int64_t c = 0; c < dim; ++c)
-      for (int64_t h = 0; h < lanes; ++h)
-        asked[c * lanes + h] = h < layer.queries ? queries[h * dim + c] * layer.attention.scale : 0;
+      for (int n = 0; n < N; ++n) totals[n] += load(keys + c * ROPES + n * W) * query[c];
+    std::memcpy(to, totals, count * sizeof(float));
   }
 
   void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads,
