@@ -9,6 +9,7 @@ of two machines are two cases, and are compared with those of the same machine a
 import json
 import statistics
 from argparse import ArgumentParser
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,8 @@ def make_report(lines: list[Line]) -> Report:
             (
                 "A rate is the reciprocal of the median CPU time of 32 decoded tokens, and the "
                 "median over the rounds, in which the engines take turns; in brackets the slowest "
-                "and the fastest round. Other work ran on the machines. Rates of different "
-                "machines are not comparable."
+                "and the fastest round. CPU time is that of all threads. Other work ran on the "
+                "machines. Rates of different machines are not comparable."
             ),
             (
                 "llama.cpp computes a portable network by absorbed attention: each query head is "
@@ -98,7 +99,7 @@ def make_report(lines: list[Line]) -> Report:
         ),
         sections=(
             Section(key="cache", title="Memory", blocks=(tables[1],)),
-            Section(key="speed", title="Speed of decoding, one thread", blocks=(tables[2],)),
+            Section(key="speed", title="Speed of decoding", blocks=(tables[2],)),
             Section(key="equal", title="The same network", blocks=(tables[0],)),
             Section(key="networks", title="Networks", blocks=(network_pairs(),)),
             Section(
@@ -133,13 +134,18 @@ def latest(lines: list[Line], case: str, *names: str) -> list[Line]:
     found = {tuple(one[name] for name in names): one for one in lines if one["case"] == case}
     variants, cpus = list(networks.VARIANTS), [line["cpu"] for line in lines]
 
-    def order(line: Line) -> tuple[int, int, int, int]:
-        sizes = list(networks.SIZES)
+    def order(line: Line) -> tuple[int, ...]:
         cpu = cpus.index(line["cpu"]) if "cpu" in names else 0
-        variant = variants.index(line["variant"])
-        return cpu, sizes.index(line["size"]), line.get("context", 0), variant
+        size, variant = line["size"], line["variant"]
+        places = place(size, networks.SIZES), line.get("context", 0), place(variant, variants)
+        return line.get("threads", 1), cpu, *places
 
     return sorted(found.values(), key=order)
+
+
+def place(name: str, known: Collection[str]) -> int:
+    """Return the place of a name among those of this benchmark; that of a checkpoint is last."""
+    return [*known, name].index(name)
 
 
 def answers(checks: list[Line], speeds: list[Line]) -> tuple[str, ...]:
@@ -249,6 +255,7 @@ def cache_table(lines: list[Line]) -> Table:
 def speed_table(lines: list[Line]) -> Table:
     """Return tokens per CPU second."""
     columns = (
+        Column(key="threads", title="threads"),
         Column(key="machine", title="machine", numeric=False),
         Column(key="size", title="network", numeric=False),
         Column(key="context", title="context"),
@@ -259,6 +266,7 @@ def speed_table(lines: list[Line]) -> Table:
     )
     rows = tuple(
         (
+            plain(line["threads"]),
             plain(line["cpu"]),
             plain(name_of(line)),
             plain(line["context"], units.tokens(line["context"])),
@@ -271,7 +279,6 @@ def speed_table(lines: list[Line]) -> Table:
             plain(line["rounds"]),
         )
         for line in lines
-        if line["threads"] == 1
     )
     return Table(key="speed", title="Decoded tokens", columns=columns, rows=rows)
 

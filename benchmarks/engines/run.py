@@ -38,6 +38,8 @@ LLAMA_CPP = "llama-cpp-python==0.3.36"
 TOLERANCE = 1e-5
 """The largest accepted difference of logits in 32 bits, relative to the largest logit."""
 CHECKED, GREEDY = 40, 200
+NEW = 32
+"""Decoded tokens behind a context."""
 HERE = Path(__file__).parent
 _BUFFER = re.compile(r"K \(\w+\): +([0-9.]+) MiB, V \(\w+\): +([0-9.]+) MiB")
 MIB = 2**20
@@ -62,7 +64,7 @@ def main() -> None:
     sizes = ("tiny",) if options.quick else options.sizes
     contexts = (64,) if options.quick else options.contexts
     failures = 0
-    for size, variant, network in choose_networks(options, sizes, max(contexts) + 300):
+    for size, variant, network in choose_networks(options, sizes, max(contexts)):
         with tempfile.TemporaryDirectory() as folder:
             case = Case(Path(folder), python, (size, variant, options.weights), network)
             if options.no_transformers:
@@ -74,16 +76,19 @@ def main() -> None:
 
 
 def choose_networks(
-    options: Namespace, sizes: Sequence[str], max_tokens: int
+    options: Namespace, sizes: Sequence[str], context: int
 ) -> Iterator[tuple[str, str, LanguageModel]]:
     """Yield sizes or the name of a checkpoint, variants, and the networks."""
     if options.checkpoint is not None:
         network = load_checkpoint(options.checkpoint).network
+        longest = network.config.max_tokens
+        if max(context + NEW, CHECKED + GREEDY) > longest:
+            sys.exit(f"expected contexts of at most {longest - NEW} tokens with this network")
         yield Path(options.checkpoint).name, format_label(network.config.variant), network
         return
     for size in sizes:
         for variant in options.variants:
-            config = networks.make_config(size, variant, max_tokens)
+            config = networks.make_config(size, variant, context + 300)
             yield size, variant, networks.make_network(config)
 
 
@@ -96,7 +101,9 @@ def read_options() -> Namespace:
     parser.add_argument(
         "--variants", nargs="+", default=list(networks.VARIANTS), choices=networks.VARIANTS
     )
-    parser.add_argument("--checkpoint", help="a trained network instead, by its folder")
+    parser.add_argument(
+        "--checkpoint", help="a trained network, by its folder, instead of sizes and variants"
+    )
     parser.add_argument("--contexts", nargs="+", type=int, default=[64, 2048])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
@@ -186,7 +193,7 @@ class Case:
             names = list(self.files)
             first = turn % len(names)
             for name in names[first:] + names[:first]:
-                found[name].append(self._answer(name, prompt, 32, threads=threads))
+                found[name].append(self._answer(name, prompt, NEW, threads=threads))
 
         def median(name: str, key: str) -> float:
             return statistics.median(one[key] for one in found[name])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.descriptions import describe, name_cached, name_changes, write_equation
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.table import VARIANTS
 
@@ -133,3 +133,20 @@ def test_examples(label: str, words: str, equation: str, cached: str) -> None:
 def test_no_two_entries_of_the_table_mean_the_same() -> None:
     meanings = {describe(named.variant) for named in VARIANTS}
     assert len(meanings) == len(VARIANTS)
+
+
+@pytest.mark.parametrize(
+    ("label", "baseline", "words"),
+    [
+        ("Q-K=V", "QKV", "K=V"),
+        ("Q-MQA", "QKV", "K=V with shared heads"),
+        ("MQA", "QKV", "sharing heads"),
+        # A value of its own has come back, which no word says.
+        ("GQA-2", "Q-K=V", "GQA-2"),
+        ("QKV", "Q-K=V", "QKV"),
+    ],
+)
+def test_changes_are_named_only_where_words_say_all_of_them(
+    label: str, baseline: str, words: str
+) -> None:
+    assert name_changes(parse_variant(label), parse_variant(baseline)) == words

@@ -84,6 +84,7 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
             for source in variant.projections
             if len(variant.sharing.readers(source)) > 1
         ]
+        more = more or not changes
     if variant.num_kv_heads not in {baseline.num_kv_heads, None}:
         changes.append("shared heads" if changes else "sharing heads")
     if variant.plus and not baseline.plus:

@@ -15,7 +15,7 @@ SPACE = "▁".encode()
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
 _MODEL_TYPE, _BPE = 3, 2
-_CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRASPACES = 2, 3, 4
+_CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
 _USER_DEFINED = 4
 _CONTROLS = (b"<unk>", b"<s>", b"</s>")
 _VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
@@ -36,7 +36,7 @@ def joins_spaces(data: bytes, where: str) -> bool:
     try:
         for number, value in _fields(data):
             if number == _NORMALIZER and isinstance(value, bytes):
-                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRASPACES]
+                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRA_SPACES]
                 # The default, which is not stored, is to collapse.
                 found = bool(flags[-1]) if flags else True
     except (IndexError, ValueError):

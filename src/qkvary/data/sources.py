@@ -325,7 +325,7 @@ def list_files(path: Path) -> list[Path]:
 
 
 def read_documents(paths: Iterable[Path]) -> Iterator[Document]:
-    """Yield the documents of files and folders: JSONL, or text split at ``<|endoftext|>``.
+    """Yield the documents of files and folders: JSONL, Parquet, or text split at ``<|endoftext|>``.
 
     Raises:
         UsageError: if there are none, or one cannot be read.

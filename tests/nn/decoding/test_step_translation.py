@@ -70,7 +70,9 @@ def distance_of_steps(model: EncoderDecoder, layout: CacheLayout = "rotated") ->
 
 
 @pytest.mark.parametrize("cross_sharing", ["none", "same"])
-@pytest.mark.parametrize("label", [*PLAIN, "Q-K=V@kv-norm", "Q-K=V@latent-8", "Q-MQA@latent-6@kv-norm"])
+@pytest.mark.parametrize(
+    "label", [*PLAIN, "Q-K=V@kv-norm", "Q-K=V@latent-8", "Q-MQA@latent-6@kv-norm"]
+)
 def test_every_sharing(label: str, cross_sharing: CrossSharing) -> None:
     assert distance_of_steps(make(label, cross_sharing)) < FLOAT32
 

@@ -162,6 +162,15 @@ def test_an_interval_as_large_as_the_quantity_says_nothing() -> None:
     # The short answer says only that nothing was learnt.
     headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
     assert headline.sentences == ("These runs are too few to say anything about sharing heads.",)
+
+
+def test_of_nothing_no_share_is_too_large() -> None:
+    levels = {"QKV": 0.0, "MQA": 0.0}
+    summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
+    (table,) = summary.tables
+    rows = tuple(replace(row, mean=0.0) if row.variant == "QKV" else row for row in table.rows)
+    said = write_headline((replace(table, rows=rows),), summary.contrasts, summary.baseline)
+    assert said.sentences[0].startswith("Not decided: sharing heads (from ")
     assert summary.headline[0].startswith("Nothing was learnt")
 
 

@@ -148,7 +148,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
     mosts = [_most(gaps, higher) for _, gaps in undecided]
-    near, sized = bisect_left(mosts, MARGIN * whole), bisect_left(mosts, whole)
+    near, sized = bisect_left(mosts, MARGIN * whole), bisect_left(mosts, whole or math.inf)
     parts = list[str]()
     free = [
         (name, f"(at most {_round_up(_most(gaps, higher))}{'' if index else unit})")
