@@ -12,6 +12,7 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.inference.beams import search
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
+from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
@@ -111,6 +112,37 @@ def test_masks_that_do_not_fit_the_rows_are_refused() -> None:
         cache.memory_mask = cache.memory_mask[:2]
         with pytest.raises(ValueError, match=r"expected attention_mask of \[3, 5\], got \[2, 5\]"):
             NativeStep(model, cache)(TARGET[:, PROMPT], None)
+
+
+@torch.no_grad()
+def test_a_source_of_padding_alone_is_met_as_layers_meet_it() -> None:
+    model, source = make("Q-K=V"), SOURCE.clone()
+    source[1] = model.config.padding
+    options = CacheOptions(layout="rotated", storage="preallocated")
+    cache = EncoderDecoderCache(model.config, *model.encode(source), max_tokens=7, options=options)
+    assert not cache.memory_mask[1].any()
+    model(TARGET[:, :PROMPT], cache=cache)
+    found = NativeStep(model, cache)(TARGET[:, PROMPT], None)
+    expected = model(TARGET[:, : PROMPT + 1], source=source)[:, -1]
+    assert distance(found, expected) < FLOAT32
+
+
+@torch.no_grad()
+def test_a_source_of_other_rows_is_refused() -> None:
+    model = make("Q-K=V")
+    cache = new_cache(model)
+    model(TARGET[:, :PROMPT], cache=cache)
+    cache.cross.reorder(torch.tensor([0]))
+    with pytest.raises(ValueError, match="expected a source of 3 rows, got one of 1"):
+        NativeStep(model, cache)(TARGET[:, PROMPT], None)
+
+
+@torch.no_grad()
+def test_a_step_needs_the_cache_of_its_network() -> None:
+    model = make("Q-K=V")
+    options = CacheOptions(layout="rotated", storage="preallocated")
+    cache = KVCache(model.config.layers, max_tokens=7, options=options)
+    assert not step.supports(model, cache)
 
 
 def test_scaled_embeddings_of_a_language_model() -> None:

@@ -127,9 +127,11 @@ class _Step(ctypes.Structure):
 
 def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
     """Return whether a step of this network over this cache can be one call on this machine."""
+    crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
     if not isinstance(model, LanguageModel | EncoderDecoder):
         return False
-    crossed = cache.cross.layers if isinstance(cache, EncoderDecoderCache) else ()
+    if isinstance(model, EncoderDecoder) != bool(crossed):
+        return False
     numbers = list(find_numbers(model))
     dtype = numbers[0].dtype
     return (
@@ -321,10 +323,14 @@ class NativeStep:
     def _read_memory(self, cache: EncoderDecoderCache, rows: int) -> None:
         """Point to the keys and values of the source, and to the mask of its real tokens."""
         length = cache.cross.length
-        self._memory_mask = _as_read(cache.memory_mask, rows, length)
+        mask = _as_read(cache.memory_mask, rows, length)
+        # A softmax over nothing but padding is one over all of it.
+        self._memory_mask = None if mask is None else mask | ~mask.any(dim=-1, keepdim=True)
         crossing = (layer for layer in self._layers if layer.reads_memory)
         for layer, memory in zip(crossing, cache.cross.layers, strict=True):
             entries, call = memory.read(), layer.attention
+            if (found := next(iter(entries.values())).shape[0]) != rows:
+                raise ValueError(f"expected a source of {rows} rows, got one of {found}")
             for stored, name in zip((call.key, call.value), _part_names(memory), strict=True):
                 native.point(stored, entries[name])
             native.cover(call, rows, length, self._memory_mask)
