@@ -119,7 +119,13 @@ def recall_floor(task: RecallTaskConfig) -> str:
 
 
 def quick_recall(
-    name: str, *, d_model: int, num_heads: int, learning_rate: float, limits: tuple[str, ...]
+    name: str,
+    *,
+    d_model: int,
+    num_heads: int,
+    learning_rate: float,
+    limits: tuple[str, ...],
+    steps: int = 800,
 ) -> Setting:
     """Return a small setting that trains in seconds, in a table of its own.
 
@@ -129,6 +135,7 @@ def quick_recall(
         num_heads: Query heads; one head leaves the sharings of projections alone.
         learning_rate: Peak learning rate.
         limits: What the setting cannot show.
+        steps: Steps at most.
     """
     task = RecallTaskConfig(
         length=32, pairs=4, vocabulary=64, validation_examples=256, test_examples=1_000
@@ -138,9 +145,9 @@ def quick_recall(
         task=task,
         network=recall_network(task, d_model=d_model, num_heads=num_heads, d_ff=2 * d_model),
         training=recall_training(
-            steps=800,
+            steps=steps,
             batch_size=32,
-            evaluate_every=40,
+            evaluate_every=steps // 20,
             learning_rate=learning_rate,
             warmup_steps=40,
             gradient_clip=1.0,
