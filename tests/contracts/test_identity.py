@@ -174,7 +174,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 128 + 18 + 35 + 120 + 75 + 40 + 50 + 40 + 138
+    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 128 + 18 + 35 + 120 + 75 + 40 + 50 + 40 + 168
 
 
 @pytest.mark.usefixtures("started_workers")
