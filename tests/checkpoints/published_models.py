@@ -18,8 +18,6 @@ from tests.reference import char_gpt, llama2c
 
 DATA = Path(os.environ["QKVARY_DATA"]) if os.environ.get("QKVARY_DATA") else None
 KINDS = ["stand-in", *(["published"] if DATA else [])]
-ONCE_KINDS = [KINDS[0], *(pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS[1:])]
-"""For the losses of whole texts, which ``inference/evaluation/test_perplexity.py`` computes too."""
 
 _WRITERS: dict[str, Callable[[Path], None]] = {
     "stories260K": llama2c.write_stand_in,

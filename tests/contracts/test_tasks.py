@@ -22,8 +22,6 @@ ONE_TARGET = {*INPUTS, "texts"}
 """The tasks whose inputs have one target."""
 TOKENS = {"anomaly": 11, "images": 5}
 """The tokens of a sequence, where they are not 7."""
-NEAR_ZERO = 0.05
-"""The loss of a batch that was learned, where training ends."""
 
 
 @pytest.fixture(params=task_names())
@@ -119,13 +117,11 @@ def learn(task: Task, name: str, steps: int) -> list[float]:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-        if losses[-1] < NEAR_ZERO:
-            break
     return losses
 
 
 def test_one_batch_is_learned_to_near_zero(name: str, task: Task) -> None:
-    assert learn(task, name, 150)[-1] < NEAR_ZERO
+    assert learn(task, name, 150)[-1] < 0.05
 
 
 def test_training_repeats_to_the_last_bit(name: str, task: Task) -> None:

@@ -108,7 +108,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Written:
-    """How a field of a class is written."""
+    """A field of a configuration class, as it is stored."""
 
     attribute: str
     name: str

@@ -70,9 +70,9 @@ class Tokenizer(Protocol):
 
 
 def encode_document(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document, with its beginning or else its separator.
+    """Return the tokens of a document, with its beginning token or else its separator.
 
-    A document with a beginning has no separator: networks of llama2.c have never seen one.
+    A document with a beginning token has no separator: networks of llama2.c have never seen one.
 
     Raises:
         ValueError: if it cannot be encoded.

@@ -1,4 +1,4 @@
-"""What a task shows of a trained network: attention maps and samples. Never imports torch."""
+"""Examples of a trained network: attention maps and samples. Never imports torch."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -18,7 +18,6 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
-    ONCE_KINDS,
     find_model,
     held_out_characters,
     loads_or_refuses,
@@ -72,7 +71,6 @@ def test_greedy_text_is_the_reference(folder: Path, loaded: LoadedModel) -> None
     assert b"".join(map(loaded.tokenizer.piece, ids)).decode() == expected["text"]
 
 
-@pytest.mark.parametrize("kind", ONCE_KINDS, indirect=True, scope="module")
 def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
     loaded = load(folder)
     codes = encode(loaded, held_out_characters(kind))

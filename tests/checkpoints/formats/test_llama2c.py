@@ -20,7 +20,6 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
-    ONCE_KINDS,
     find_model,
     loads_or_refuses,
     read_reference,
@@ -73,7 +72,6 @@ def test_greedy_tokens_and_their_text_are_the_reference(folder: Path, loaded: Lo
     assert b"".join(pieces).decode("utf-8", "replace") == expected["text"]
 
 
-@pytest.mark.parametrize("kind", ONCE_KINDS, indirect=True, scope="module")
 def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
     network, tokenizer = load(folder)
     assert tokenizer is not None

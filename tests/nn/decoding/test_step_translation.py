@@ -1,6 +1,7 @@
 """A step as one call of a decoder with cross attention, and of embedded tokens that are scaled."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -31,11 +32,11 @@ def make(
     label: str,
     cross_sharing: CrossSharing = "same",
     dtype: torch.dtype = torch.float32,
-    **fields: object,
+    **fields: Any,
 ) -> EncoderDecoder:
     """A network with random weights, drawn in double precision."""
     layer = AttentionConfig(d_model=20, num_heads=4, variant=parse_variant(label), causal=True)
-    given: dict[str, object] = {"block": BlockConfig(d_ff=27, activation="relu"), **fields}
+    given: dict[str, Any] = {"block": BlockConfig(d_ff=27, activation="relu"), **fields}
     config = EncoderDecoderConfig(
         attention=layer,
         num_layers=2,
@@ -43,7 +44,7 @@ def make(
         source_vocabulary=7,
         max_tokens=13,
         cross_sharing=cross_sharing,
-        **given,  # type: ignore[arg-type]
+        **given,
     )
     model = EncoderDecoder(config).double().eval()
     randomize(model, seed=3)
@@ -51,9 +52,9 @@ def make(
 
 
 def new_cache(
-    model: EncoderDecoder, layout: CacheLayout = "rotated", **options: object
+    model: EncoderDecoder, layout: CacheLayout = "rotated", **options: Any
 ) -> EncoderDecoderCache:
-    chosen = CacheOptions(layout=layout, storage="preallocated", **options)  # type: ignore[arg-type]
+    chosen = CacheOptions(layout=layout, storage="preallocated", **options)
     return EncoderDecoderCache(model.config, *model.encode(SOURCE), max_tokens=7, options=chosen)
 
 
