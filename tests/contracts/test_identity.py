@@ -63,6 +63,7 @@ KEPT_STUDIES = (
     "ablations-quick",
     "anomaly-quick",
     "authors-quick",
+    "chars-published-first-1000",
     "cifar10-quick",
     "fashion-quick",
     "lm-dilution",
@@ -79,7 +80,10 @@ KEPT_STUDIES = (
     "why-skips",
     "why-weight-decay",
 )
-PROTOCOLS = {"numbers-paper-clean": ("numbers-paper", "clean")}
+PROTOCOLS = {
+    "chars-published-first-1000": ("chars-published", "first-1000"),
+    "numbers-paper-clean": ("numbers-paper", "clean"),
+}
 """Studies that are kept in another protocol."""
 BasisRun = load_script("mlp-basis-transfer", "basis_runs").BasisRun
 STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
@@ -174,7 +178,7 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 255 + 36 + 120 + 420 + 9 + 72 + 128 + 18 + 35 + 120 + 75 + 40 + 50 + 40 + 168
+    assert rows == 6 + 255 + 36 + 120 + 420 + 9 + 72 + 128 + 18 + 35 + 120 + 75 + 40 + 50 + 40 + 168
 
 
 @pytest.mark.usefixtures("started_workers")

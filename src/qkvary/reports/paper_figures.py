@@ -200,6 +200,9 @@ _FIGURES = (
                 title="Characters",
                 records=(
                     Records("chars-published", "characters"),
+                    Records(
+                        "chars-published-first-1000", "characters", "the first 1,000 iterations"
+                    ),
                     Records("chars-paper", "characters"),
                     Records("quickstart", "characters", _ONE_SETTING),
                 ),

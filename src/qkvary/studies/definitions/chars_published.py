@@ -1,5 +1,7 @@
 """Character generation as in the code of paper 2."""
 
+from dataclasses import replace
+
 from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
@@ -13,6 +15,27 @@ SIZES = (
 )
 """Batch size, context, width, heads, layers, learning rate. The code has one more in a comment."""
 
+
+def _setting(
+    batch: int, context: int, width: int, heads: int, layers: int, rate: float, *, steps: int
+) -> Setting:
+    return Setting(
+        name=f"characters-d{width}-L{layers}-H{heads}-n{context}",
+        task=CharacterTaskConfig(
+            context=context, evaluation="sampled", evaluation_batch_size=batch
+        ),
+        network=character_network(
+            context=context, d_model=width, num_heads=heads, num_layers=layers
+        ),
+        training=TrainingConfig(
+            optimizer=OptimizerConfig(name="adamw", learning_rate=rate, weight_decay=0.01),
+            steps=steps,
+            batch_size=batch,
+            evaluate_every=200,
+        ),
+    )
+
+
 STUDY = Study(
     name="chars-published",
     question="Do the published losses of character generation come out again?",
@@ -21,25 +44,23 @@ STUDY = Study(
         "AdamW with torch's weight decay of 0.01, dropout 0.2, every 200 iterations the mean loss "
         "of 200 random batches, two runs. The code seeds once with 1337."
     ),
-    settings=tuple(
-        Setting(
-            name=f"characters-d{width}-L{layers}-H{heads}-n{context}",
-            task=CharacterTaskConfig(
-                context=context, evaluation="sampled", evaluation_batch_size=batch
-            ),
-            network=character_network(
-                context=context, d_model=width, num_heads=heads, num_layers=layers
-            ),
-            training=TrainingConfig(
-                optimizer=OptimizerConfig(name="adamw", learning_rate=rate, weight_decay=0.01),
-                steps=10_000,
-                batch_size=batch,
-                evaluate_every=200,
-            ),
-        )
-        for batch, context, width, heads, layers, rate in SIZES
-    ),
+    settings=tuple(_setting(*size, steps=10_000) for size in SIZES),
     variants=CHARACTER_VARIANTS,
     seeds=(1337, 1338),
     published=("key-value-notebook-characters",),
 )
+PROTOCOLS = {
+    "as-published": STUDY,
+    "first-1000": replace(
+        STUDY,
+        name="chars-published-first-1000",
+        description=(
+            "The first 1,000 of the 10,000 iterations by the code of paper 2, which is what its "
+            "text states, at the size whose losses its notebook stores there: tiny Shakespeare, "
+            "AdamW at a constant rate with torch's weight decay of 0.01, dropout 0.2, every 200 "
+            "iterations the mean loss of 200 random batches, two runs."
+        ),
+        settings=(_setting(*SIZES[0], steps=1_000),),
+        published=("key-value-notebook-characters-1000",),
+    ),
+}

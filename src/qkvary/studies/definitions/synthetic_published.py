@@ -1,5 +1,7 @@
 """The synthetic experiments in the configurations of the published averages."""
 
+from dataclasses import replace
+
 from qkvary.studies.protocols import SYNTHETIC_VARIANTS, synthetic_grid
 from qkvary.studies.study import Study
 
@@ -21,3 +23,21 @@ STUDY = Study(
         "key-value-notebook-synthetic",
     ),
 )
+PROTOCOLS = {
+    "as-published": STUDY,
+    "part": replace(
+        STUDY,
+        name="synthetic-published-part",
+        description=(
+            "Reverse and swap, the tasks in which variants differ, at width 64 and length 64: four "
+            "of the 16 configurations in the plotting notebook of paper 2. Two epochs of 50,000 "
+            "sequences, three runs each, equal hyper-parameters for all variants; projections are "
+            "drawn as published."
+        ),
+        settings=tuple(
+            setting
+            for setting in synthetic_grid(widths=(64,), lengths=(64,))
+            if setting.task.name in {"reverse", "swap"}
+        ),
+    ),
+}
