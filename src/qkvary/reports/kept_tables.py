@@ -78,7 +78,7 @@ def _read_figure(tables: Path, judge: ByStudy) -> KeptFigure | None:
                 detectable=_number(row, "detectable"),
                 runs=int(row["pairs" if paired else "runs"]),
                 paired=paired,
-                parameters=_parameters(tables, judge),
+                parameters=_own_parameters(row) or _parameters(tables, judge),
             )
     return None
 
@@ -114,6 +114,12 @@ def _count_diverged(tables: Path, judge: ByStudy) -> KeptFigure | None:
         paired=False,
         parameters=_parameters(tables, judge),
     )
+
+
+def _own_parameters(row: Row) -> tuple[int, int] | None:
+    """Return the parameters that a row of a script names itself."""
+    least, most = row.get("parameters_least"), row.get("parameters_most")
+    return (int(least), int(most)) if least and most else None
 
 
 def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:

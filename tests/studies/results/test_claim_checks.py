@@ -37,6 +37,17 @@ def test_two_planted_verdicts_are_found(
     assert all("verdict is" in one for one in found)
 
 
+def test_planted_verdicts_over_training_are_found(stored: list[dict[str, Any]]) -> None:
+    records = "studies/over-training/README.md"
+    own = [one for one in stored if any(part["record"] == records for part in one["findings"])]
+    assert len(own) == 5
+    for claim in own:
+        claim["verdict"] = "holds"
+    assert [one.split(":")[0] for one in find_wrong(stored, JUDGED)] == [
+        claim["name"] for claim in own
+    ]
+
+
 def test_planted_figures_conditions_and_scales_are_found(stored: list[dict[str, Any]]) -> None:
     judged = next(one for one in stored if one["scale"] and one["condition"])
     name = judged["name"]
