@@ -57,6 +57,7 @@ def why_setting(
     std: float = STD,
     learning_rate: float | None = None,
     weight_decay: float = 0.1,
+    d_ff: int | None = None,
 ) -> Setting:
     """Return a setting with a table of its own, on the bytes of novels.
 
@@ -69,6 +70,7 @@ def why_setting(
         std: Initial deviation of all weights.
         learning_rate: Peak learning rate; None for that of the size.
         weight_decay: Weight decay of all parameters and variants.
+        d_ff: Inner channels of the feed-forward networks; None for four times ``d_model``.
     """
     plain = small_network(context=size.context, num_heads=size.num_heads, d_model=size.d_model)
     attention = plain.layers[0]
@@ -85,7 +87,9 @@ def why_setting(
         network=replace(
             plain,
             attention=replace(attention, init=init),
-            block=BlockConfig(d_ff=4 * size.d_model, norm=norm, skips=skips),
+            block=BlockConfig(
+                d_ff=4 * size.d_model if d_ff is None else d_ff, norm=norm, skips=skips
+            ),
             num_layers=size.num_layers,
             init=init,
         ),

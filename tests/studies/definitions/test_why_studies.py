@@ -16,6 +16,8 @@ NAMES = (
     "why-weight-decay",
     "why-initialization",
     "why-query-map",
+    "why-capacity",
+    "why-stability",
 )
 
 
@@ -70,6 +72,9 @@ def test_settings_differ_from_the_first_in_what_they_name() -> None:
     assert differences(load_study("why-weight-decay")) == [set(), {decay}, {decay}, {decay}]
     std, rate = "Initialization.std", "OptimizerConfig.learning_rate"
     assert differences(load_study("why-initialization")) == [set(), {std}, {std}, {rate}, {rate}]
+    width = "BlockConfig.d_ff"
+    assert differences(load_study("why-capacity")) == [set(), {width}, {width}]
+    assert differences(load_study("why-stability")) == [set(), {decay}, {rate}, {rate, decay}]
 
 
 def test_all_variants_decay_alike() -> None:

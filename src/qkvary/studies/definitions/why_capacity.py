@@ -1,0 +1,44 @@
+"""Feed-forward networks of several widths, and nonlinear queries, without a query projection."""
+
+from qkvary.studies.study import Study
+from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
+
+LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
+LINEAR, NONLINEAR = "Q[residual]-K-V@rotary", "Q[residual-gelu]-K-V@rotary"
+USUAL, NARROW, WIDE = "feed-forward x4", "feed-forward x1", "feed-forward x16"
+FACTORS = {USUAL: 4, NARROW: 1, WIDE: 16}
+"""Inner channels of the feed-forward networks, as multiples of the width."""
+
+
+def _study(size: Size) -> Study:
+    pair = (LEARNED, IDENTITY)
+    return why_study(
+        "why-capacity",
+        size,
+        question="What makes up for a query projection: a wider network behind, or a nonlinearity?",
+        description=(
+            "Paper 3 suspects that the feed-forward networks are too small to take over what the "
+            "query did, and that a nonlinear query with a skip, x + gelu(x W), says more than a "
+            "linear one. Here feed-forward networks have one, four and sixteen times the width of "
+            "the stream, each with learned queries (QKV) and with the layer input as query "
+            "(I-K-V). At the usual width the query also adds its projection to the layer input, "
+            "without and with a GELU; both have the parameters of QKV."
+        ),
+        settings=(
+            why_setting(USUAL, size),
+            *(
+                why_setting(name, size, variants=pair, d_ff=FACTORS[name] * size.d_model)
+                for name in (NARROW, WIDE)
+            ),
+        ),
+        variants=(*pair, LINEAR, NONLINEAR),
+        contrasts=(
+            (NONLINEAR, LINEAR),
+            (NONLINEAR, IDENTITY),
+            *(one for name in (NARROW, WIDE) for one in across(pair, name, USUAL)),
+        ),
+    )
+
+
+PROTOCOLS = in_sizes(_study)
+STUDY = PROTOCOLS["small"]
