@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from likeness_page import EXCESSES, Likeness, excess, over_seeds
 
-from qkvary.reports.tables import Column, Table, plain
-from qkvary.studies.results.statistics import detectable_difference
+from qkvary.reports import script_figures
+from qkvary.reports.tables import Table
 
 QUANTITIES = ("explained", "tokens")
 """The kinds of likeness that are compared with that of random weights."""
@@ -14,23 +14,14 @@ QUANTITIES = ("explained", "tokens")
 def figures_table(study: Likeness) -> Table:
     """Return how much more alike keys and values are than those of random weights, in points."""
     last, variant = study.steps[-1], study.apart[0]["variant"]
-    columns = ("variant", "reference", "quantity", "value", "low", "high", "detectable", "runs")
-    rows = []
-    for quantity in QUANTITIES:
-        found = over_seeds(study.apart, last, excess(*EXCESSES[quantity]))
-        seen = None if found.std is None else detectable_difference(found.std, found.units)
-        points = (
-            None if part is None else 100 * part
-            for part in (found.mean, found.low, found.high, seen)
+    return script_figures.figures_table(
+        script_figures.figure_row(
+            over_seeds(study.apart, last, excess(*EXCESSES[quantity])),
+            table="at the end",
+            variant=variant,
+            reference="random weights",
+            quantity=quantity,
+            scale=100,
         )
-        names = ("at the end", variant, "random weights", quantity)
-        rows.append((*map(plain, names), *map(plain, points), plain(found.units)))
-    return Table(
-        key="figures",
-        title="At the end, above random weights",
-        columns=(
-            Column(key="table", title="table", numeric=False),
-            *(Column(key=key, title=key, numeric=key not in columns[:3]) for key in columns),
-        ),
-        rows=tuple(rows),
+        for quantity in QUANTITIES
     )

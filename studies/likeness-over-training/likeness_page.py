@@ -15,6 +15,7 @@ from qkvary.reports import svg
 from qkvary.reports.figures import sheet
 from qkvary.reports.markdown import table_markdown
 from qkvary.reports.report import Chart, Group
+from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode
@@ -72,8 +73,6 @@ def likeness_files(study: Likeness) -> dict[str, bytes]:
 
 def _head(study: Likeness) -> list[str]:
     seeds = ", ".join(str(run["seed"]) for run in study.apart)
-    known = sorted(study.environment.items())
-    environment = "; ".join(f"{name} {names.markdown(str(value))}" for name, value in known)
     return [
         f"# {study.question}",
         "",
@@ -93,7 +92,7 @@ def _head(study: Likeness) -> list[str]:
         "",
         f"![Likeness over training, and forecast against rise]({PICTURE})",
         "",
-        f"{environment}",
+        describe_environment(study.environment),
         "",
         "## What was found",
         "",

@@ -22,12 +22,13 @@ from basis_runs import (
     summarise,
     to_json,
 )
-from basis_tables import POWER, detectable, figures_table, percent, results_table
+from basis_tables import POWER, figures_table, percent, results_table
 
 from qkvary.reports.markdown import table_markdown
+from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Column, Table, plain, table_csv
 from qkvary.storage.jsonvalues import encode
-from qkvary.studies.results.statistics import Estimate, welch_t
+from qkvary.studies.results.statistics import Estimate, find_detectable, welch_t
 from qkvary.text import names, numbers
 
 SCHEMA = 1
@@ -61,7 +62,7 @@ def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) 
     )
     summaries = summarise(records)
     results = results_table(summaries)
-    known = "; ".join(f"{k} {names.markdown(str(v))}" for k, v in sorted(environment.items()))
+    known = describe_environment(environment)
     lines = [
         *(f"# {QUESTION}", "", DESCRIPTION, "", "## What was found", ""),
         *(f"- {names.markdown(sentence)}" for sentence in find_answers(summaries)),
@@ -194,7 +195,9 @@ def _about_power(summaries: Sequence[BasisSummary]) -> Iterator[str]:
 
 def _seen(estimates: Sequence[Estimate]) -> str:
     """From which size on differences would have been seen; nothing where none would."""
-    known = sorted(size for one in estimates if (size := detectable(one)) is not None)
+    known = sorted(
+        size for one in estimates if (size := find_detectable(one, power=POWER)) is not None
+    )
     if not known:
         return ""
     low, high = (numbers.fixed(100 * size, 2) for size in (known[0], known[-1]))

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from basis_runs import BasisSummary
 
-from qkvary.reports.tables import Cell, Column, Raw, Table, dataset, plain
-from qkvary.studies.results.statistics import Estimate, detectable_difference, welch_t
+from qkvary.reports import script_figures
+from qkvary.reports.tables import Cell, Column, Raw, Table, plain
+from qkvary.studies.results.statistics import Estimate, find_detectable, welch_t
 from qkvary.text import numbers
 
 POWER = 0.8
 """Probability with which a detectable difference is seen."""
-
-
-def detectable(estimate: Estimate) -> float | None:
-    """The smallest difference that would have been seen."""
-    if estimate.low is None or estimate.std is None:
-        return None
-    return detectable_difference(
-        estimate.std,
-        estimate.units,
-        degrees=estimate.degrees,
-        confidence=estimate.confidence,
-        power=POWER,
-    )
 
 
 def results_table(summaries: Sequence[BasisSummary]) -> Table:
@@ -57,10 +46,10 @@ def _row(one: BasisSummary) -> tuple[Cell, ...]:
         plain(one.run.d),
         plain(one.seeds),
         plain(one.student.mean, percent(one.student)),
-        _points(detectable(one.student)),
+        _points(find_detectable(one.student, power=POWER)),
         plain(one.half_way.mean, numbers.percent(one.half_way.mean, 2)),
         plain(one.linear.mean, percent(one.linear)),
-        _points(detectable(one.linear)),
+        _points(find_detectable(one.linear, power=POWER)),
         plain(one.analytic, numbers.percent(one.analytic, 2)),
         plain(one.cosine.mean, numbers.fixed(one.cosine.mean, 4)),
         plain("yes" if one.agrees else "no"),
@@ -86,34 +75,27 @@ def figures_table(summaries: Sequence[BasisSummary]) -> Table:
     for one in summaries:
         biases = "with" if one.run.biases else "without"
         groups.setdefault(f"{one.run.target} {biases} biases", []).append(one)
-    return dataset("figures", (row for name, some in groups.items() for row in _long(name, some)))
+    return script_figures.figures_table(
+        row for name, some in groups.items() for row in _long(name, some)
+    )
 
 
 def _long(reading: str, some: Sequence[BasisSummary]) -> Iterator[dict[str, Raw]]:
     for one in some:
         place = f"{reading}, d {one.run.d}"
-        yield _figure(place, "student", "", one.student, one.seeds)
-        yield _figure(place, "linear map", "", one.linear, one.seeds)
+        for variant, estimate in (("student", one.student), ("linear map", one.linear)):
+            yield _figure(estimate, table=place, variant=variant, runs=one.seeds)
     first, last = some[0], some[-1]
     gap = welch_t(last.student, first.student) if last.run.d > first.run.d else None
     if gap:
-        names = f"d {last.run.d}", f"d {first.run.d}"
-        yield _figure(reading, *names, gap, first.seeds + last.seeds)
+        yield _figure(
+            gap,
+            table=reading,
+            variant=f"d {last.run.d}",
+            reference=f"d {first.run.d}",
+            runs=first.seeds + last.seeds,
+        )
 
 
-def _figure(
-    table: str, variant: str, reference: str, estimate: Estimate, runs: int
-) -> dict[str, Raw]:
-    points = (estimate.mean, estimate.low, estimate.high, detectable(estimate))
-    value, low, high, seen = (None if one is None else 100 * one for one in points)
-    return {
-        "table": table,
-        "variant": variant,
-        "reference": reference,
-        "quantity": "error",
-        "value": value,
-        "low": low,
-        "high": high,
-        "detectable": seen,
-        "runs": runs,
-    }
+def _figure(estimate: Estimate, **names: Any) -> dict[str, Raw]:
+    return script_figures.figure_row(estimate, quantity="error", scale=100, **names)

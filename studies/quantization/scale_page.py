@@ -16,11 +16,11 @@ from qkvary.reports import svg
 from qkvary.reports.figures import sheet
 from qkvary.reports.markdown import table_markdown
 from qkvary.reports.report import Chart, Group
+from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Cell, Column, Table, named, plain, table_csv
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.results.statistics import Estimate
-from qkvary.text import names
 
 PICTURE = "figures/divergence.svg"
 SCHEMA = 1
@@ -66,8 +66,6 @@ def _head(study: ScaleStudy) -> list[str]:
         f"{study.context} held-out characters token by token, once without rounding and once with "
         "each storage. KL is sum p log(p / p') in nats, p without rounding."
     )
-    known = sorted(study.environment.items())
-    environment = "; ".join(f"{name} {names.markdown(str(value))}" for name, value in known)
     ran = (
         f"The command ran from {study.started} to {study.ended}; what was trained or measured "
         "before was not made again."
@@ -87,7 +85,7 @@ def _head(study: ScaleStudy) -> list[str]:
         "",
         f"    {study.command}",
         "",
-        f"{environment}.",
+        f"{describe_environment(study.environment)}.",
         ran,
         "",
     ]

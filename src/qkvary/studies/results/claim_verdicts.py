@@ -74,7 +74,7 @@ TEST = "pytest"
 """The command that runs a test."""
 SCRIPTS = {
     name: f"python studies/{name}/measure.py"
-    for name in ("mlp-basis-transfer", "likeness-over-training", "over-training")
+    for name in ("mlp-basis-transfer", "likeness-over-training", "derived-figures")
 }
 """The commands of kept experiments whose figures no study alone gives."""
 ONE_EACH = frozenset(

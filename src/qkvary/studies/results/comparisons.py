@@ -16,7 +16,7 @@ from typing import TypeVar
 from qkvary.studies.results.statistics import (
     Estimate,
     corrected_confidence,
-    detectable_difference,
+    find_detectable,
     holm,
     mean,
     paired_t,
@@ -127,15 +127,7 @@ def _difference(
     corrected = replace(
         corrected, low=_within(corrected.low, wording), high=_within(corrected.high, wording)
     )
-    detectable = None
-    if corrected.std and corrected.undefined is None:
-        detectable = detectable_difference(
-            corrected.std,
-            corrected.units,
-            degrees=corrected.degrees,
-            confidence=confidence,
-            power=POWER,
-        )
+    detectable = find_detectable(corrected, power=POWER)
     verdict, sentence = judge(
         corrected,
         wording,

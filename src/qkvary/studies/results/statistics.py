@@ -240,6 +240,27 @@ def detectable_difference(
     return _detectable_ratio(units, free, confidence, power) * std
 
 
+def find_detectable(estimate: Estimate, *, power: float = 0.8) -> float | None:
+    """Return the smallest true difference that an estimate's interval would have distinguished.
+
+    Args:
+        estimate: The estimate.
+        power: Probability of seeing the difference.
+
+    Returns:
+        The difference in the unit of the estimate, or None if it has no interval.
+    """
+    if not estimate.std or estimate.undefined is not None:
+        return None
+    return detectable_difference(
+        estimate.std,
+        estimate.units,
+        degrees=estimate.degrees,
+        confidence=estimate.confidence,
+        power=power,
+    )
+
+
 def wilson(successes: int, trials: int, *, confidence: float = 0.95) -> tuple[float, float] | None:
     """Return Wilson's score interval of a proportion, or None without trials.
 

@@ -9,8 +9,8 @@ import pytest
 
 from tests.studies_scripts.loading import STUDIES, load_script
 
-FOLDER = STUDIES / "over-training"
-script = load_script("over-training", "measure")
+FOLDER = STUDIES / "derived-figures"
+script = load_script("derived-figures", "measure")
 WITH = (STUDIES / "why-weight-decay" / "runs.jsonl.xz", "I-K-V@rotary", "QKV@rotary")
 
 

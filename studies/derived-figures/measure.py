@@ -1,6 +1,6 @@
-"""Figures of kept runs at several times of their training, for ``qkvary claims``.
+"""Figures for ``qkvary claims`` that follow from the curves or several tables of kept runs.
 
-    python studies/over-training/measure.py
+    python studies/derived-figures/measure.py
 
 It reads the kept runs (``studies/*/runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
 are Student's at 95 %, for all rows of a table at once.
@@ -15,46 +15,34 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from qkvary.reports.kept_tables import read_rows
-from qkvary.reports.markdown import table_markdown
-from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
-from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.studies.results.statistics import (
-    corrected_confidence,
-    detectable_difference,
-    paired_t,
-    rank_correlation,
-)
+from qkvary.reports.script_figures import figure_row, write_figures
+from qkvary.reports.tables import Raw
+from qkvary.studies.results.statistics import corrected_confidence, paired_t, rank_correlation
 from qkvary.studies.running.run_archive import read_runs
-from qkvary.text import numbers
 
 STUDIES = Path(__file__).resolve().parents[1]
 FOLDER = Path(__file__).parent
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 LAST_LOSSES = 6
 """Logged training losses whose mean is the training loss at the end."""
-COLUMNS = (
-    *("table", "variant", "reference", "quantity", "value", "low", "high", "detectable"),
-    *("runs", "parameters_least", "parameters_most"),
-)
-WORDS = 4
-"""The columns that are words."""
-PAGE = """# Is what holds at the end of a training so throughout?
+PAGE = """# Figures that follow from the curves or several tables of kept runs
 
-From the kept runs of other studies; nothing is trained here. Figures are means over seeds of paired
-differences, with Student's intervals at 95 % for all rows of the same comparison at once.
-`detectable` is the smallest difference that would have been seen.
+Nothing is trained here. Figures are means over seeds of paired differences, with Student's
+intervals at 95 % for all rows of the same comparison at once. `detectable` is the smallest
+difference that would have been seen.
 
 - *validation loss*, *validation accuracy*: the variant less its reference, at the evaluation that
   is nearest to each quarter of the training.
-- *change of the difference*: that difference at the end, less that halfway.
+- *change of the difference*: the difference of test losses in one setting, less that in another; or
+  the difference of validation losses or accuracies at the end of a training, less that halfway.
 - *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
   the same of its reference. Runs of a seed read the same batches.
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
 
-`python studies/over-training/measure.py` makes it again.
+`python studies/derived-figures/measure.py` makes it again.
 
 ## Before you believe it
 
@@ -78,7 +66,7 @@ class Run(NamedTuple):
     """The figures of each evaluation, by step."""
     train: Sequence[float]
     """The logged training losses."""
-    test_loss: float | None
+    test_loss: float
 
 
 class Comparison(NamedTuple):
@@ -109,6 +97,12 @@ LONGER = (
 )
 RANKED = (("projections-quick", "characters"), ("why-query-map", "novels"))
 DECAYS = "why-weight-decay"
+SETTINGS = (
+    ("why-weight-decay", "weight decay 2^-5", "weight decay 0.1"),
+    ("why-capacity", "feed-forward x16", "feed-forward x4"),
+    ("why-capacity", "feed-forward x1", "feed-forward x4"),
+)
+"""Studies with two settings between which the cost of an identity query may change."""
 
 
 @functools.cache
@@ -131,7 +125,7 @@ def load_runs(study: str) -> tuple[Run, ...]:
                 parameters=count_parameters(folder, row["variant"]),
                 validation={one["step"]: one for one in events if one["event"] == "validation"},
                 train=[one["loss"] for one in events if one["event"] == "train"],
-                test_loss=next((one.get("loss") for one in events if one["event"] == "test"), None),
+                test_loss=next(one["loss"] for one in events if one["event"] == "test"),
             )
         )
     return tuple(found)
@@ -157,69 +151,91 @@ def quarter_steps(run: Run) -> list[int]:
     return [min(run.validation, key=lambda step: abs(step - part * last)) for part in QUARTERS]
 
 
-Raw = str | float | None
-
-
 def estimate_row(
-    names: Sequence[str], values: Sequence[float], comparisons: int, runs: Sequence[Run]
-) -> tuple[Raw, ...]:
+    values: Sequence[float], comparisons: int, runs: Sequence[Run], **names: Any
+) -> dict[str, Raw]:
     """Return a figure with its interval, corrected for the comparisons made at once."""
-    confidence = corrected_confidence(0.95, comparisons)
-    found = paired_t(values, confidence=confidence)
-    seen = None
-    if found.std is not None:
-        seen = detectable_difference(found.std, found.units, confidence=confidence)
+    estimate = paired_t(values, confidence=corrected_confidence(0.95, comparisons))
     sizes = [run.parameters for run in runs]
-    figures = (found.mean, found.low, found.high, seen, found.units, min(sizes), max(sizes))
-    return (*names, *figures)
+    least, most = min(sizes), max(sizes)
+    row = figure_row(estimate, **names)
+    return {**row, "parameters_least": least, "parameters_most": most}
 
 
-def close_rows(one: Comparison) -> Iterator[tuple[Raw, ...]]:
+def compare_row(
+    values: Sequence[float], comparisons: int, pairs: Sequence[tuple[Run, Run]], **names: Any
+) -> dict[str, Raw]:
+    """Return a figure of pairs of runs."""
+    own, other = pairs[0]
+    runs = list(itertools.chain(*pairs))
+    names |= {"variant": own.variant, "reference": other.variant}
+    return estimate_row(values, comparisons, runs, **names)
+
+
+def close_rows(one: Comparison) -> Iterator[dict[str, Raw]]:
     """Yield the difference at each quarter of a training."""
     pairs = pair_runs(one)
     for step in quarter_steps(pairs[0][0]):
-        differences = [
-            own.validation[step][one.metric] - other.validation[step][one.metric]
-            for own, other in pairs
-        ]
-        place = f"{one.study}, {one.setting}, after {step} steps"
-        names = (place, one.variant, one.reference, f"validation {one.metric}")
-        yield estimate_row(names, differences, len(QUARTERS), list(itertools.chain(*pairs)))
+        yield compare_row(
+            [difference(pair, step, one.metric) for pair in pairs],
+            len(QUARTERS),
+            pairs,
+            table=f"{one.study}, {one.setting}, after {step} steps",
+            quantity=f"validation {one.metric}",
+        )
 
 
-def longer_row(one: Comparison, comparisons: int) -> tuple[Raw, ...]:
+def longer_row(one: Comparison, comparisons: int) -> dict[str, Raw]:
     """Return the change of a difference from halfway to the end."""
     pairs = pair_runs(one)
     _, half, _, last = quarter_steps(pairs[0][0])
-
-    def difference(pair: tuple[Run, Run], step: int) -> float:
-        own, other = (run.validation[step][one.metric] for run in pair)
-        return own - other
-
-    changes = [difference(pair, last) - difference(pair, half) for pair in pairs]
-    place = f"{one.study}, {one.setting}, after {last} steps against {half}"
-    names = (place, one.variant, one.reference, "change of the difference")
-    return estimate_row(names, changes, comparisons, list(itertools.chain(*pairs)))
+    return compare_row(
+        [difference(pair, last, one.metric) - difference(pair, half, one.metric) for pair in pairs],
+        comparisons,
+        pairs,
+        table=f"{one.study}, {one.setting}, after {last} steps against {half}",
+        quantity="change of the difference",
+    )
 
 
-def gap_rows() -> Iterator[tuple[Raw, ...]]:
+def difference(pair: tuple[Run, Run], step: int, metric: str) -> float:
+    """Return a validation figure of a run less that of its reference."""
+    own, other = (run.validation[step][metric] for run in pair)
+    return own - other
+
+
+def setting_row(study: str, setting: str, reference: str, comparisons: int) -> dict[str, Raw]:
+    """Return by how much more an identity query costs in one setting than in another."""
+    first, second = (
+        pair_runs(Comparison(study, one, "I-K-V@rotary", "QKV@rotary"))
+        for one in (setting, reference)
+    )
+    costs = [[own.test_loss - other.test_loss for own, other in some] for some in (first, second)]
+    return compare_row(
+        [one - other for one, other in zip(*costs, strict=True)],
+        comparisons,
+        [*first, *second],
+        table=f"{study}, {setting} against {reference}",
+        quantity="change of the difference",
+    )
+
+
+def gap_rows() -> Iterator[dict[str, Raw]]:
     """Yield the difference of the gaps at each weight decay."""
     settings = list(dict.fromkeys(run.setting for run in load_runs(DECAYS)))
     for setting in settings:
         pairs = pair_runs(Comparison(DECAYS, setting, "I-K-V@rotary", "QKV@rotary"))
         gaps = [gap(own) - gap(other) for own, other in pairs]
-        names = (f"{DECAYS}, {setting}", "I-K-V@rotary", "QKV@rotary", "gap")
-        yield estimate_row(names, gaps, len(settings), list(itertools.chain(*pairs)))
+        table = f"{DECAYS}, {setting}"
+        yield compare_row(gaps, len(settings), pairs, table=table, quantity="gap")
 
 
 def gap(run: Run) -> float:
     """Return the test loss less the training loss at the end."""
-    if run.test_loss is None:
-        raise ValueError(f"expected a test loss of {run.variant}, got none")
     return run.test_loss - fmean(run.train[-LAST_LOSSES:])
 
 
-def rank_rows(study: str, setting: str) -> Iterator[tuple[Raw, ...]]:
+def rank_rows(study: str, setting: str) -> Iterator[dict[str, Raw]]:
     """Yield how the ranks of variants at a quarter compare with those at the end."""
     runs = [run for run in load_runs(study) if run.setting == setting]
     *steps, last = quarter_steps(runs[0])
@@ -229,36 +245,35 @@ def rank_rows(study: str, setting: str) -> Iterator[tuple[Raw, ...]]:
             own = [run.validation for run in runs if run.seed == seed]
             then, ended = ([one[at]["loss"] for one in own] for at in (step, last))
             found.append(rank_correlation(then, ended))
-        place = f"{study}, {setting}, after {step} steps"
-        values = [one for one in found if one is not None]
-        names = (place, "all variants", "", "rank correlation")
-        *row, low, high, seen, units, least, most = estimate_row(names, values, len(steps), runs)
+        row = estimate_row(
+            [one for one in found if one is not None],
+            len(steps),
+            runs,
+            table=f"{study}, {setting}, after {step} steps",
+            variant="all variants",
+            quantity="rank correlation",
+        )
         # No correlation lies outside -1 to 1.
-        ends = (None if one is None else min(1.0, max(-1.0, float(one))) for one in (low, high))
-        yield (*row, *ends, seen, units, least, most)
+        ends = {
+            end: min(1.0, max(-1.0, value))
+            for end in ("low", "high")
+            if isinstance(value := row[end], float)
+        }
+        yield {**row, **ends}
 
 
-def figures_table() -> Table:
-    """Return all figures."""
-    rows = [
-        *itertools.chain.from_iterable(map(close_rows, CLOSE)),
-        *(longer_row(one, sum(one.study == other.study for other in LONGER)) for one in LONGER),
-        *gap_rows(),
-        *itertools.chain.from_iterable(rank_rows(*one) for one in RANKED),
-    ]
-    columns = (
-        Column(key=key, title=key.replace("_", " "), numeric=number >= WORDS)
-        for number, key in enumerate(COLUMNS)
-    )
-    cells = tuple(tuple(map(write_cell, COLUMNS, row)) for row in rows)
-    return Table(key="figures", title="Figures", columns=tuple(columns), rows=cells)
-
-
-def write_cell(column: str, raw: Raw) -> Cell:
-    """Return a cell, with four decimals for figures."""
-    if column in COLUMNS[WORDS : WORDS + 4] and isinstance(raw, float):
-        return plain(raw, numbers.fixed(raw, 4))
-    return plain(raw)
+def figure_rows() -> Iterator[dict[str, Raw]]:
+    """Yield all figures."""
+    for one in CLOSE:
+        yield from close_rows(one)
+    for one in LONGER:
+        yield longer_row(one, sum(one.study == other.study for other in LONGER))
+    for study, setting, reference in SETTINGS:
+        comparisons = sum(study == other for other, *_ in SETTINGS)
+        yield setting_row(study, setting, reference, comparisons)
+    yield from gap_rows()
+    for study, setting in RANKED:
+        yield from rank_rows(study, setting)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -268,11 +283,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--to", type=Path, default=FOLDER, help="folder of README and tables")
     folder = parser.parse_args(arguments).to
-    table = figures_table()
-    files = {"README.md": PAGE + table_markdown(table), "tables/figures.csv": table_csv(table)}
-    for name, text in files.items():
-        make_directory((folder / name).parent)
-        atomic_write_file(folder / name, text.encode())
+    write_figures(folder, PAGE, figure_rows())
 
 
 if __name__ == "__main__":

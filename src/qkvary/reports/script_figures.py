@@ -1,0 +1,87 @@
+"""What the scripts of ``studies`` write: the table ``figures.csv`` for claims, and the machine.
+
+``reports.kept_tables`` reads the table.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from qkvary.reports.markdown import table_markdown
+from qkvary.reports.tables import Cell, Column, Raw, Table, plain, table_csv
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.studies.results.statistics import Estimate, find_detectable
+from qkvary.text import names, numbers
+
+WORDS = ("table", "variant", "reference", "quantity")
+DECIMALS = 4
+
+
+def figures_table(rows: Iterable[Mapping[str, Raw]]) -> Table:
+    """Return the table of rows of :func:`figure_row`, which all have the same keys."""
+    filled = list(rows)
+    return Table(
+        key="figures",
+        title="Figures",
+        columns=tuple(
+            Column(key=key, title=key.replace("_", " "), numeric=key not in WORDS)
+            for key in filled[0]
+        ),
+        rows=tuple(tuple(map(_write, row.values())) for row in filled),
+    )
+
+
+def _write(raw: Raw) -> Cell:
+    return plain(raw, numbers.fixed(raw, DECIMALS)) if isinstance(raw, float) else plain(raw)
+
+
+def write_figures(folder: Path, page: str, rows: Iterable[Mapping[str, Raw]]) -> None:
+    """Write a page that ends with the table of some rows, and the table as CSV."""
+    table = figures_table(rows)
+    files = {"README.md": page + table_markdown(table), "tables/figures.csv": table_csv(table)}
+    for name, text in files.items():
+        make_directory((folder / name).parent)
+        atomic_write_file(folder / name, text.encode())
+
+
+def describe_environment(environment: Mapping[str, Any]) -> str:
+    """Return versions and the machine in a line of Markdown."""
+    known = sorted(environment.items())
+    return "; ".join(f"{name} {names.markdown(str(value))}" for name, value in known)
+
+
+def figure_row(
+    estimate: Estimate,
+    *,
+    table: str,
+    variant: str,
+    quantity: str,
+    reference: str = "",
+    scale: float = 1.0,
+    runs: int | None = None,
+) -> dict[str, Raw]:
+    """Return a figure with its interval and the smallest difference that would have been seen.
+
+    Args:
+        estimate: The figure.
+        table: Its table or setting.
+        variant: What was measured.
+        quantity: The name of the figure.
+        reference: What was subtracted; empty for a figure that is no difference.
+        scale: Factor of all figures, such as 100 for points.
+        runs: The number of runs or pairs of runs; the units of the estimate if not given.
+    """
+    found = {
+        "value": estimate.mean,
+        "low": estimate.low,
+        "high": estimate.high,
+        "detectable": find_detectable(estimate),
+    }
+    return {
+        "table": table,
+        "variant": variant,
+        "reference": reference,
+        "quantity": quantity,
+        **{name: None if one is None else scale * one for name, one in found.items()},
+        "runs": estimate.units if runs is None else runs,
+    }
