@@ -98,7 +98,6 @@ LONGER = (
 RANKED = (("projections-quick", "characters"), ("why-query-map", "novels"))
 DECAYS = "why-weight-decay"
 SETTINGS = (
-    ("why-weight-decay", "weight decay 2^-5", "weight decay 0.1"),
     ("why-capacity", "feed-forward x16", "feed-forward x4"),
     ("why-capacity", "feed-forward x1", "feed-forward x4"),
 )

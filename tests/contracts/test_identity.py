@@ -75,9 +75,11 @@ KEPT_STUDIES = (
     "numbers-paper-clean",
     "recall-quick",
     "translation-quick",
+    "why-capacity",
     "why-initialization",
     "why-query-map",
     "why-skips",
+    "why-stability",
     "why-weight-decay",
 )
 PROTOCOLS = {
@@ -178,7 +180,27 @@ def test_runs_that_were_made_have_their_keys() -> None:
                 place = (row["setting"], row["variant"], row["seed"], row["learning_rate"])
                 assert keys[place] == row["run_key"], place
                 rows += 1
-    assert rows == 6 + 255 + 36 + 120 + 420 + 9 + 72 + 128 + 18 + 35 + 120 + 75 + 40 + 50 + 40 + 168
+    assert (
+        rows
+        == 6
+        + 255
+        + 36
+        + 120
+        + 420
+        + 9
+        + 72
+        + 128
+        + 18
+        + 35
+        + 120
+        + 75
+        + 40
+        + 50
+        + 40
+        + 168
+        + 40
+        + 40
+    )
 
 
 @pytest.mark.usefixtures("started_workers")

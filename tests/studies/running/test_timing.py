@@ -1,4 +1,5 @@
 import dataclasses
+import itertools
 
 import pytest
 import torch
@@ -45,6 +46,26 @@ def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_takes_time() -> None:
     assert 0 < timing.time_step(toy_study([1]).cells()[0].run) < 60
+
+
+def test_a_large_step_is_timed_with_fewer_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = toy_study([1]).cells()[0].run
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, batch_size=12))
+    macs = forward_macs(as_model(run.network), tokens=run.sequence_length, pairs="square").total
+    monkeypatch.setattr(timing, "MOST_TIMED_MACS", 3 * macs + 1)
+    monkeypatch.setattr(timing, "perf_counter", itertools.count().__next__)
+    task = load_task(run.task)
+    seen: list[int] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(len(batch.inputs))
+        return type(task).loss(task, model, batch)
+
+    monkeypatch.setattr(task, "loss", loss)
+    monkeypatch.setattr(timing, "load_task", lambda _: task)
+    # A second by this clock for a quarter of the examples.
+    assert timing.time_step(run) == 4
+    assert set(seen) == {3}
 
 
 def test_a_timed_step_has_the_micro_batches_and_precision_of_the_run(

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 from time import perf_counter
 from typing import cast
@@ -22,7 +23,7 @@ from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
 TIMED_TOKENS, MOST_TIMED_MACS = 64, 5_000_000_000
-"""Tokens of a row, and MACs of all rows, by which a language model's steps are timed."""
+"""Maximum tokens of a row of a language model, and MACs of all rows of a timed forward pass."""
 MOST_TIMED = 6
 """Number of networks whose steps are timed; those of others are interpolated by their MACs."""
 
@@ -48,8 +49,13 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
 def time_step(run: RunConfig) -> float:
     """Return the median seconds of a training step, after a first step that is not counted.
 
-    Steps have the micro-batches and the precision of the run.
+    Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
+    is timed with fewer examples, and scaled.
     """
+    whole = run.training.batch_size
+    if run.device == "cpu":
+        most = max(1, whole * MOST_TIMED_MACS // _step_macs(run))
+        run = replace(run, training=replace(run.training, batch_size=min(whole, most)))
     torch.set_num_threads(run.threads)
     task = load_task(run.task)
     network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype)).train()
@@ -64,7 +70,7 @@ def time_step(run: RunConfig) -> float:
         if run.device.startswith("cuda"):
             torch.cuda.synchronize(run.device)
         seconds.append(perf_counter() - started)
-    return median(seconds[1:])
+    return median(seconds[1:]) * whole / run.training.batch_size
 
 
 @functools.lru_cache(maxsize=64)
