@@ -74,7 +74,12 @@ TEST = "pytest"
 """The command that runs a test."""
 SCRIPTS = {
     name: f"python studies/{name}/measure.py"
-    for name in ("mlp-basis-transfer", "likeness-over-training", "derived-figures")
+    for name in (
+        "mlp-basis-transfer",
+        "likeness-over-training",
+        "derived-figures",
+        "attention-maps",
+    )
 }
 """The commands of kept experiments whose figures no study alone gives."""
 ONE_EACH = frozenset(
