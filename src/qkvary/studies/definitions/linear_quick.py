@@ -1,16 +1,26 @@
-"""Linear attention beside the softmax in tasks of ``make study``."""
+"""Linear attention, SOFT and SimA beside the softmax in tasks of ``make study``."""
+
+from dataclasses import replace
 
 from qkvary.studies.protocols import quick_characters, quick_sequences
 from qkvary.studies.recall import PROJECTIONS
 from qkvary.studies.study import Study
 
+CAUSAL = (
+    *PROJECTIONS,
+    *(f"{label}@linear" for label in PROJECTIONS),
+    *(f"{label}@soft" for label in ("QKV", "Q-K=V")),
+)
+VARIANTS = (*CAUSAL, *(f"{label}@sima" for label in ("QKV", "Q-K=V")))
+"""SimA normalises over all tokens, which leaves it without a causal form."""
 STUDY = Study(
     name="linear-quick",
     question="What does linear attention cost, and does sharing cost more or less with it?",
     description=(
         "Linear attention with the features 1 + elu beside the softmax, with every sharing of "
         "projections, in networks of quickstart: the five tasks on 16 digits, where every token "
-        "sees all others, and characters, where a token sees the earlier ones. Equal "
+        "sees all others, and characters, where a token sees the earlier ones. Beside them the "
+        "scores of SOFT and SimA, which have no softmax either. Equal "
         "hyper-parameters for all, which were chosen for the softmax. The bytes of a state are "
         "divided by the 16 or 32 tokens of a sequence, to be compared with a cache."
     ),
@@ -20,9 +30,9 @@ STUDY = Study(
         quick_sequences("reverse", steps=400, learning_rate=2e-3),
         quick_sequences("sub", steps=400, learning_rate=2e-3),
         quick_sequences("copy", steps=400, learning_rate=2e-3),
-        quick_characters(),
+        replace(quick_characters(), table="characters", variants=CAUSAL),
     ),
-    variants=(*PROJECTIONS, *(f"{label}@linear" for label in PROJECTIONS)),
+    variants=VARIANTS,
     seeds=(0, 1, 2, 3),
     contrasts=(
         *((f"{label}@linear", "QKV@linear") for label in PROJECTIONS[1:]),
