@@ -76,23 +76,25 @@ class Network(NamedTuple):
 
     maps: Tensor
     """Attention weights, ``[sequences, layers, heads, tokens, tokens]``."""
+    parameters: int
     accuracy: float | None
     """Its test accuracy; None before the training and for characters."""
 
 
-def read_maps(cell: Cell, network: nn.Module) -> Tensor:
-    """Return the attention maps of a network on validation sequences."""
+def read_network(cell: Cell, network: nn.Module, accuracy: float | None) -> Network:
+    """Return a network with its attention maps on validation sequences."""
     batch = next(iter(load_task(cell.run.task).evaluation_batches("validation")))
-    return attention_maps(network.eval(), batch.inputs[:EXAMPLES])
+    maps = attention_maps(network.eval(), batch.inputs[:EXAMPLES])
+    return Network(maps, sum(one.numel() for one in network.parameters()), accuracy)
 
 
 def train_cell(cell: Cell) -> tuple[Network, Network]:
     """Return the network of a run before and after its training."""
     task = load_task(cell.run.task)
-    before = Network(read_maps(cell, task.build(cell.run.network, cell.run.seed)), None)
+    before = read_network(cell, task.build(cell.run.network, cell.run.seed), None)
     with tempfile.TemporaryDirectory() as folder:
         outcome = train(cell.run, task, Path(folder))
-    return before, Network(read_maps(cell, outcome.network), outcome.metrics.get("test_accuracy"))
+    return before, read_network(cell, outcome.network, outcome.metrics.get("test_accuracy"))
 
 
 def rank_share(maps: Tensor) -> float:
@@ -119,18 +121,23 @@ def figure_rows(
     """Yield all figures of the networks of each task, before and after the training."""
     for task, pairs in networks.items():
         shares = [[rank_share(one.maps) for one in pair] for pair in pairs]
-        after, change = [last for _, last in shares], [last - first for first, last in shares]
-        yield _row(after, len(networks), table=task, quantity=RANK)
-        yield _row(change, len(networks), table=task, quantity=RANK, reference=BEFORE)
-    after = [last for _, last in networks["reverse"]]
-    found = [{**read_reverse(one.maps), ACCURACY: one.accuracy} for one in after]
+        changes = [last - first for first, last in shares]
+        last = [after for _, after in pairs]
+        names = {"table": task, "quantity": RANK, "comparisons": len(networks)}
+        yield _row(last, [after for _, after in shares], **names)
+        yield _row(last, changes, reference=BEFORE, **names)
+    last = [after for _, after in networks["reverse"]]
+    found = [{**read_reverse(one.maps), ACCURACY: one.accuracy} for one in last]
     for quantity in (TARGET, NEIGHBOURS, ACCURACY):
-        yield _row([one[quantity] for one in found], 1, table="reverse", quantity=quantity)
+        yield _row(last, [one[quantity] for one in found], table="reverse", quantity=quantity)
 
 
-def _row(values: Sequence[float], comparisons: int, **names: Any) -> dict[str, Raw]:
+def _row(
+    networks: Sequence[Network], values: Sequence[float], comparisons: int = 1, **names: Any
+) -> dict[str, Raw]:
     estimate = paired_t(values, confidence=corrected_confidence(0.95, comparisons))
-    return figure_row(estimate, variant="QKV", **names)
+    sizes = {one.parameters for one in networks}
+    return figure_row(estimate, variant="QKV", parameters=sizes, **names)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

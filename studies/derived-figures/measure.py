@@ -155,10 +155,7 @@ def estimate_row(
 ) -> dict[str, Raw]:
     """Return a figure with its interval, corrected for the comparisons made at once."""
     estimate = paired_t(values, confidence=corrected_confidence(0.95, comparisons))
-    sizes = [run.parameters for run in runs]
-    least, most = min(sizes), max(sizes)
-    row = figure_row(estimate, **names)
-    return {**row, "parameters_least": least, "parameters_most": most}
+    return figure_row(estimate, parameters={run.parameters for run in runs}, **names)
 
 
 def compare_row(

@@ -25,6 +25,7 @@ from qkvary.analysis.observation import read_window
 from qkvary.analysis.results import LayerAnalysis
 from qkvary.analysis.tying import Tie
 from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.costs.parameters import network_parameters
 from qkvary.data.rows import PackedRows
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import make_role_maps
@@ -212,6 +213,11 @@ def measure_study(study: Study, store: Store) -> Likeness:
     )
 
 
+def count_parameters(study: Study) -> dict[str, int]:
+    """Return the parameters of each variant."""
+    return {cell.variant: network_parameters(cell.run.network).total for cell in study.cells()}
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train and measure what is missing, and write the folder."""
     parser = argparse.ArgumentParser(
@@ -230,7 +236,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if summary.missing or summary.failed or summary.diverged:
         parser.error(f"expected all {len(study.cells())} runs, got {summary.done}")
     found = measure_study(study, store)
-    figures = table_csv(figures_table(found)).encode()
+    figures = table_csv(figures_table(found, count_parameters(study))).encode()
     for name, data in {**likeness_files(found), "tables/figures.csv": figures}.items():
         make_directory((given.to / name).parent)
         atomic_write_file(given.to / name, data)

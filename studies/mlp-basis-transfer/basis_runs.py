@@ -106,6 +106,11 @@ class BasisRun:
         return hashlib.sha256(text.encode()).hexdigest()
 
     @property
+    def parameters(self) -> int:
+        """The parameters of the student."""
+        return 2 * WIDENING * self.d**2 + self.biases * (WIDENING + 1) * self.d
+
+    @property
     def reading(self) -> str:
         """The target and the biases."""
         return f"{self.target} {'with' if self.biases else 'without'} biases"

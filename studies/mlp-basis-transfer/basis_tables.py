@@ -83,8 +83,13 @@ def figures_table(summaries: Sequence[BasisSummary]) -> Table:
 def _long(reading: str, some: Sequence[BasisSummary]) -> Iterator[dict[str, Raw]]:
     for one in some:
         place = f"{reading}, d {one.run.d}"
-        for variant, estimate in (("student", one.student), ("linear map", one.linear)):
-            yield _figure(estimate, table=place, variant=variant, runs=one.seeds)
+        linear = one.run.d * (one.run.d + one.run.biases)
+        for variant, estimate, parameters in (
+            ("student", one.student, one.run.parameters),
+            ("linear map", one.linear, linear),
+        ):
+            names = {"table": place, "variant": variant}
+            yield _figure(estimate, runs=one.seeds, parameters=[parameters], **names)
     first, last = some[0], some[-1]
     gap = welch_t(last.student, first.student) if last.run.d > first.run.d else None
     if gap:
@@ -94,6 +99,7 @@ def _long(reading: str, some: Sequence[BasisSummary]) -> Iterator[dict[str, Raw]
             variant=f"d {last.run.d}",
             reference=f"d {first.run.d}",
             runs=first.seeds + last.seeds,
+            parameters=[first.run.parameters, last.run.parameters],
         )
 
 

@@ -39,7 +39,7 @@ def test_the_weights_of_the_head_that_mirrors_most() -> None:
 def test_a_row_for_each_task_and_quantity() -> None:
     def network(value: float, accuracy: float | None) -> object:
         mixed = value * torch.eye(TOKENS).flip(0) + (1 - value) / TOKENS
-        return script.Network(stack(mixed), accuracy)
+        return script.Network(stack(mixed), 7, accuracy)
 
     pairs = [(network(0.0, None), network(0.8 + 0.01 * seed, 1.0)) for seed in range(3)]
     rows = list(script.figure_rows({"reverse": pairs, "characters": pairs}))
@@ -54,4 +54,4 @@ def test_a_row_for_each_task_and_quantity() -> None:
     before = 1 / TOKENS
     assert rows[1]["value"] == pytest.approx(rows[0]["value"] - before)
     assert rows[4]["value"] == pytest.approx(0.81 + 0.19 / TOKENS)
-    assert {row["runs"] for row in rows} == {3}
+    assert {(row["runs"], row["parameters_least"]) for row in rows} == {(3, 7)}

@@ -86,6 +86,7 @@ def make_layer(step: int, layer: int, seed: int, *, shared: bool) -> dict[str, A
         "cosine_query-key": -0.2,
         "deviation_query-key": 0.1,
         "cosine_key-value": 0.05,
+        "cosine_query-value": 0.03,
         "deviation_key-value": 0.1,
         "score_asymmetry": 0.7,
     }
@@ -127,12 +128,14 @@ def files() -> dict[str, bytes]:
 
 
 def test_figures_are_points_above_random_weights_at_the_end() -> None:
-    table = figures.figures_table(make_study())
+    table = figures.figures_table(make_study(), {"QKV@alibi": 101})
     rows = [[cell.raw for cell in row] for row in table.rows]
     assert [row[:4] for row in rows] == [
-        ["at the end", "QKV@alibi", "random weights", name] for name in ("explained", "tokens")
+        *(["at the end", "QKV@alibi", "random weights", name] for name in ("explained", "tokens")),
+        *(["at the end", "QKV@alibi", "", name] for name in figures.COSINES),
     ]
-    for row in rows:
+    assert {*(tuple(row[9:]) for row in rows)} == {(101, 101)}
+    for row in rows[:2]:
         # 5, 5.1 and 5.2 points; Student's 0.975 quantile with two degrees of freedom is 4.303.
         half = 4.302653 * 0.1 / 3**0.5
         assert row[4:7] == pytest.approx([5.1, 5.1 - half, 5.1 + half])
@@ -145,7 +148,8 @@ def test_the_kept_figures_follow_from_the_kept_records() -> None:
     runs = tuple(json.loads((folder / "records.json").read_text("utf-8"))["runs"])
     study = dataclasses.replace(make_study(), runs=runs)
     kept = (folder / "tables" / "figures.csv").read_bytes()
-    assert table_csv(figures.figures_table(study)).encode() == kept
+    parameters = script.count_parameters(load_study(FOLDER))
+    assert table_csv(figures.figures_table(study, parameters)).encode() == kept
 
 
 def test_sentences_follow_from_the_figures(files: dict[str, bytes]) -> None:

@@ -3,7 +3,7 @@
 ``reports.kept_tables`` reads the table.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,7 @@ def figure_row(
     reference: str = "",
     scale: float = 1.0,
     runs: int | None = None,
+    parameters: Collection[int] = (),
 ) -> dict[str, Raw]:
     """Return a figure with its interval and the smallest difference that would have been seen.
 
@@ -70,6 +71,7 @@ def figure_row(
         reference: What was subtracted; empty for a figure that is no difference.
         scale: Factor of all figures, such as 100 for points.
         runs: The number of runs or pairs of runs; the units of the estimate if not given.
+        parameters: The parameters of the networks; empty for a figure of none.
     """
     found = {
         "value": estimate.mean,
@@ -84,4 +86,6 @@ def figure_row(
         "quantity": quantity,
         **{name: None if one is None else scale * one for name, one in found.items()},
         "runs": estimate.units if runs is None else runs,
+        "parameters_least": min(parameters, default=None),
+        "parameters_most": max(parameters, default=None),
     }

@@ -79,6 +79,7 @@ SCRIPTS = {
         "likeness-over-training",
         "derived-figures",
         "attention-maps",
+        "training-cost",
     )
 }
 """The commands of kept experiments whose figures no study alone gives."""
