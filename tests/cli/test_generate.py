@@ -249,6 +249,17 @@ def test_who_waits_for_kernels_to_be_built_is_told(
     assert "\x1b" not in told
 
 
+def test_no_kernels_are_built_for_a_network_with_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = LanguageModel(make_language_model_config("QKV@linear", positions="learned"))
+    save_model(tmp_path / "linear", model, CharacterTokenizer("abc"))
+    monkeypatch.delenv("QKVARY_DECODE_KERNEL", raising=False)
+    monkeypatch.setattr(native, "notice", lambda: "building them")
+    assert main(["generate", str(tmp_path / "linear"), "a", "--tokens", "1"]) == 0
+    assert "building" not in capsys.readouterr().err
+
+
 def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

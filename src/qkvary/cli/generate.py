@@ -135,12 +135,15 @@ class Caching:
             loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
         )
 
-    def announce(self) -> None:
+    def announce(self, loaded: "LoadedModel") -> None:
         """Print a notice if the first token waits for a compilation."""
         from qkvary.nn.decoding.choice import pinned
         from qkvary.nn.decoding.native import notice
 
-        text = notice() if pinned(self.kernel) in ("auto", "native") else None
+        # A state is no cache that a kernel reads.
+        reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
+        wanted = reads_cache and pinned(self.kernel) in ("auto", "native")
+        text = notice() if wanted else None
         if text is not None:
             console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
 
@@ -189,7 +192,7 @@ def command(
         from qkvary.inference.beams import check_beams, search
 
         check_beams(choosing.beams)
-        caching.announce()
+        caching.announce(loaded)
         found = [
             search(
                 loaded.network,
@@ -206,7 +209,7 @@ def command(
         return
     streams = _open_streams(loaded, requests, running, new_cache)
     # Nothing is refused from here on, and no text is shown yet.
-    caching.announce()
+    caching.announce(loaded)
     output = None if json_output else _OrderedOutput(console(), texts)
     answers = [collect(events) for events in _decode(streams, output)]
     _warn_of_bytes(own, answers)
