@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from qkvary.cli._options import Json
 from qkvary.cli._output import show, show_lines
 from qkvary.literature.claim import ClaimedDocument, document_names, load_document
-from qkvary.reports.claims import claims_report
+from qkvary.reports.claims import claim_data, claims_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.results.claim_checks import find_wrong, read_verdicts
@@ -166,7 +166,7 @@ def _searched(one: JudgedClaim) -> str:
 def _check(path: Path, judged: list[JudgedClaim], *, json_output: bool) -> None:
     """Refuse a stored document with verdicts that do not follow."""
     stored = read_verdicts(path)
-    wrong = find_wrong(stored, judged)
+    wrong = find_wrong(stored, list(map(claim_data, judged)))
     if wrong:
         raise DamagedError(
             f"expected the verdicts in {path} to follow from their figures; "
