@@ -121,6 +121,8 @@ class Claim:
     """The part of the claim that no judge covers, as a noun or a clause; empty for none."""
     needs: str
     """A sentence that says what a test requires; empty for a claim with judges."""
+    words: str
+    """Terms of the document that the claim does not repeat; they are searched and not shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +185,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         note=entry.get("note", ""),
         untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
+        words=entry.get("words", ""),
     )
 
 

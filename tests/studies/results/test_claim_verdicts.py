@@ -77,6 +77,7 @@ def claim(
         note="",
         untested=untested,
         needs="",
+        words="",
     )
 
 
@@ -332,6 +333,12 @@ def test_a_test_shows_the_claim_or_its_opposite() -> None:
 def test_what_is_not_there_is_not_tested() -> None:
     assert verdict_of([STUDY]) == ("not tested here", "")
     assert verdict_of([]) == ("not tested here", "")
+    needs = "A test needs figures with their intervals from the table 'tasks' of the study made-up"
+    other = dataclasses.replace(STUDY, table="others")
+    assert judge_claim(claim([STUDY, STUDY])).needs == f"{needs}."
+    assert judge_claim(claim([STUDY, other])).needs == f"{needs} and 'others' of the study made-up."
+    assert judge_claim(claim([MEASURED])).needs == "A test needs a measurement like the printed one."
+    assert judge_claim(claim([EQUAL, STUDY])).needs == ""
     judge, figure = study(None, None)
     found = judge_claim(claim([judge]), lambda _: figure)
     assert found.verdict == "not tested here"
@@ -380,7 +387,8 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
     for name in document_names():
         for one in load_document(name).claims:
             found = judge_claim(one)
-            assert (found.verdict == "not tested here") == bool(one.needs), one.name
+            assert (found.verdict == "not tested here") == bool(found.needs), one.name
+            assert found.needs == one.needs, one.name
             assert bool(found.condition) or found.verdict != "holds with a condition", one.name
             assert not found.condition or found.verdict != "holds", one.name
             for judge in one.judges:

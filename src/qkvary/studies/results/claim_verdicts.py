@@ -146,6 +146,8 @@ class JudgedClaim:
     """Sentences on where the claim holds and where it does not; empty for none."""
     scale: str
     """The networks behind the verdict; empty if none were trained for it."""
+    needs: str
+    """What a test requires, a sentence; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
@@ -184,8 +186,18 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
         verdict=verdict,
         condition=condition,
         scale=_scale(claim, verdict, deciding),
+        needs=claim.needs or (_missing(claim) if verdict == "not tested here" else ""),
         findings=tuple(findings),
     )
+
+
+def _missing(claim: Claim) -> str:
+    """Return a sentence that names the tables without a figure for a claim."""
+    judges = [judge for judge in claim.judges if isinstance(judge, ByStudy)]
+    tables = dict.fromkeys(f"{one.table!r} of the study {one.study}" for one in judges)
+    if not tables:
+        return "A test needs a measurement like the printed one."
+    return f"A test needs figures with their intervals from the table {listed(list(tables))}."
 
 
 def in_range(low: float, high: float, claimed: ClaimedRange) -> ClaimVerdict:
