@@ -40,8 +40,6 @@ class ByFigure:
     literal: bool = False
     """Whether the claim itself names what is counted; if so, a figure that is right only by another
     convention refutes it."""
-    about: bool = False
-    """Whether the figure may differ from its recomputation by one unit of its last digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +190,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     """Build a judge, whose kind follows from its keys."""
     if "figure" in entry:
-        return _figure(
-            entry["figure"],
-            literal=entry.get("literal", False),
-            about=entry.get("about", False),
-        )
+        return _figure(entry["figure"], literal=entry.get("literal", False))
     if "compare" in entry:
         first, *others = map(_figure, entry["compare"])
         second = others[0] if others else None
@@ -224,11 +218,11 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     )
 
 
-def _figure(words: "list[str]", *, literal: bool = False, about: bool = False) -> ByFigure:
+def _figure(words: "list[str]", *, literal: bool = False) -> ByFigure:
     """Build the judge of a figure from its table, row and column, which is ``value`` by default."""
     table, row, *column = words
     name = column[0] if column else "value"
-    return ByFigure(table=table, row=row, column=name, literal=literal, about=about)
+    return ByFigure(table=table, row=row, column=name, literal=literal)
 
 
 def _range(entry: Mapping[str, Any]) -> ClaimedRange:

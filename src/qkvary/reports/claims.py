@@ -151,7 +151,7 @@ def _counts(documents: Sequence[ClaimedDocument], judged: Sequence[JudgedClaim])
 def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief: bool) -> Section:
     table = tabulate(
         document.name,
-        "In the order of the document",
+        "Claims and verdicts",
         judged,
         word("claim=", write=_claim_cell),
         word("verdict=", write=_verdict_cell),

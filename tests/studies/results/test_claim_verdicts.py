@@ -110,13 +110,15 @@ def verdict_of(
     ("low", "high", "above", "below", "verdict"),
     [
         (-0.01, 0.01, None, 0.02, "holds"),
-        (-0.01, 0.02, None, 0.02, "holds"),
+        (-0.01, 0.019, None, 0.02, "holds"),
         (-0.01, 0.021, None, 0.02, "not distinguished"),
         (0.021, 0.03, None, 0.02, "does not hold"),
         # An end at an end of the range decides nothing, whatever floating point makes of it.
+        (-0.01, 0.02, None, 0.02, "not distinguished"),
         (0.02 + 1e-16, 0.03, None, 0.02, "not distinguished"),
         (-0.002, -1e-16, 0, None, "not distinguished"),
-        (-1e-16, 0.002, 0, None, "holds"),
+        (-1e-16, 0.002, 0, None, "not distinguished"),
+        (1e-16, 0.002, 0, None, "not distinguished"),
         (0.01, 0.03, 0, None, "holds"),
         (-0.03, -0.01, 0, None, "does not hold"),
         (-0.01, 0.01, -0.02, 0.02, "holds"),
@@ -234,23 +236,6 @@ def test_another_convention_saves_no_figure_that_names_its_own() -> None:
     assert condition.startswith("It does not hold as it is stated, but would with 32,000 tokens")
 
 
-def test_a_slip_of_the_last_digit_is_no_contradiction_of_about() -> None:
-    slip = ByFigure(table="three-projections-table-2", row="Q=K-V", column="sort")
-    assert verdict_of([slip], "arithmetic") == ("does not hold", "")
-    about = dataclasses.replace(slip, about=True)
-    assert verdict_of([about], "arithmetic") == (
-        "holds with a condition",
-        "It holds as a rounding of 0.9664.",
-    )
-    far = ByFigure(
-        table="three-projections-text",
-        row="Q-MQA cache at 1.2B, times smaller than QKV",
-        column="value",
-        about=True,
-    )
-    assert verdict_of([far], "arithmetic") == ("does not hold", "")
-
-
 def test_a_claim_that_names_its_settings_needs_each_of_them() -> None:
     assert verdict_of([HOLDS[0], FAILS[0]], quantifier="every") == (
         "does not hold",
@@ -297,6 +282,8 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
         "\u22120.12 to \u22120.04)"
     )
     assert finding.condition == SEEDS
+    # 5.15 against 5.19 reaches 0, and so decides nothing.
+    assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
     # A deviation that is printed counts instead of a spread.
     cifar, other = (
         ByFigure(table="key-value-table-3", row=row, column="cifar100") for row in ("KV+Pos", "QKV")
