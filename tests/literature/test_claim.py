@@ -133,7 +133,9 @@ def test_a_document_is_read() -> None:
     ]
     (claim,) = decode_document(document(judges=judges), "made-up").claims
     figure, comparison, test, study = claim.judges
-    assert figure == ByFigure(table="poster-text", row="steps at 1.2B", column="value", literal=True)
+    assert figure == ByFigure(
+        table="poster-text", row="steps at 1.2B", column="value", literal=True
+    )
     assert isinstance(comparison, ByComparison)
     assert (comparison.second, comparison.claimed.below) == (None, 6.0)
     assert isinstance(test, ByTest)

@@ -54,7 +54,8 @@ Search = Annotated[
     tuple[str, ...],
     Parameter(
         show_default=False,
-        help="Only claims with these words in their text, place or figures.",
+        help="Only claims with these words in their text, place or figures, or among the "
+        "document's own terms.",
     ),
 ]
 Studies = Annotated[

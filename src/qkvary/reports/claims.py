@@ -40,7 +40,7 @@ CAVEATS = (
         "95 % for all comparisons of their table at once."
     ),
 )
-FOLDED = 4
+FOLDED = 3
 """The most findings of a claim that are all shown; of more, one of each record and a count."""
 MANY = 5
 """The most findings of which one of each record is shown; of more, one that does not hold."""

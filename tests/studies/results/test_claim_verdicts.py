@@ -324,7 +324,9 @@ def test_what_is_not_there_is_not_tested() -> None:
     other = dataclasses.replace(STUDY, table="others")
     assert judge_claim(claim([STUDY, STUDY])).needs == f"{needs}."
     assert judge_claim(claim([STUDY, other])).needs == f"{needs} and 'others' of the study made-up."
-    assert judge_claim(claim([MEASURED])).needs == "A test needs a measurement like the printed one."
+    assert (
+        judge_claim(claim([MEASURED])).needs == "A test needs a measurement like the printed one."
+    )
     assert judge_claim(claim([EQUAL, STUDY])).needs == ""
     judge, figure = study(None, None)
     found = judge_claim(claim([judge]), lambda _: figure)
@@ -365,6 +367,12 @@ def test_a_figure_stands_with_its_interval_and_what_would_have_been_seen() -> No
     )
     (finding,) = judge_claim(claim([HOLDS[0]]), lambda _: HOLDS[1]).findings
     assert finding.figure == "Q-K=V against QKV: 0.000 [−0.010, 0.010] nats"
+    wide = dataclasses.replace(OPEN[1], detectable=None)
+    (finding,) = judge_claim(claim([OPEN[0]]), lambda _: wide).findings
+    assert finding.figure.endswith("nats; no possible difference would have been seen")
+    share = dataclasses.replace(OPEN[0], variant="all runs", reference="", unit="of the runs")
+    (finding,) = judge_claim(claim([share]), lambda _: wide).findings
+    assert finding.figure == "all runs: 0.000 [−0.010, 0.050] of the runs"
     (finding,) = judge_claim(claim([UNITS])).findings
     assert finding.figure == "printed 2.62 GB, recomputed 2.6844 (GB)"
     assert finding.check == "qkvary published three-projections-table-7"
@@ -384,7 +392,8 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
                     assert kept is not None, judge.key
                     assert judge.study in SCRIPTS or load_study(judge.study).name == judge.study
             for finding in found.findings:
-                if finding.verdict == "not distinguished" and finding.study:
+                compared = " against " in finding.what or finding.detectable is not None
+                if finding.verdict == "not distinguished" and finding.study and compared:
                     assert "would have been seen" in finding.figure, one.name
 
 
