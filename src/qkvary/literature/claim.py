@@ -99,7 +99,6 @@ class Claim:
 
     name: str
     """Document and number, such as ``poster-12``."""
-    document: str
     place: str
     """The section, table or caption."""
     text: str
@@ -121,6 +120,11 @@ class Claim:
     """A sentence that says what a test requires; empty for a claim with judges."""
     words: str
     """Terms of the document that the claim does not repeat; they are searched and not shown."""
+
+    @property
+    def document(self) -> str:
+        """The name of its document."""
+        return self.name.rpartition("-")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,6 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         raise ValueError(f"claim {name}: expected some or every as quantifier, got {quantifier!r}")
     return Claim(
         name=name,
-        document=document,
         place=entry["place"],
         text=entry["claim"],
         kind=entry["kind"],

@@ -66,7 +66,6 @@ def claim(
 ) -> Claim:
     return Claim(
         name="made-up-1",
-        document="made-up",
         place="abstract",
         text="So it is.",
         kind=kind,
