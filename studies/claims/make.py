@@ -24,13 +24,14 @@ from qkvary.studies.results.kept_figures import NAME, KeptFigure, encode_kept
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ROOT / "src" / "qkvary" / "studies" / "results" / NAME
-RECORD = re.compile(r"studies/([a-z0-9-]+)/README\.md")
-"""The page of a study as a verdict names it."""
-LINKS = {
-    "report.md": r"[studies/\1](../\1/README.md)",
-    "report.html": r'<a href="../\1/README.md">studies/\1</a>',
-}
-"""The same as a link from this folder."""
+RECORD = re.compile(
+    r"studies/(?P<study>[a-z0-9-]+)/README\.md"
+    r"|pytest (?P<test>tests/[\w/\\]+\.py)::[\w\\]+"
+    r"|qkvary published [a-z0-9.-]*[a-z0-9]"
+)
+"""The page of a study, a test and a published table as a verdict names them."""
+LINKS = {"report.md": "[{}]({})", "report.html": '<a href="{1}">{0}</a>'}
+"""A link with its words and its target, in each format."""
 RUN_AGAIN = """
 ## Make it again
 
@@ -71,9 +72,19 @@ def page_files(studies: Path) -> Iterator[tuple[Path, bytes]]:
     for name, data in make_files(report, ("html", "markdown", "csv", "json")).items():
         text = data.decode()
         if name in LINKS:
-            text = RECORD.sub(LINKS[name], text)
+            text = RECORD.sub(partial(link, LINKS[name]), text)
         more = RUN_AGAIN if name == "report.md" else ""
         yield studies / "claims" / names.get(name, name), (text + more).encode()
+
+
+def link(form: str, found: re.Match[str]) -> str:
+    """Return a record as a link from this folder."""
+    study, test = found["study"], found["test"]
+    if study:
+        return form.format(f"studies/{study}", f"../{study}/README.md")
+    # Markdown has a backslash before each underscore.
+    target = test.replace("\\", "") if test else "docs/reproduce.md"
+    return form.format(found[0], f"../../{target}")
 
 
 def main(words: list[str]) -> int:

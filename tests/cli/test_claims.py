@@ -31,7 +31,7 @@ def test_in_short_the_claims_of_each_document_are_counted(
     assert f"{len(EVERY)} claims: " in text
     for name in document_names():
         assert load_document(name).title in text
-    assert "In the order of the document" not in text
+    assert "Claims and verdicts" not in text
 
 
 def test_what_is_said_twice_is_counted_once(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,8 +81,37 @@ def test_documents_verdicts_and_names_choose(capsys: pytest.CaptureFixture[str])
     assert {one["document"] for one in claims} == {"poster"}
     (one,) = found(capsys, "poster-3")
     assert one["name"] == "poster-3"
-    assert found(capsys, "--search", "no such word anywhere") == []
-    assert "No claim was found." in printed(capsys, "--search", "no such word anywhere")
+    assert found(capsys, "--search", "zzyzx") == []
+    assert "No claim was found.\n" in printed(capsys, "--search", "zzyzx")
+    near = "No claim was found; did you mean catastrophic?"
+    assert near in printed(capsys, "--search", "catastrofic")
+    # Words that claims have, but none has both.
+    assert "No claim was found.\n" in printed(capsys, "--search", "catastrophic hebbian")
+
+
+@pytest.mark.parametrize(
+    ("words", "claim"),
+    [
+        ("catastrophic", "three-projections-82"),
+        ("Pareto", "three-projections-15"),
+        ("edge deployment", "three-projections-10"),
+        ("on-device", "three-projections-10"),
+        ("near-parity", "three-projections-21"),
+        ("degradation", "three-projections-6"),
+        ("instabilities", "three-projections-139"),
+        ("implicit regularization", "query-identity-7"),
+        ("free lunch", "query-identity-13"),
+        ("encoder-only", "query-identity-4"),
+        ("Mamba", "overview-article-30"),
+        ("hidden state", "three-projections-134"),
+        ("Hebbian", "three-projections-152"),
+    ],
+)
+def test_words_of_the_documents_are_found_and_not_printed(
+    words: str, claim: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert claim in [one["name"] for one in found(capsys, "--search", words)]
+    assert words.casefold() not in printed(capsys, claim).casefold()
 
 
 def test_tables_in_a_folder_judge_instead_of_the_package(
@@ -99,6 +128,17 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     for row in turned[1:]:
         row[place : place + 2] = ["-0.9", "-0.8"]
     (tables / "results.csv").write_text("\n".join(map(",".join, turned)) + "\n", "utf-8")
+    (one,) = found(capsys, "overview-article-7", "--studies", str(tmp_path))
+    assert one["verdict"] == "does not hold"
+    assert one["needs"] == ""
+    (one,) = found(capsys, "three-projections-54", "--studies", str(tmp_path))
+    assert one["verdict"] == "holds with a condition"
+    (one,) = found(capsys, "overview-article-25", "--studies", str(tmp_path))
+    assert one["verdict"] == "not tested here"
+    assert one["needs"] == (
+        "A test needs figures with their intervals from the table 'texts' of the study "
+        "authors-quick."
+    )
     (one,) = found(capsys, "--search", "degrades decoders", "--studies", str(tmp_path))
     found_now = {finding["record"]: finding["verdict"] for finding in one["findings"]}
     assert found_now == {
@@ -140,6 +180,7 @@ def test_names_are_completed() -> None:
         (["--document", "postr"], "did you mean poster?"),
         (["--verdict", "true"], "does-not-hold"),
         (["--studies", "nowhere"], "expected a folder of reports for --studies, got nowhere"),
+        (["--studies", "."], "expected tables of studies (STUDY/tables/*.csv) in . for --studies"),
         (["--check", "nowhere.json"], "nowhere.json"),
         (["--out", "claims.csv"], "a file that ends in .json, .html, .md, got claims.csv"),
         (["--check", "nowhere.json", "--document", "poster"], "expected --check without claims"),

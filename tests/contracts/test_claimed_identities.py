@@ -1,10 +1,16 @@
 """Exact statements of the documents that no other test checks; ``literature/claims`` names them."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor
 
+from qkvary.analysis.ranks import effective_rank
 from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.models import as_model
+from qkvary.arch.published_networks import gpt_300m
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout
 from tests.contracts.variant_cases import (
@@ -95,3 +101,38 @@ def test_a_decay_bounds_the_state_of_linear_attention(fades: bool) -> None:
         first, *others = (layer(x) - layer.o_proj.bias)[0]
     for t, output in enumerate(others, start=2):
         assert distance(output, (2 - 2.0 ** (1 - t) if fades else t) * first) < GATE
+
+
+def test_a_low_cosine_of_query_and_key_makes_no_scores_asymmetric() -> None:
+    layer, x = make_layer("QKV", bias=False), random_input(61)
+    weights = dict(layer.named_parameters())
+    query, key = weights["q_proj.weight"], weights["k_proj.weight"]
+    # Each channel of a head times a factor in the query, and divided by it in the key.
+    factors = torch.tensor([10.0, 0.1], dtype=torch.float64).repeat(len(query))[: len(query), None]
+    with torch.no_grad():
+        key.copy_(query / factors)
+        query.mul_(factors)
+        scores = scores_of(layer, x)
+        cosine = torch.cosine_similarity(query.flatten(), key.flatten(), dim=0)
+    assert float(cosine) < 0.1
+    assert distance(scores, scores.mT) < GATE
+
+
+def test_independent_matrices_have_similar_effective_ranks() -> None:
+    generator = torch.Generator().manual_seed(67)
+    one, other = (torch.randn(193, 191, generator=generator).double() for _ in range(2))
+    assert abs(float(torch.cosine_similarity(one.flatten(), other.flatten(), dim=0))) < 0.02
+    ranks = [
+        dataclasses.asdict(effective_rank(torch.linalg.svdvals(matrix))) for matrix in (one, other)
+    ]
+    for name, rank in ranks[0].items():
+        assert ranks[1][name] == pytest.approx(rank, rel=0.02), name
+
+
+@pytest.mark.parametrize(
+    ("label", "stored_as"), [("Q-MQA", "int4-g64-bf16"), ("Q-MQA@w4096", "bf16")]
+)
+def test_caches_may_be_smaller_than_that_of_q_mqa(label: str, stored_as: str) -> None:
+    first = model_cache_bytes(as_model(gpt_300m("Q-MQA")), context=32_768)
+    smaller = model_cache_bytes(as_model(gpt_300m(label)), context=32_768, stored_as=stored_as)
+    assert smaller < first / 3

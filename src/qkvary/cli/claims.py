@@ -1,5 +1,6 @@
 """Look up what the papers claim: a verdict for each claim, its figure and the command for it."""
 
+import re
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,8 +9,8 @@ from cyclopts import Parameter
 
 from qkvary.cli._options import Json
 from qkvary.cli._output import show, show_lines
-from qkvary.literature.claim import ClaimedDocument, document_names, load_document
-from qkvary.reports.claims import claims_report
+from qkvary.literature.claim import ByStudy, ClaimedDocument, document_names, load_document
+from qkvary.reports.claims import claim_data, claims_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.results.claim_checks import find_wrong, read_verdicts
@@ -53,7 +54,8 @@ Search = Annotated[
     tuple[str, ...],
     Parameter(
         show_default=False,
-        help="Only claims with these words in their text, place or figures.",
+        help="Only claims with these words in their text, place or figures, or among the "
+        "document's own terms.",
     ),
 ]
 Studies = Annotated[
@@ -97,6 +99,7 @@ def command(
         raise UsageError(f"expected a folder of reports for --studies, got {studies}")
     find: FindKept = find_packaged
     if studies is not None:
+        _check_tables(studies)
         # Reading tables takes numpy, which most uses of the command do not need.
         from qkvary.reports.kept_tables import read_kept
 
@@ -115,8 +118,25 @@ def command(
         from qkvary.reports.files import check_target
 
         check_target(out)
-    report = claims_report(documents, chosen, asked=asked)
+    near = "" if chosen else _near_word(words, every)
+    report = claims_report(documents, chosen, asked=asked, near=near)
     show(report, json_output=json_output, target=out, formats=FORMATS)
+
+
+def _check_tables(folder: Path) -> None:
+    """Refuse a folder without a table of any study that judges a claim."""
+    judges = (
+        judge
+        for name in document_names()
+        for claim in load_document(name).claims
+        for judge in claim.judges
+    )
+    named = {judge.study for judge in judges if isinstance(judge, ByStudy)}
+    if not named & {path.parents[1].name for path in folder.glob("*/tables/*.csv")}:
+        raise UsageError(
+            f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
+            "and no study that judges a claim has one there"
+        )
 
 
 def _documents(names: tuple[str, ...]) -> list[ClaimedDocument]:
@@ -155,10 +175,20 @@ def _near(name: str, known: list[str]) -> str:
     return f"those of a document are asked for by --document {name}"
 
 
+def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
+    """Return the word of a claim that is nearest to a word that no claim has; empty for none."""
+    known = {word for one in every for word in re.findall(r"[\w-]+", _searched(one))}
+    unknown = (word for word in words if not any(word in one for one in known))
+    return next((near for word in unknown for near in near_names(word, sorted(known))), "")
+
+
 def _searched(one: JudgedClaim) -> str:
     """Return the text in which words are searched."""
     claim = one.claim
-    parts = (claim.name, claim.place, claim.kind, claim.text, one.condition, claim.note)
+    parts = (
+        *(claim.name, claim.place, claim.kind, claim.text, claim.words),
+        *(one.condition, claim.note, one.needs),
+    )
     findings = (f"{finding.what} {finding.figure} {finding.record}" for finding in one.findings)
     return " ".join((*parts, *findings)).casefold()
 
@@ -166,7 +196,7 @@ def _searched(one: JudgedClaim) -> str:
 def _check(path: Path, judged: list[JudgedClaim], *, json_output: bool) -> None:
     """Refuse a stored document with verdicts that do not follow."""
     stored = read_verdicts(path)
-    wrong = find_wrong(stored, judged)
+    wrong = find_wrong(stored, list(map(claim_data, judged)))
     if wrong:
         raise DamagedError(
             f"expected the verdicts in {path} to follow from their figures; "

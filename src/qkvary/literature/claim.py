@@ -40,8 +40,6 @@ class ByFigure:
     literal: bool = False
     """Whether the claim itself names what is counted; if so, a figure that is right only by another
     convention refutes it."""
-    about: bool = False
-    """Whether the figure may differ from its recomputation by one unit of its last digit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +99,6 @@ class Claim:
 
     name: str
     """Document and number, such as ``poster-12``."""
-    document: str
     place: str
     """The section, table or caption."""
     text: str
@@ -121,6 +118,13 @@ class Claim:
     """The part of the claim that no judge covers, as a noun or a clause; empty for none."""
     needs: str
     """A sentence that says what a test requires; empty for a claim with judges."""
+    words: str
+    """Terms of the document that the claim does not repeat; they are searched and not shown."""
+
+    @property
+    def document(self) -> str:
+        """The name of its document."""
+        return self.name.rpartition("-")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,7 +176,6 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         raise ValueError(f"claim {name}: expected some or every as quantifier, got {quantifier!r}")
     return Claim(
         name=name,
-        document=document,
         place=entry["place"],
         text=entry["claim"],
         kind=entry["kind"],
@@ -183,17 +186,14 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         note=entry.get("note", ""),
         untested=entry.get("untested", ""),
         needs=entry.get("needs", ""),
+        words=entry.get("words", ""),
     )
 
 
 def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     """Build a judge, whose kind follows from its keys."""
     if "figure" in entry:
-        return _figure(
-            entry["figure"],
-            literal=entry.get("literal", False),
-            about=entry.get("about", False),
-        )
+        return _figure(entry["figure"], literal=entry.get("literal", False))
     if "compare" in entry:
         first, *others = map(_figure, entry["compare"])
         second = others[0] if others else None
@@ -221,11 +221,11 @@ def _judge(claim: str, entry: Mapping[str, Any]) -> Judge:
     )
 
 
-def _figure(words: "list[str]", *, literal: bool = False, about: bool = False) -> ByFigure:
+def _figure(words: "list[str]", *, literal: bool = False) -> ByFigure:
     """Build the judge of a figure from its table, row and column, which is ``value`` by default."""
     table, row, *column = words
     name = column[0] if column else "value"
-    return ByFigure(table=table, row=row, column=name, literal=literal, about=about)
+    return ByFigure(table=table, row=row, column=name, literal=literal)
 
 
 def _range(entry: Mapping[str, Any]) -> ClaimedRange:

@@ -40,7 +40,7 @@ CAVEATS = (
         "95 % for all comparisons of their table at once."
     ),
 )
-FOLDED = 4
+FOLDED = 3
 """The most findings of a claim that are all shown; of more, one of each record and a count."""
 MANY = 5
 """The most findings of which one of each record is shown; of more, one that does not hold."""
@@ -56,6 +56,7 @@ def claims_report(
     judged: Sequence[JudgedClaim],
     *,
     asked: bool,
+    near: str = "",
 ) -> Report:
     """Return the report of some claims.
 
@@ -63,6 +64,7 @@ def claims_report(
         documents: The documents, in this order.
         judged: The claims to show, with their verdicts.
         asked: Whether these claims were asked for, so that the terminal prints each of them.
+        near: A word to search for instead, where no claim was found.
     """
     sections = [
         _section(document, own, brief=asked)
@@ -79,7 +81,7 @@ def claims_report(
         subject="claims of the documents",
         question="What do the documents claim, and is it so?",
         lead=MEANINGS,
-        answer=tuple(_answer(judged)),
+        answer=tuple(_answer(judged, near)),
         caveats=CAVEATS,
         sections=(summary, *sections),
         datasets=(dataset("claims", map(_flat, judged)),) if judged else (),
@@ -97,7 +99,7 @@ def claim_data(one: JudgedClaim) -> dict[str, Any]:
             one,
             "name=claim.name document=claim.document place=claim.place claim=claim.text "
             "kind=claim.kind main=claim.main same_as=claim.same_as verdict condition scale "
-            "note=claim.note needs=claim.needs",
+            "note=claim.note needs",
         ),
         "findings": [
             pick(
@@ -109,9 +111,9 @@ def claim_data(one: JudgedClaim) -> dict[str, Any]:
     }
 
 
-def _answer(judged: Sequence[JudgedClaim]) -> Iterator[str]:
+def _answer(judged: Sequence[JudgedClaim], near: str) -> Iterator[str]:
     if not judged:
-        yield "No claim was found."
+        yield f"No claim was found; did you mean {near}?" if near else "No claim was found."
         return
     yield f"{count(len(judged), 'claim')}: {_tally(judged)}."
     named = {one.claim.name for one in judged}
@@ -149,7 +151,7 @@ def _counts(documents: Sequence[ClaimedDocument], judged: Sequence[JudgedClaim])
 def _section(document: ClaimedDocument, judged: Sequence[JudgedClaim], *, brief: bool) -> Section:
     table = tabulate(
         document.name,
-        "In the order of the document",
+        "Claims and verdicts",
         judged,
         word("claim=", write=_claim_cell),
         word("verdict=", write=_verdict_cell),
@@ -192,8 +194,8 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
         yield f"{'; '.join(figures)}. {where}"
     if one.claim.note:
         yield one.claim.note
-    if one.claim.needs:
-        yield one.claim.needs
+    if one.needs:
+        yield one.needs
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
@@ -229,5 +231,5 @@ def _flat(one: JudgedClaim) -> dict[str, str]:
         "figures": join("figure"),
         "records": join("record"),
         "checks": join("check"),
-        **pick(one.claim, "note needs"),
+        **pick(one, "note=claim.note needs"),
     }

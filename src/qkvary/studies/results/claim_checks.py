@@ -1,13 +1,15 @@
 """Checks stored verdicts on claims against those that follow now. Never imports torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
-from qkvary.studies.results.claim_verdicts import JudgedClaim
+
+_ABSENT = "nothing"
+"""What stands in a message for a value that one of two claims does not have."""
 
 
 def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
@@ -30,14 +32,16 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
     raise DamagedError(f"expected a JSON document of qkvary claims in {path}")
 
 
-def find_wrong(stored: Sequence[Mapping[str, Any]], judged: Sequence[JudgedClaim]) -> list[str]:
-    """Return a sentence for each claim whose stored verdict or figures do not follow.
+def find_wrong(
+    stored: Sequence[Mapping[str, Any]], derived: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Return a sentence for each claim that differs from what follows, with the first difference.
 
     Args:
         stored: The claims of an earlier document.
-        judged: The claims as they are judged now.
+        derived: The claims with the verdicts and figures that follow now, as a document has them.
     """
-    now = {one.claim.name: one for one in judged}
+    now = {str(one["name"]): one for one in derived}
     before = {str(one["name"]): one for one in stored}
     found: list[str] = []
     for name in dict.fromkeys((*before, *now)):
@@ -45,20 +49,27 @@ def find_wrong(stored: Sequence[Mapping[str, Any]], judged: Sequence[JudgedClaim
             found.append(f"{name} is not a claim")
         elif name not in before:
             found.append(f"{name} is missing")
-        elif difference := _difference(before[name], now[name]):
+        elif difference := _difference(dict(_values(before[name])), dict(_values(now[name]))):
             found.append(f"{name}: {difference}")
     return found
 
 
-def _difference(stored: Mapping[str, Any], judged: JudgedClaim) -> str:
-    """Return what differs first: the verdict, its condition or scale, or a figure."""
-    for field in ("verdict", "condition", "scale"):
-        derived = getattr(judged, field)
-        if stored.get(field) != derived:
-            return f"{field} is {stored.get(field)!r}, and {derived!r} follows"
-    written = [(one.get("verdict"), one.get("figure")) for one in stored["findings"]]
-    derived = [(one.verdict, one.figure) for one in judged.findings]
-    for one, other in zip(written, derived, strict=False):
+def _difference(stored: Mapping[str, str], derived: Mapping[str, str]) -> str:
+    """Return what differs first."""
+    for field in dict.fromkeys((*derived, *stored)):
+        one, other = stored.get(field, _ABSENT), derived.get(field, _ABSENT)
         if one != other:
-            return f"a figure is {one[1]!r} ({one[0]}), and {other[1]!r} ({other[0]}) follows"
-    return "" if len(written) == len(derived) else "figures are missing"
+            return f"{field} is {one}, and {other} follows"
+    return ""
+
+
+def _values(value: object, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every value of a claim, as Python writes it, by its place in the document."""
+    if isinstance(value, Mapping):
+        for key, part in cast("Mapping[str, object]", value).items():
+            yield from _values(part, f"{name} {key}".lstrip())
+    elif isinstance(value, list):
+        for number, part in enumerate(cast("list[object]", value), 1):
+            yield from _values(part, f"{name} {number}")
+    else:
+        yield name, repr(value)
