@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
         if path.parts[0] == "docs":
             path = path.relative_to("docs")
         elif path.parts[0] != "studies":
-            return f"{words} (`{path}`)"
+            return words if path.as_posix() in words else f"{words} (`{path}`)"
         return f"[{words}]({posixpath.relpath(path.as_posix(), here.as_posix())})"
 
     return UPWARD.sub(point, markdown)
