@@ -3,7 +3,8 @@
     python studies/training-cost/measure.py
 
 It measures nothing: ``measured.jsonl`` holds the lines of the benchmarks, ``decode.json`` what
-``qkvary bench decode`` kept. Figures are medians of ratios within rounds, with order statistics.
+``qkvary bench decode`` kept. Figures are changes in percent: medians within rounds, with order
+statistics.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from qkvary.inference.benchmark.comparisons import compared_seconds
-from qkvary.inference.benchmark.medians import median_ratio
+from qkvary.inference.benchmark.medians import Median, median_ratio
 from qkvary.inference.benchmark.records import from_json
 from qkvary.reports.script_figures import figure_row, figures_table
 from qkvary.reports.tables import Raw, table_csv
@@ -25,7 +26,14 @@ from qkvary.studies.results.statistics import Estimate
 
 FOLDER = Path(__file__).parent
 CASE = re.compile(r"(?P<variant>\S+) over QKV[:,] (?P<place>.+)")
-TIME, RATE = "relative time", "relative rate"
+TIME, RATE = "time", "rate"
+
+
+def change_row(ratio: Median, rounds: int, **names: str) -> dict[str, Raw]:
+    """Return a ratio as a change in percent."""
+    value, low, high = (100 * (one - 1) for one in (ratio.value, ratio.low, ratio.high))
+    estimate = Estimate(units=rounds, confidence=0.95, mean=value, low=low, high=high)
+    return figure_row(estimate, **names)
 
 
 def training_rows() -> Iterator[dict[str, Raw]]:
@@ -34,13 +42,10 @@ def training_rows() -> Iterator[dict[str, Raw]]:
         found = json.loads(line)
         case = CASE.search(found["case"])
         if case:
-            low, high = found["interval"]
-            ratio = Estimate(
-                units=found["rounds"], confidence=0.95, mean=found["ratio"], low=low, high=high
-            )
+            ratio = Median(found["ratio"], *found["interval"])
             place = f"{found['benchmark']}, {case['place']}"
             names = {"table": place, "variant": case["variant"], "reference": "QKV"}
-            yield figure_row(ratio, **names, quantity=TIME)
+            yield change_row(ratio, found["rounds"], quantity=TIME, **names)
 
 
 def decoding_rows() -> Iterator[dict[str, Raw]]:
@@ -51,11 +56,8 @@ def decoding_rows() -> Iterator[dict[str, Raw]]:
     for other, own in itertools.combinations(rows, 2):
         seconds = compared_seconds(record, own)
         ratio = median_ratio(seconds, compared_seconds(record, other))
-        estimate = Estimate(
-            units=len(seconds), confidence=0.95, mean=ratio.value, low=ratio.low, high=ratio.high
-        )
         names = {"variant": own.case.variant, "reference": other.case.variant}
-        yield figure_row(estimate, table="decoding", quantity=RATE, **names)
+        yield change_row(ratio, len(seconds), table="decoding", quantity=RATE, **names)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

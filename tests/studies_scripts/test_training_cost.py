@@ -21,5 +21,5 @@ def test_figures_are_those_of_the_page() -> None:
         rows = [row for row in csv.DictReader(file) if row["variant"] == "Q=K=V"]
     assert len(rows) == 6
     for row in rows:
-        value, low, high = (float(row[name]) for name in ("value", "low", "high"))
+        value, low, high = (1 + float(row[name]) / 100 for name in ("value", "low", "high"))
         assert f"{value:.2f} [{low:.2f}, {high:.2f}]" in page

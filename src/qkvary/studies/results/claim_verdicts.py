@@ -439,8 +439,8 @@ def _amount(judge: ByStudy, kept: KeptFigure, verdict: ClaimVerdict) -> str:
         return f"{fixed(kept.value, 3, sign=signed)}{unit}, without an interval"
     decimals = decimals_of((kept.high - kept.low) / 2)
     text = f"{fixed(kept.value, decimals, sign=signed)} {interval(kept.low, kept.high, decimals)}"
-    # A share of runs has no smallest difference.
-    if verdict != "not distinguished" or (kept.detectable is None and not judge.reference):
+    # A share of runs and a median of ratios have no smallest difference.
+    if verdict != "not distinguished" or (kept.detectable is None and not kept.paired):
         return f"{text}{unit}"
     if kept.detectable is None:
         return f"{text}{unit}; no possible difference would have been seen"
