@@ -40,12 +40,12 @@ def test_what_is_said_twice_is_counted_once(capsys: pytest.CaptureFixture[str]) 
     main = [one for one in distinct if one["main"]]
     text = " ".join(printed(capsys).split())
     assert 0 < len(main) < len(distinct) < len(claims)
-    assert f"{len(claims) - len(distinct)} claims of them repeat another one." in text
-    assert f"Without these, {len(distinct)} statements: " in text
+    repeated = f"{len(claims) - len(distinct)} claims that repeat others"
+    assert f"Without {repeated}, {len(distinct)} statements: " in text
     assert f"Of these, {len(main)} statements of abstracts and conclusions: " in text
     # A claim whose twin is not shown counts itself.
     (one,) = [one["name"] for one in claims if one["name"] == "poster-1"]
-    assert "repeat another" not in printed(capsys, one)
+    assert "repeats another" not in printed(capsys, one)
 
 
 def test_json_holds_every_claim_with_its_findings(capsys: pytest.CaptureFixture[str]) -> None:

@@ -119,10 +119,10 @@ def _answer(judged: Sequence[JudgedClaim], near: str) -> Iterator[str]:
     named = {one.claim.name for one in judged}
     distinct = [one for one in judged if one.claim.same_as not in named]
     if len(distinct) < len(judged):
-        yield (
-            f"{count(len(judged) - len(distinct), 'claim')} of them repeat another one. "
-            f"Without these, {count(len(distinct), 'statement')}: {_tally(distinct)}."
+        repeated = count(
+            len(judged) - len(distinct), "claim that repeats another", "claims that repeat others"
         )
+        yield (f"Without {repeated}, {count(len(distinct), 'statement')}: {_tally(distinct)}.")
     main = [one for one in distinct if one.claim.main]
     if main and len(main) < len(judged):
         yield (
