@@ -142,6 +142,31 @@ def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
     task = task_of(load_study("mnist-quick").settings[0])
     for file in task.images.files:
         (folder / f"{file}.gz").write_bytes(gzip.compress(b"no images"))
-    assert main(["study", "mnist-quick", *out]) == 3
-    assert f"expected an IDX file in {folder}" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()
+    for dry in ([], ["--dry-run"]):
+        assert main(["study", "mnist-quick", *out, *dry]) == 3
+        assert f"expected an IDX file in {folder}" in capsys.readouterr().err
+    archive = tmp_path / "data" / "tiny-imagenet-200.zip"
+    archive.write_bytes(b"no archive")
+    assert main(["study", "tiny-imagenet-paper", *out]) == 3
+    assert f"expected a whole archive in {archive}" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "data"]
+
+
+@pytest.mark.parametrize(
+    "damaged", ["features/cifar100-resnet34.safetensors", "cifar100/train.bin"]
+)
+def test_damaged_features_end_the_study_before_it_begins(
+    damaged: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    path = tmp_path / "data" / damaged
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    (path.parent / "test.bin").write_bytes(b"damaged")
+    name = "anomaly-quick" if damaged.startswith("cifar") else "anomaly-paper"
+    assert main(["study", name, "--out", str(tmp_path / "runs")]) == 3
+    assert str(path) in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
