@@ -130,7 +130,14 @@ _FIGURES = (
         panels=(
             Panel(
                 title="Tiny ImageNet",
-                records=(Records("tiny-imagenet-paper", "tiny-imagenet"),),
+                records=(
+                    Records("tiny-imagenet-paper", "tiny-imagenet"),
+                    Records(
+                        "tiny-imagenet-quick",
+                        "tiny-imagenet-20",
+                        "20 of the 200 classes, a small network, and fewer epochs",
+                    ),
+                ),
                 quantities=("train loss", "validation accuracy"),
             ),
         ),
@@ -184,7 +191,11 @@ _FIGURES = (
                 "cifar10",
                 Records("cifar10-quick", "cifar10-15k", f"15,000 images, {_ONE_SETTING}"),
             ),
-            _panel("CIFAR-100", "cifar100"),
+            _panel(
+                "CIFAR-100",
+                "cifar100",
+                Records("cifar100-quick", "cifar100-10k", f"10,000 images, {_ONE_SETTING}"),
+            ),
             Panel(
                 title="Set anomaly",
                 records=(
