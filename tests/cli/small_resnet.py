@@ -19,7 +19,7 @@ from qkvary.studies.definitions import anomaly_paper as _  # noqa: F401
 CLASSES = 3
 
 
-def write_resnet(folder: Path, patch: pytest.MonkeyPatch) -> Path:
+def write_resnet(folder: Path, patch: pytest.MonkeyPatch, *, seed: int = 3) -> Path:
     """Write the weights and put the images in place; returns the folder of the weights."""
     about = dataclasses.replace(
         FEATURE_SETS["cifar100-resnet34"], classes=CLASSES, train_images=2, test_images=1, width=12
@@ -33,7 +33,7 @@ def write_resnet(folder: Path, patch: pytest.MonkeyPatch) -> Path:
     patch.setattr(descriptions, "IMAGE_SIZE", 40)
     patch.setattr(descriptions, "DEPTHS", (1, 1))
     patch.setenv("QKVARY_CACHE", str(folder / "cache"))
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     config = ResNetConfig(embedding_size=4, hidden_sizes=[4, 12], depths=[1, 1], layer_type="basic")
     ResNetModel(config).save_pretrained(folder / "resnet")
     return folder / "resnet"

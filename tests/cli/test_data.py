@@ -81,6 +81,10 @@ def test_a_share_far_from_the_requested_one_is_reported(
     ("words", "message"),
     [
         (["nowhere.txt"], "hf:owner/name or the name of a corpus, got 'nowhere.txt'; choices:"),
+        (
+            ["cifar100-resnet34"],
+            "'cifar100-resnet34'; `qkvary data features --weights FOLDER` makes",
+        ),
         (["{texts}", "--workers", "0"], "expected at least one worker, got 0"),
         (["{texts}", "--max-tokens", "0"], "expected at least 1, got 0"),
         (["{texts}", "--held-out", "2"], "expected a share between 0 and 1 to hold out, got 2.0"),

@@ -1,15 +1,20 @@
 """``qkvary data features`` with a small ResNet of random weights and a few images."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.numpy import load, save
 from transformers import ResNetModel
 
 from qkvary.checkpoints.huggingface import image_features as descriptions
 from qkvary.cli.main import main
 from qkvary.data import image_features
+from qkvary.data.feature_files import hash_features
+from qkvary.storage.errors import UsageError
+from qkvary.studies.catalog import load_study
 from tests.cli.small_resnet import write_resnet
 
 
@@ -37,12 +42,51 @@ def test_images_are_described_once(
     assert main(words) == 0
     assert described == [4, 0, 2, 3]
     assert "9 images in" in capsys.readouterr().out
-    found = image_features.load_features("cifar100-resnet34")
+    sha256 = hash_features("cifar100-resnet34")
+    found = image_features.load_features("cifar100-resnet34", sha256)
     # The second image of class 1 is the fourth training image.
     images = descriptions.load_images("cifar100").train.pixels
     expected = describe(ResNetModel.from_pretrained(weights).eval(), images[3:4])
     np.testing.assert_allclose(found.train[1, 1], expected[0], rtol=1e-3, atol=1e-3)
     image_features.load_features.cache_clear()
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing"])
+def test_damaged_weights_are_refused(
+    weights: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = weights / "model.safetensors"
+    data = path.read_bytes()
+    tensors = load(data)
+    del tensors["embedder.embedder.convolution.weight"]
+    path.write_bytes({"cut": data[:-5], "empty": b"", "missing": save(tensors)}[damage])
+    assert main(["data", "features", "--weights", str(weights)]) == 3
+    what = "all weights of ResNet-34" if damage == "missing" else "a whole file of weights"
+    assert f"expected {what} in {path}, got" in capsys.readouterr().err
+    assert not (weights.parent / "cache").exists()
+
+
+def test_features_of_other_weights_are_other_data(
+    weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = load_study("anomaly-paper").cells()[0].run
+    keys = {before.run_key()}
+    words = ["data", "features", "--weights", str(weights), "--json"]
+    shas: list[str] = []
+    for seed in (3, 4):
+        write_resnet(weights.parent, monkeypatch, seed=seed)
+        assert main(words) == 0
+        shas.append(json.loads(capsys.readouterr().out)["sha256"])
+        cells = load_study("anomaly-paper").cells()
+        assert {cell.run.task.features_sha256 for cell in cells} == {shas[-1]}
+        keys.add(cells[0].run_key)
+    assert len(keys) == 3
+    load_features = image_features.load_features
+    for sha256 in (None, shas[0]):
+        with pytest.raises(UsageError, match=rf"task names, {sha256}, in .*, got {shas[1]}"):
+            load_features("cifar100-resnet34", sha256)
+    assert load_features("cifar100-resnet34", shas[1]).train.shape == (3, 2, 12)
+    load_features.cache_clear()
 
 
 def test_other_networks_are_refused(

@@ -39,6 +39,7 @@ from tests.studies_scripts.loading import load_script
 
 KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
+    "AnomalyTaskConfig.features_sha256": None,
     "BlockConfig.feed_forward_dropout": None,
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.skips": "both",

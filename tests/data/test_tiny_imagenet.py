@@ -1,8 +1,11 @@
 """Tiny ImageNet from a folder and from archives, and what is refused in either."""
 
+import gzip
 import hashlib
 import io
+import os
 import tarfile
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -67,10 +70,10 @@ def write_tar(place: Path, files: Files, *, link: str = "", end: str = ".tar.xz"
     return path
 
 
-def write_zip(place: Path, files: Files) -> Path:
+def write_zip(place: Path, files: Files, *, packing: int = zipfile.ZIP_STORED) -> Path:
     place.mkdir(parents=True, exist_ok=True)
     path = place / f"{STEM}.zip"
-    with zipfile.ZipFile(path, "w") as members:
+    with zipfile.ZipFile(path, "w", packing) as members:
         for name, data in files.items():
             members.writestr(f"{STEM}/{name}", data)
     return path
@@ -200,6 +203,88 @@ def test_archives_that_lead_outside_are_refused(place: Path) -> None:
         "here",
         "small.tar.xz",
     ]
+
+
+def test_folders_that_lead_outside_are_refused(place: Path) -> None:
+    place.mkdir(parents=True)
+    with tarfile.open(place / f"{STEM}.tar.gz", "w:gz") as members:
+        about = tarfile.TarInfo("../../evil")
+        about.type = tarfile.DIRTYPE
+        members.addfile(about)
+    with pytest.raises(DamagedError, match=r"plain files inside .*, got '../../evil'"):
+        load_images("small")
+
+
+def test_a_pipe_is_refused_before_it_is_opened(place: Path) -> None:
+    place.mkdir(parents=True)
+    os.mkfifo(place / f"{STEM}.tar")
+    with pytest.raises(UsageError, match=r"expected a regular file, got .*small.tar"):
+        load_images("small")
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        # The flags of a member in the directory behind the files, and its compression.
+        (8, 1, "password required"),
+        (10, 99, "compression method"),
+    ],
+)
+def test_zips_that_cannot_be_unpacked_are_refused(
+    place: Path, at: int, value: int, said: str
+) -> None:
+    path = write_zip(place, small_files())
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x01\x02") + at] = value
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=rf"expected a whole archive in .*small.zip.*{said}"):
+        load_images("small")
+
+
+def test_an_empty_archive_is_refused_in_one_sentence(place: Path) -> None:
+    place.mkdir(parents=True)
+    (place / f"{STEM}.tar.gz").write_bytes(b"")
+    with pytest.raises(DamagedError, match=r"a whole archive in .*small.tar.gz.*empty") as caught:
+        load_images("small")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_wrong_checksum_of_gzip_is_refused(place: Path) -> None:
+    path = write_tar(place, small_files(), end=".tar.gz")
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedError, match=r"expected a whole archive in .*CRC check failed"):
+        load_images("small")
+
+
+def peak_of_refusal() -> int:
+    """Peak bytes that Python allocates while it refuses the data set."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(DamagedError, match=r"archive in|files of at most"):
+            load_images("small")
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_huge_header_is_not_read(place: Path) -> None:
+    place.mkdir(parents=True)
+    about = tarfile.TarInfo("././@LongLink")
+    about.type, about.size = tarfile.GNUTYPE_LONGNAME, 2**26
+    header = about.tobuf(tarfile.GNU_FORMAT)
+    (place / f"{STEM}.tar.gz").write_bytes(gzip.compress(header + bytes(about.size), 1))
+    assert peak_of_refusal() < 2**25
+
+
+def test_a_zip_that_lies_about_a_size_is_not_unpacked(place: Path) -> None:
+    path = write_zip(place, {FIRST: bytes(2**26)}, packing=zipfile.ZIP_DEFLATED)
+    data = path.read_bytes()
+    honest = (2**26).to_bytes(4, "little")
+    assert data.count(honest) == 2
+    path.write_bytes(data.replace(honest, (1_000).to_bytes(4, "little")))
+    assert peak_of_refusal() < 2**25
 
 
 def test_archives_that_are_too_large_or_broken_are_refused(

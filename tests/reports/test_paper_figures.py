@@ -20,7 +20,7 @@ from qkvary.reports.paper_charts import mean_curve, normalise_scores
 from qkvary.reports.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
 from qkvary.reports.paper_records import Printed, StudyRecords, read_records
 from qkvary.reports.paper_report import paper_report
-from qkvary.reports.report import Bullets, Chart, Report, walk
+from qkvary.reports.report import Bullets, Chart, Group, Report, walk
 from qkvary.reports.run_tables import curve_table
 from qkvary.reports.samples import RunSamples
 from qkvary.reports.tables import Table, csv_field, read_csv_field, table_csv
@@ -118,7 +118,9 @@ def test_means_are_over_the_settings_that_all_variants_have() -> None:
     known = StudyRecords(study=study, curves=(*both, more, elsewhere))
     report = paper_report([figure], lambda _: known)
     (chart,) = charts(report, figure.name)
-    assert chart.detail == "synthetic-published; 3 runs a variant"
+    assert chart.detail == "synthetic-published; 1 of 16 settings; 3 runs a variant"
+    (group,) = (block for block in walk(report.sections[1].blocks) if isinstance(block, Group))
+    assert group.notes == ("synthetic-published: Swap has runs of 2 of 16 configurations.",)
     assert chart.draw().description.startswith("At the end: QKV 2.00; Q=K-V 2.00.")
 
 
@@ -224,6 +226,59 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     ]  # fmt: skip
     assert report.data["figures"][0]["sources"] == ("mnist-quick",)
     assert "Figure 4: Loss over time, vision tasks" in render_page(report)
+
+
+def test_numbers_are_those_of_the_panels_that_are_drawn() -> None:
+    """Sort is drawn from one study: its number in another one does not stand beside it."""
+    figure = PAPER_FIGURES["key-value-figure-2"]
+    tasks = {"synthetic-published": ["sort"], "quickstart": ["sort", "swap"]}
+
+    def known(name: str) -> StudyRecords:
+        study, drawn = load_study(name), tasks.get(name, [])
+        settings = {one.task.name: one.name for one in study.settings}
+        printed = [("three-projections-table-2", column) for column in (*drawn, "average")]
+        if "swap" in drawn:
+            # Its heads of sub and swap are exchanged.
+            printed.append(("key-value-table-2", "sub"))
+        return StudyRecords(
+            study=study,
+            curves=tuple(curve("QKV", (0.5, 0.25), setting=settings[task]) for task in drawn),
+            printed=tuple(
+                Printed(table=table, variant="QKV", column=column, published=0.5, ours=0.75)
+                for table, column in printed
+            ),
+        )
+
+    report = paper_report([figure], known)
+    blocks = list(walk(report.sections[1].blocks))
+    (printed,) = (block for block in blocks if isinstance(block, Table))
+    assert printed.title == "Numbers that are printed of the same tasks, and ours"
+    assert [(row[1].raw, row[5].raw) for row in printed.rows] == [
+        ("sort", "synthetic-published"),
+        ("printed as sub, holds swap", "quickstart"),
+    ]
+    assert [note[:25] for note in printed.notes] == [
+        "synthetic-published: Do T",
+        "quickstart: Key-Value Tra",
+    ]
+
+
+def test_differences_are_said_once_a_figure() -> None:
+    figure = PAPER_FIGURES["key-value-figure-7"]
+    study = load_study("translation-quick")
+    curves = tuple(
+        curve("QKV", (0.5, 0.25), setting="en-de", quantity=quantity)
+        for quantity in figure.panels[1].quantities
+    )
+    known = StudyRecords(study=study, curves=curves)
+    report = paper_report(
+        [figure],
+        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
+    )
+    groups = [block for block in walk(report.sections[1].blocks) if isinstance(block, Group)]
+    assert len(groups) == len(curves)
+    (note,) = (note for group in groups for note in group.notes)
+    assert note.endswith("BLEU by epoch is of the validation split, in the paper of the test set.")
 
 
 def test_command_draws_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import QkvaryError
+from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -162,7 +162,11 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
 
 
 def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
-    """Return the estimated seconds of the runs, or None and the reason why there is no estimate."""
+    """Return the estimated seconds of the runs, or None and the reason why there is no estimate.
+
+    Raises:
+        DamagedError: if data of a task is damaged.
+    """
     # Other uses of the command import torch in the workers only.
     from qkvary.studies.running.timing import estimate_seconds
 
@@ -172,6 +176,8 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
     os.environ["HF_HUB_OFFLINE"] = "1"
     try:
         return estimate_seconds(cells) / min(workers, len(cells)), ""
+    except DamagedError:
+        raise
     except (QkvaryError, OSError, RuntimeError) as error:
         return None, str(error)
 

@@ -34,8 +34,13 @@ class FeatureSet:
     """The checksum of the numbers, or a name and checksum of what they are computed from."""
 
     @property
+    def is_made_here(self) -> bool:
+        """Whether ``qkvary data features`` makes the numbers, of weights that may be any."""
+        return self.name == "cifar100-resnet34"
+
+    @property
     def fingerprint(self) -> str:
-        """sha256 of the origin."""
+        """sha256 of the origin, which says nothing of numbers that are made here."""
         return hashlib.sha256(f"image features\n{self.name}\n{self.origin}".encode()).hexdigest()
 
 

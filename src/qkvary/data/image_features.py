@@ -17,19 +17,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
+from qkvary.data.feature_files import find_features
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
-from qkvary.data.files import find_file
 from qkvary.data.images import find_images
 from qkvary.data.random_numbers import random_words
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.folders import cache_directory
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest
 
 PACKAGED = Path(__file__).parent / "cifar100_features.safetensors"
 """The features of ``cifar100-50``."""
-FOLDER = "features"
-"""The folder of other features below ``QKVARY_DATA`` or the cache."""
 LARGEST_FILE = 2**28
 """Maximum bytes of a file of features."""
 
@@ -69,11 +66,15 @@ def encode_features(features: ImageFeatures) -> bytes:
 
 
 @functools.lru_cache(maxsize=2)
-def load_features(name: str) -> ImageFeatures:
+def load_features(name: str, sha256: str | None = None) -> ImageFeatures:
     """Return a set of features.
 
+    Args:
+        name: The set.
+        sha256: The sha256 of its file, if it was made on this machine.
+
     Raises:
-        UsageError: if there is no such set, or it was not made on this machine.
+        UsageError: if there is no such set, or it was not made on this machine or is another one.
         DamagedError: if its file is truncated or not the expected one.
     """
     if name not in FEATURE_SETS:
@@ -81,10 +82,18 @@ def load_features(name: str) -> ImageFeatures:
     about = FEATURE_SETS[name]
     if about.name == "noise":
         return _draw_noise(about)
-    path = PACKAGED if about.name == "cifar100-50" else _find(about)
+    path = _find(about) if about.is_made_here else PACKAGED
     data = read_file(path, limit=LARGEST_FILE)
     found = hashlib.sha256(data).hexdigest()
-    if about.name == "cifar100-50" and found != CIFAR100_FEATURES_SHA256:
+    if about.is_made_here:
+        features = decode_features(about, data, path)
+        if found != sha256:
+            raise UsageError(
+                f"expected features with the sha256 that the task names, {sha256}, in {path}, got "
+                f"{found}: other weights, or another machine, made them"
+            )
+        return features
+    if found != CIFAR100_FEATURES_SHA256:
         raise DamagedError(f"{path.name} of the package is damaged; reinstall qkvary")
     return decode_features(about, data, path)
 
@@ -107,20 +116,8 @@ def find_pictures(name: str) -> dict[str, NDArray[np.uint8]] | None:
     }
 
 
-def features_path(about: FeatureSet) -> Path:
-    """Return the path at which ``qkvary data features`` writes a set.
-
-    Raises:
-        UsageError: if there is neither a cache nor a home directory.
-    """
-    folder = cache_directory()
-    if folder is None:
-        raise UsageError("expected a cache directory for features: set QKVARY_CACHE")
-    return folder / FOLDER / f"{about.name}.safetensors"
-
-
 def _find(about: FeatureSet) -> Path:
-    path = find_file(FOLDER, f"{about.name}.safetensors")
+    path = find_features(about.name)
     if path is None:
         raise UsageError(
             f"{about.name} is not on this machine: run `qkvary data features --weights FOLDER` "

@@ -91,14 +91,14 @@ def find_images(name: str) -> LoadedImages | None:
 def check_images(name: str) -> None:
     """Check that a data set is here and valid, or download it.
 
-    Images that are files of their own are only looked for: to decode them all takes minutes.
+    Images that are files of their own are decoded and not kept: they take more memory than others.
 
     Raises:
         UsageError: as :func:`load_images`, and so the other errors.
     """
     images = IMAGE_SETS.get(name)
     if images is not None and images.format == "folders":
-        _place_of_folders(images)
+        _load_folders(images)
     else:
         load_images(name)
 

@@ -4,6 +4,8 @@ An archive is read from its beginning to its end and never unpacked to the disk.
 only if its header says that it is a JPEG of the expected size.
 """
 
+import errno
+import gzip
 import hashlib
 import io
 import lzma
@@ -15,13 +17,14 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.packages import require
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import check_regular_file, read_file
 
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tar.xz")
 LARGEST_MEMBER = 2**22
@@ -30,6 +33,12 @@ LARGEST_TOTAL = 2**31
 """Maximum bytes of all files of an archive, unpacked."""
 DIGESTED_CLASSES = 20
 """The first classes, whose files are verified by their sha256 wherever they come from."""
+_NOT_WHOLE = (
+    *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
+    # A password, an unknown compression, numbers or names that are none.
+    *(RuntimeError, ValueError, IndexError),
+)
+"""What the readers of archives raise."""
 _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -63,7 +72,7 @@ def read_tiny_imagenet(
         digest: The expected :func:`digest_classes` of the first 20 classes.
 
     Raises:
-        UsageError: if Pillow is not installed.
+        UsageError: if Pillow is not installed, or the archive is not a regular file.
         DamagedError: if a file is missing, not a JPEG of that size, or of another data set, or an
             archive leads outside of itself.
     """
@@ -118,42 +127,89 @@ def _walk_folder(root: Path) -> Iterator[tuple[str, bytes]]:
             yield name, read_file(path, limit=LARGEST_MEMBER)
 
 
+class _Member(NamedTuple):
+    """A file or folder of an archive."""
+
+    name: str
+    size: int
+    """Bytes, as the archive says."""
+    is_allowed: bool
+    """Whether it is a plain file or a folder."""
+    read: Callable[[int], bytes]
+    """Returns at most that many bytes."""
+
+
+class _BoundedReader(io.BufferedReader):
+    """An uncompressed tar whose members have to be small; a header may say anything."""
+
+    left = 2 * LARGEST_MEMBER
+    """Bytes that may still be read of a member and the headers before it."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is None or not 0 <= size <= self.left:
+            raise tarfile.ReadError("a header or file in it is too large")
+        self.left -= size
+        return super().read(size)
+
+
 def _read_archive(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the wanted files of an archive without the folder that they are in."""
+    check_regular_file(path)
     total = 0
     try:
-        for name, size, is_plain, read in _members(path):
+        for name, size, is_allowed, read in _members(path):
             parts = PurePosixPath(name).parts
-            if not is_plain or name.startswith("/") or ".." in parts or "\\" in name:
+            if not is_allowed or name.startswith("/") or ".." in parts or "\\" in name:
                 raise DamagedError(f"expected plain files inside {path}, got {name!r}")
-            total += size
+            total += size + tarfile.BLOCKSIZE
             inside = "/".join(parts[1:])
-            if total > LARGEST_TOTAL or (_is_wanted(inside) and size > LARGEST_MEMBER):
+            data = read(LARGEST_MEMBER + 1) if _is_wanted(inside) else None
+            if total > LARGEST_TOTAL or (data is not None and len(data) > LARGEST_MEMBER):
                 raise DamagedError(
                     f"expected files of at most {LARGEST_MEMBER:,} bytes and {LARGEST_TOTAL:,} "
                     f"in all in {path}, got more with {name}"
                 )
-            if _is_wanted(inside):
-                yield inside, read()
-    except (tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError) as error:
+            if data is not None:
+                yield inside, data
+    except (*_NOT_WHOLE, OSError) as error:
+        # An impossible offset is an invalid argument; errors of gzip have no number.
+        if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+            raise
         raise DamagedError(f"expected a whole archive in {path}, got another: {error}") from None
 
 
-def _members(path: Path) -> Iterator[tuple[str, int, bool, Callable[[], bytes]]]:
-    """Yield name, size and contents of each member, and whether it is a plain file."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
-                if not info.is_dir():
-                    mode = info.external_attr >> 16
-                    is_plain = not mode or stat.S_IFMT(mode) in {0, stat.S_IFREG}
-                    yield info.filename, info.file_size, is_plain, partial(archive.read, info)
-        return
-    with tarfile.open(path, "r:*") as archive:
-        for member in archive:
-            if not member.isdir():
-                file = archive.extractfile(member) if member.isfile() else None
-                yield member.name, member.size, file is not None, file.read if file else bytes
+def _members(path: Path) -> Iterator[_Member]:
+    return _zip_members(path) if path.suffix == ".zip" else _tar_members(path)
+
+
+def _zip_members(path: Path) -> Iterator[_Member]:
+    with zipfile.ZipFile(path) as archive:
+
+        def read(info: zipfile.ZipInfo, limit: int) -> bytes:
+            with archive.open(info) as file:
+                return file.read(limit)
+
+        for info in archive.infolist():
+            kind = stat.S_IFMT(info.external_attr >> 16)
+            is_allowed = info.is_dir() or kind in {0, stat.S_IFREG}
+            yield _Member(info.filename, info.file_size, is_allowed, partial(read, info))
+
+
+def _tar_members(path: Path) -> Iterator[_Member]:
+    unpack = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+    with (
+        unpack(path, "rb") as plain,
+        _BoundedReader(plain, 2**16) as reader,
+        tarfile.open(fileobj=reader, mode="r:") as archive,
+    ):
+        for member in iter(archive.next, None):
+            file = archive.extractfile(member) if member.isfile() else None
+            is_allowed = member.isfile() or member.isdir()
+            read = (file or io.BytesIO()).read
+            yield _Member(member.name, member.size, is_allowed, read)
+            # It would keep the headers of all; its stub does not know the list.
+            cast("Any", archive).members.clear()
+            reader.left = _BoundedReader.left
 
 
 def _read_classes(files: Mapping[str, bytes], count: int, place: Path) -> dict[str, int]:

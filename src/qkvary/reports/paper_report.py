@@ -4,11 +4,11 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from qkvary.literature.figures import load_published
+from qkvary.literature.figures import PublishedColumn, load_published
 from qkvary.reports import attention_maps, paper_charts
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import count_runs, curves_chart
@@ -39,11 +39,16 @@ class _Drawn:
     """A figure as far as there are records for it."""
 
     blocks: tuple[Block, ...]
-    sources: tuple[str, ...] = ()
-    """The studies that it is drawn from."""
+    records: tuple[Records, ...] = ()
+    """What it is drawn from."""
     missing: tuple[Panel, ...] = ()
     """The parts without records."""
     curves: tuple[LearningCurve, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The studies that it is drawn from."""
+        return tuple(dict.fromkeys(one.study for one in self.records))
 
 
 def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
@@ -130,27 +135,11 @@ def _section(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Section:
 
 
 def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Table:
-    """Return the printed numbers of the same experiments, and ours."""
-    tables = {name: load_published(name) for name in figure.published}
-    titles = {
-        (name, column.key): column.title
-        for name, table in tables.items()
-        for column in table.columns
-    }
-    rows = [
-        {
-            **pick(one, "variant published ours"),
-            "quantity": titles.get((one.table, one.column), one.column),
-            "difference": one.ours - one.published,
-            "study": study,
-        }
-        for study in drawn.sources
-        for one in read(study).printed
-        if one.table in tables and one.variant in figure.variants
-    ]
+    """Return the printed numbers of the tasks that are drawn, and ours from the same studies."""
+    rows = list(_printed_rows(figure, drawn, read))
     return tabulate(
         f"{figure.name}-printed",
-        "Numbers that the paper prints of these runs, and ours",
+        "Numbers that are printed of the same tasks, and ours",
         rows,
         label("variant"),
         word("quantity"),
@@ -158,14 +147,55 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
         number("ours", write=PRECISE),
         number("difference", write=partial(numbers.real, sign=True)),
         word("study"),
-        notes=[table.source for table in tables.values()] if rows else [],
+        notes=list(dict.fromkeys(f"{row['study']}: {row['source']}" for row in rows)),
     )
+
+
+def _printed_rows(
+    figure: PaperFigure, drawn: _Drawn, read: ReadRecords
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of the table; what two tables print is that of the figure's first."""
+    tables = {name: load_published(name) for name in figure.published}
+    columns = {
+        (name, column.key): column for name, table in tables.items() for column in table.columns
+    }
+    for study in drawn.sources:
+        known = [one for one in read(study).printed if (one.table, one.column) in columns]
+        first: dict[Any, str] = {}
+        for one in sorted(known, key=lambda one: figure.published.index(one.table)):
+            column = columns[one.table, one.column]
+            quantity = (one.variant, column.tasks, column.metric, column.where)
+            if (
+                one.variant in figure.variants
+                and _is_drawn(column, study, drawn.records)
+                and first.setdefault(quantity, one.table) == one.table
+            ):
+                yield {
+                    **pick(one, "variant published ours"),
+                    "quantity": column.title,
+                    "difference": one.ours - one.published,
+                    "study": study,
+                    "source": tables[one.table].source,
+                }
+
+
+def _is_drawn(column: PublishedColumn, study: str, records: Sequence[Records]) -> bool:
+    """Return whether a figure shows runs of a study in all tasks of a column."""
+    chosen = dict(column.where)
+    tasks = {
+        one.task
+        for one in records
+        if one.study == study
+        and all(chosen.get(name, value) == value for name, value in one.where.items())
+    }
+    return tasks.issuperset(column.tasks)
 
 
 def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     charts: dict[str, list[Chart]] = {}
     missing: list[Panel] = []
-    notes: dict[str, str] = {}
+    notes: dict[str, None] = {}
+    used: list[Records] = []
     kept: list[LearningCurve] = []
     for panel in figure.panels:
         found = _find(panel, read, partial(_curves, figure))
@@ -173,9 +203,11 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
             missing.append(panel)
             continue
         records, curves = found
-        notes[records.study] = records.differs
+        used.append(records)
         kept += curves
-        for quantity, chart in _panel_charts(figure, panel, records, curves):
+        total = len(read(records.study).settings(records.task, records.where))
+        notes |= dict.fromkeys(_differences(panel, records, curves, total))
+        for quantity, chart in _panel_charts(figure, panel, records, curves, total):
             charts.setdefault(quantity, []).append(chart)
     groups = tuple(
         Group(
@@ -183,11 +215,22 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
             blocks=tuple(own),
             layout="wide",
             file=f"{figure.name}-{names.slug(quantity)}",
-            notes=tuple(f"{study}: {differs}." for study, differs in notes.items() if differs),
+            notes=() if index else tuple(notes),
         )
-        for quantity, own in charts.items()
+        for index, (quantity, own) in enumerate(charts.items())
     )
-    return _Drawn(blocks=groups, sources=tuple(notes), missing=tuple(missing), curves=tuple(kept))
+    return _Drawn(blocks=groups, records=tuple(used), missing=tuple(missing), curves=tuple(kept))
+
+
+def _differences(
+    panel: Panel, records: Records, curves: Sequence[LearningCurve], total: int
+) -> Iterator[str]:
+    """Yield sentences on what the runs of a panel differ in from the published ones."""
+    if records.differs:
+        yield f"{records.study}: {records.differs}."
+    have = len({curve.setting for curve in curves})
+    if have < total:
+        yield f"{records.study}: {panel.title} has runs of {have} of {total} configurations."
 
 
 def _find(
@@ -218,7 +261,11 @@ def _curves(
 
 
 def _panel_charts(
-    figure: PaperFigure, panel: Panel, records: Records, curves: Sequence[LearningCurve]
+    figure: PaperFigure,
+    panel: Panel,
+    records: Records,
+    curves: Sequence[LearningCurve],
+    total: int,
 ) -> Iterator[tuple[str, Chart]]:
     """Yield quantities with a chart, one for each setting where the panel says so."""
     settings = list(dict.fromkeys(curve.setting for curve in curves))
@@ -228,8 +275,10 @@ def _panel_charts(
             means, count = _means(own, figure.variants)
             if not means:
                 continue
-            several = f"mean of {count} settings" if count > 1 else ""
-            details = (records.study, several, f"{count_runs(means)} a variant")
+            of_all = f"{count} of {total}" if count < total else str(count)
+            several = f"{'mean of ' if count > 1 else ''}{of_all} settings"
+            is_one = panel.each_setting or total == 1
+            details = (records.study, "" if is_one else several, f"{count_runs(means)} a variant")
             yield (
                 quantity,
                 Chart(
@@ -264,14 +313,14 @@ def _means(
 def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     groups: list[Block] = []
     missing: list[Panel] = []
-    sources: dict[str, None] = {}
+    used: list[Records] = []
     for panel in figure.panels:
         found = _find(panel, read, partial(_maps, figure))
         if found is None:
             missing.append(panel)
             continue
         records, examples = found
-        sources[records.study] = None
+        used.append(records)
         groups.append(
             attention_maps.map_group(
                 examples,
@@ -283,7 +332,7 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
                 describe=lambda example: f"seed {example.seed}",
             )
         )
-    return _Drawn(blocks=tuple(groups), sources=tuple(sources), missing=tuple(missing))
+    return _Drawn(blocks=tuple(groups), records=tuple(used), missing=tuple(missing))
 
 
 def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[RunAttention]:
@@ -341,7 +390,7 @@ def _draw_sets(figure: PaperFigure, read: ReadRecords) -> _Drawn:
             group = Group(
                 title=panel.title, detail=detail, blocks=charts, layout="wide", file=figure.name
             )
-            return _Drawn(blocks=(group,), sources=(records.study,))
+            return _Drawn(blocks=(group,), records=(records,))
     return _Drawn(blocks=(), missing=figure.panels)
 
 

@@ -30,19 +30,31 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
         UnsafeError: if it is a pickle or an archive of pickles.
     """
     try:
-        found = path.stat()
-        # A pipe or a device might never end.
-        if not stat.S_ISREG(found.st_mode):
-            raise UsageError(f"expected a regular file, got {path}")
-        if found.st_size > limit:
-            raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {found.st_size:,}")
-        require_memory(found.st_size, f"reading {path} takes", "use a machine with more")
+        size = check_regular_file(path)
+        if size > limit:
+            raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {size:,}")
+        require_memory(size, f"reading {path} takes", "use a machine with more")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
     if data.startswith(_PICKLES) or _has_pickle_name(path):
         raise _pickle_error(path)
     return data
+
+
+def check_regular_file(path: Path) -> int:
+    """Return the size of a regular file; a pipe or a device might never end.
+
+    Raises:
+        UsageError: if it is another file, or cannot be read.
+    """
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise UsageError(f"expected a regular file, got {path}")
+    return found.st_size
 
 
 def read_start(path: Path, size: int) -> bytes:

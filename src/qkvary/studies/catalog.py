@@ -16,6 +16,7 @@ from types import ModuleType
 import qkvary.studies.definitions
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
+from qkvary.studies.set_anomaly import pin_features
 from qkvary.studies.study import Study
 from qkvary.text.names import find_name, spell, suggest
 
@@ -27,7 +28,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study.
+    """Return a study, with the sha256 of image features that were made on this machine.
 
     Args:
         name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
@@ -101,4 +102,4 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         study = protocols[known]
     if not isinstance(study, Study):
         raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
-    return study
+    return pin_features(study)

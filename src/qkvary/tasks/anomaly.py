@@ -40,12 +40,12 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
             config: Features and sets.
 
         Raises:
-            UsageError: if the features are not on this machine.
+            UsageError: if the features are not on this machine, or are others.
             DamagedError: if their file is not the expected one.
             ValueError: if a class has fewer images than a set takes of it.
         """
         super().__init__(config)
-        loaded = load_features(config.features)
+        loaded = load_features(config.features, config.features_sha256)
         # Copies, because torch has no read-only tensors.
         train, test = map(torch.tensor, loaded)
         held_out = train.shape[1] // VALIDATION_SHARE

@@ -17,6 +17,7 @@ from qkvary.tasks.config_parts import (
     SEQUENCE_DATA_VERSION,
     Accuracy,
     DrawnExamples,
+    HashedData,
     NextToken,
     check_sizes,
     digest,
@@ -211,7 +212,7 @@ class CharacterTaskConfig(NextToken):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(NextToken):
+class LanguageTaskConfig(NextToken, HashedData):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
@@ -248,11 +249,6 @@ class LanguageTaskConfig(NextToken):
                 "has one document per row"
             )
 
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the data set."""
-        return self.data_sha256
-
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +284,7 @@ class NumberTaskConfig(NextToken):
 
 @stored("TextTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTaskConfig(Accuracy):
+class TextTaskConfig(Accuracy, HashedData):
     """Predict the label of a text from some of its bytes."""
 
     name: Literal["texts"] = "texts"
@@ -316,11 +312,6 @@ class TextTaskConfig(Accuracy):
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs."""
         return self.context
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the texts."""
-        return self.data_sha256
 
 
 @stored("ImageTaskConfig")
@@ -375,7 +366,7 @@ class ImageTaskConfig(Accuracy):
 
 @stored("TranslationTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranslationTaskConfig:
+class TranslationTaskConfig(HashedData):
     """Translate sentences.
 
     Source: Borji 2023, section 3.6 (Multi30k), and its code.
@@ -428,11 +419,6 @@ class TranslationTaskConfig:
         """The headline metric."""
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the files."""
-        return self.data_sha256
-
 
 @stored("AnomalyTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,10 +441,18 @@ class AnomalyTaskConfig(Accuracy):
     """Seed from which the sets of validation and test are drawn."""
     evaluation_batch_size: int = 500
     """Sets per forward pass of an evaluation."""
+    features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
+    """sha256 of the file of features, for those that are made on the machine; a study takes that of
+    the file that is there when it is loaded."""
 
     def __post_init__(self) -> None:
         check_choices(self)
         check_sizes(self, "evaluation_batch_size")
+        if self.features_sha256 is not None and not FEATURE_SETS[self.features].is_made_here:
+            raise ValueError(
+                f"task anomaly: expected no features_sha256 with {self.features}, whose numbers "
+                f"are fixed, got {self.features_sha256}"
+            )
         if self.set_size < 3:
             raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
 
@@ -482,6 +476,7 @@ class AnomalyTaskConfig(Accuracy):
             self.order,
             self.set_size,
             self.data_seed,
+            *filter(None, [self.features_sha256]),
         )
 
 

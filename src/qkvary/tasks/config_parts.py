@@ -64,6 +64,18 @@ class NextToken:
         return self.context
 
 
+class HashedData:
+    """A task with data of its own, which a sha256 identifies."""
+
+    __slots__ = ()
+    data_sha256: str
+
+    @property
+    def data_fingerprint(self) -> str:
+        """The fingerprint of the data."""
+        return self.data_sha256
+
+
 def check_sizes(task: Any, *sizes: str) -> None:
     """Refuse sizes below 1; None is no size.
 

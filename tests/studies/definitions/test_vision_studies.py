@@ -13,7 +13,9 @@ from qkvary.studies.study import Setting
 from qkvary.tasks.config import ImageTaskConfig
 
 COMPLETE = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
-QUICK = ("mnist-quick", "fashion-quick", "cifar10-quick")
+QUICK = ("mnist-quick", "fashion-quick", "cifar10-quick", "cifar100-quick", "tiny-imagenet-quick")
+PARTS = ("cifar10-quick", "cifar100-quick", "tiny-imagenet-quick")
+"""Those of a part of a data set."""
 
 
 def network_of(setting: Setting) -> VisionTransformerConfig:
@@ -109,7 +111,9 @@ def test_published_figures_stand_beside_complete_data_sets_only() -> None:
     for name in QUICK:
         study = load_study(name)
         assert bool(study.published) == (study.settings[0].task.name in columns)
-    assert not load_study("cifar10-quick").published
+    for name in PARTS:
+        assert not load_study(name).published
+        assert "nothing published is compared with them" in load_study(name).description
 
 
 def test_tiny_imagenet_is_that_of_the_text() -> None:
@@ -142,6 +146,31 @@ def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
     task = task_of(load_study("mnist-quick").settings[0])
     for file in task.images.files:
         (folder / f"{file}.gz").write_bytes(gzip.compress(b"no images"))
-    assert main(["study", "mnist-quick", *out]) == 3
-    assert f"expected an IDX file in {folder}" in capsys.readouterr().err
-    assert not (tmp_path / "cache").exists()
+    for dry in ([], ["--dry-run"]):
+        assert main(["study", "mnist-quick", *out, *dry]) == 3
+        assert f"expected an IDX file in {folder}" in capsys.readouterr().err
+    archive = tmp_path / "data" / "tiny-imagenet-200.zip"
+    archive.write_bytes(b"no archive")
+    assert main(["study", "tiny-imagenet-paper", *out]) == 3
+    assert f"expected a whole archive in {archive}" in capsys.readouterr().err
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "data"]
+
+
+@pytest.mark.parametrize(
+    "damaged", ["features/cifar100-resnet34.safetensors", "cifar100/train.bin"]
+)
+def test_damaged_features_end_the_study_before_it_begins(
+    damaged: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
+    path = tmp_path / "data" / damaged
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"damaged")
+    (path.parent / "test.bin").write_bytes(b"damaged")
+    name = "anomaly-quick" if damaged.startswith("cifar") else "anomaly-paper"
+    assert main(["study", name, "--out", str(tmp_path / "runs")]) == 3
+    assert str(path) in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()

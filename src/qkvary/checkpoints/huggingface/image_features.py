@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
 from torch import Tensor
 from transformers import ResNetModel
@@ -17,7 +20,7 @@ from transformers import ResNetModel
 from qkvary.data.image_features import ImageFeatures, group_by_class
 from qkvary.data.images import Images, load_images
 from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 
 IMAGE_SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -43,7 +46,8 @@ def describe_cifar100(
         on_progress: Called after each part.
 
     Raises:
-        UsageError: if the folder has no ResNet.
+        UsageError: if the folder has no ResNet-34.
+        DamagedError: if its weights are damaged.
     """
     network = _load_network(weights)
     digest = hashlib.sha256((weights / WEIGHTS).read_bytes()).hexdigest()
@@ -61,7 +65,7 @@ def describe_cifar100(
             if not path.is_file():
                 some = images.pixels[start : start + IMAGES_PER_PART]
                 atomic_write_file(path, save({"features": describe_pixels(network, some)}))
-            found.append(load(path.read_bytes())["features"])
+            found.append(_read_part(path))
             done += len(found[-1])
             on_progress(done, total)
         return np.concatenate(found)
@@ -72,15 +76,35 @@ def describe_cifar100(
     )
 
 
+def _read_part(path: Path) -> NDArray[np.float32]:
+    try:
+        return load(path.read_bytes())["features"]
+    except (SafetensorError, KeyError) as error:
+        raise DamagedError(f"{path} is not a part of features, remove it: {error}") from None
+
+
 def _load_network(weights: Path) -> ResNetModel:
     try:
-        network = ResNetModel.from_pretrained(weights, local_files_only=True, use_safetensors=True)
-    except (OSError, ValueError) as error:
+        loaded: Any = ResNetModel.from_pretrained(
+            weights, local_files_only=True, use_safetensors=True, output_loading_info=True
+        )
+    except SafetensorError as error:
+        raise DamagedError(
+            f"expected a whole file of weights in {weights / WEIGHTS}, got another: {error}"
+        ) from None
+    except (OSError, ValueError, TypeError, RuntimeError, StrictDataclassError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
             f"expected a folder of ResNet-34 with config.json and model.safetensors, got "
             f"{weights}: {reason}"
         ) from error
+    network, found = cast("tuple[ResNetModel, dict[str, set[str]]]", loaded)
+    # Those would be drawn at random.
+    if found["missing_keys"]:
+        raise DamagedError(
+            f"expected all weights of ResNet-34 in {weights / WEIGHTS}, got none for "
+            f"{len(found['missing_keys'])} of its tensors"
+        )
     depths = tuple(network.config.depths or ())
     if (network.config.layer_type, depths) != ("basic", DEPTHS):
         raise UsageError(

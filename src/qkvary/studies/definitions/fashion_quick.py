@@ -1,4 +1,4 @@
-"""Clothes of FashionMNIST with a vision transformer that is trained in a minute."""
+"""Clothes of FashionMNIST with a vision transformer that is trained in minutes."""
 
 from qkvary.studies.vision import quick_protocols
 

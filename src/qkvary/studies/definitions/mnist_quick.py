@@ -1,4 +1,4 @@
-"""Digits of MNIST with a vision transformer that is trained in a minute."""
+"""Digits of MNIST with a vision transformer that is trained in minutes."""
 
 from qkvary.studies.vision import quick_protocols
 

@@ -10,6 +10,11 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 
 EPOCHS = 3
 MIN_COUNT = 3
+LIMIT = (
+    "One small network, trained for three epochs at one learning rate for all: it shows what "
+    "sharing costs there, and three seeds see large differences only. Words that occur fewer than "
+    "three times have no token: a translation without any other mistake has a sacreBLEU of 78.5."
+)
 
 
 def _setting(protocol: TranslationProtocol, cross_sharing: CrossSharing) -> Setting:
@@ -34,6 +39,7 @@ def _setting(protocol: TranslationProtocol, cross_sharing: CrossSharing) -> Sett
             schedule=ScheduleConfig(name="cosine", warmup_steps=250),
             evaluate_every=EPOCH,
         ),
+        limits=(LIMIT,),
     )
 
 

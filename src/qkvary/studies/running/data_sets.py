@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local
-from qkvary.data.images import check_images
+from qkvary.data.feature_sets import FEATURE_SETS
+from qkvary.data.image_features import load_features
+from qkvary.data.images import check_images, find_images
 from qkvary.data.labelled_texts import check_labelled_texts
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
@@ -12,6 +14,7 @@ from qkvary.data.translations import load_translations
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Cell
 from qkvary.tasks.config import (
+    AnomalyTaskConfig,
     ImageTaskConfig,
     LanguageTaskConfig,
     TextTaskConfig,
@@ -20,7 +23,7 @@ from qkvary.tasks.config import (
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
-    """Prepare the data sets that runs need and that are not prepared yet; check images.
+    """Prepare the data sets that runs need and that are not prepared yet; check the others.
 
     Args:
         cells: The runs.
@@ -28,7 +31,7 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
 
     Raises:
         UsageError: if a set is not the expected one, or cannot be prepared.
-        DamagedError: if a file of images is not the published one.
+        DamagedError: if a file of images or features is damaged or not the published one.
         DownloadError: if images cannot be downloaded.
         QkvaryError: as ``ensure_prepared``, ``load_translations`` and ``check_labelled_texts``.
     """
@@ -44,6 +47,11 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
     }
     for name in {task.name: None for task in tasks if isinstance(task, ImageTaskConfig)}:
         check_images(name)
+    for sets in {task for task in tasks if isinstance(task, AnomalyTaskConfig)}:
+        load_features(sets.features, sets.features_sha256)
+        # Samples show them, where they are on this machine.
+        if shown := FEATURE_SETS[sets.features].images:
+            find_images(shown)
     for reference, sha256 in named:
         corpus = _corpus_of(reference)
         try:

@@ -1,0 +1,14 @@
+"""20 classes of Tiny ImageNet with a vision transformer that is trained in minutes."""
+
+from qkvary.studies.vision import quick_protocols
+
+PROTOCOLS = quick_protocols(
+    "tiny-imagenet-quick",
+    "tiny-imagenet-20",
+    patch_size=16,
+    batch_size=64,
+    steps=3_000,
+    learning_rate=2e-3,
+    validation_images=1_000,
+)
+STUDY = PROTOCOLS["clean"]
