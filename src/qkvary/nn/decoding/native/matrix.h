@@ -319,7 +319,8 @@ template <int N, int U, class S>
       for (int u = 0; u < U; ++u) {
         const Vec own = load_weights<S>(m, row, c + u * W, W);
 #pragma GCC unroll 4
-        for (int n = 0; n < N; ++n) sums[n][u] += own * x[n * m.width + row];
+        for (int n = 0; n < N; ++n)
+          sums[n][u] = add_product(sums[n][u], own, all(x[n * m.width + row]));
       }
     }
     for (int n = 0; n < N; ++n)
@@ -330,7 +331,7 @@ template <int N, int U, class S>
     Vec sums[N] = {};
     for (int64_t row = 0; row < m.width; ++row) {
       const Vec own = load_weights<S>(m, row, c, count);
-      for (int n = 0; n < N; ++n) sums[n] += own * x[n * m.width + row];
+      for (int n = 0; n < N; ++n) sums[n] = add_product(sums[n], own, all(x[n * m.width + row]));
     }
     for (int n = 0; n < N; ++n)
       std::memcpy(y + n * m.inner + c, sums + n, count * sizeof(float));

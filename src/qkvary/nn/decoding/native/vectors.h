@@ -331,6 +331,18 @@ inline Vec rows_first(Vec v, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(v, v, (I % C * R + I / C));
 }
 
+// sum + a * b, rounded once where the processor can. For some processors compilers round once in one
+// loop and twice in another, so that a sum would depend on the loop that makes it.
+inline Vec add_product(Vec sum, Vec a, Vec b) {
+#if defined(QKVARY_AVX512)
+  return (Vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
+#elif defined(__AVX__) && defined(__FMA__)
+  return (Vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
+#else
+  return sum + a * b;
+#endif
+}
+
 // The second operand decides where one is NaN.
 inline Vec larger(Vec a, Vec b) {
 #if defined(QKVARY_AVX512)
