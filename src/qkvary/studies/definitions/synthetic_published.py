@@ -27,8 +27,8 @@ HARDER = (
     "The published averages are over 16 or 19 configurations, of which these are four: the others "
     "have lengths of 128 and widths of 256 too. Two epochs do not solve longer ones: with 128 "
     "digits, width 64, two layers and two heads one run of QKV scores 0.110 on reverse and 0.106 "
-    "on swap, where guessing scores 0.1. That is the likeliest reason why scores here are above the "
-    "published ones."
+    "on swap, where guessing scores 0.1. That is the likeliest reason why scores here are above "
+    "the published ones."
 )
 """What ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0`` and the same of swap gave."""
 PROTOCOLS = {
