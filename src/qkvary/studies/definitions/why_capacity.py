@@ -15,7 +15,10 @@ def _study(size: Size) -> Study:
     return why_study(
         "why-capacity",
         size,
-        question="What makes up for a query projection: a wide feed-forward network, or a nonlinear query?",
+        question=(
+            "What makes up for a query projection: a wide feed-forward network, or a nonlinear "
+            "query?"
+        ),
         description=(
             "Paper 3 suspects that the feed-forward networks are too small to take over what the "
             "query did, and that a nonlinear query with a skip, x + gelu(x W), says more than a "
