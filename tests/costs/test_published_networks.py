@@ -1,4 +1,4 @@
-"""What the published networks that the package knows have in common."""
+"""Projections, weights and caches of the published networks that the package knows."""
 
 import pytest
 

@@ -38,7 +38,7 @@ _NOT_WHOLE = (
     # A password, an unknown compression, numbers or names that are none.
     *(RuntimeError, ValueError, IndexError),
 )
-"""What the readers of archives raise."""
+"""The exceptions that readers of archives raise."""
 _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]

@@ -40,7 +40,7 @@ class _Drawn:
 
     blocks: tuple[Block, ...]
     records: tuple[Records, ...] = ()
-    """What it is drawn from."""
+    """The records that it is drawn from."""
     missing: tuple[Panel, ...] = ()
     """The parts without records."""
     curves: tuple[LearningCurve, ...] = ()

@@ -1,6 +1,6 @@
-"""What the scripts of ``studies`` write: the table ``figures.csv`` for claims, and the machine.
+"""Writes the table ``figures.csv`` with the figures that a script of ``studies`` keeps for claims.
 
-``reports.kept_tables`` reads the table.
+``reports.kept_tables`` reads it.
 """
 
 from collections.abc import Collection, Iterable, Mapping

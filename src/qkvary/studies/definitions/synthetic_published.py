@@ -30,7 +30,8 @@ HARDER = (
     "on swap, where guessing scores 0.1. That is the likeliest reason why scores here are above "
     "the published ones."
 )
-"""What ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0`` and the same of swap gave."""
+"""Its scores are those of ``--setting reverse-d64-L2-H2-n128 --variant QKV --seeds 0`` and the same
+of swap."""
 PROTOCOLS = {
     "as-published": STUDY,
     "part": replace(

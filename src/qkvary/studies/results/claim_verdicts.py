@@ -162,7 +162,7 @@ class JudgedClaim:
     scale: str
     """The networks behind the verdict; empty if none were trained for it."""
     needs: str
-    """What a test requires, a sentence; empty for a claim that is tested."""
+    """A sentence that says what a test requires; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
 
 
