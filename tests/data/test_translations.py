@@ -88,19 +88,22 @@ def test_what_is_missing_is_downloaded_and_verified_before_it_is_kept(
     assert len(asked) == 1 + 6
 
 
-LINES = gzip.compress(b"one\ntwo\nthree\n")
+LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (
-            gzip.compress(b"one\ntwo\n"),
+            gzip.compress(b"one\ntwo\n", mtime=0),
             r"as many lines in each .*, got 3 in .*de.gz and 2 in .*en.gz",
         ),
-        (gzip.compress(b"one\n\nthree"), r"on every line of .*val.en.gz, got none on line 2"),
-        (gzip.compress(b""), r"on every line of .*val.en.gz, got none on line 1"),
-        (gzip.compress(b"one\n\xff\n"), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
+        (
+            gzip.compress(b"one\n\nthree", mtime=0),
+            r"on every line of .*val.en.gz, got none on line 2",
+        ),
+        (gzip.compress(b"", mtime=0), r"on every line of .*val.en.gz, got none on line 1"),
+        (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
         (LINES[:-9], r"val.en.gz is incomplete"),
         (b"", r"val.en.gz is incomplete"),
