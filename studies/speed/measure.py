@@ -2,6 +2,8 @@
 
 python studies/speed/measure.py           # minutes, on a machine that does nothing else
 python studies/speed/measure.py --kept    # writes the page again from measured.jsonl
+
+Loading is measured where the image sets are on the machine (``QKVARY_DATA``).
 """
 
 from __future__ import annotations
@@ -33,8 +35,8 @@ PAGE = """# Steps, loading and decoding: this project beside torch's own layers
 Ratios of the time of one thread, within rounds that take turns: the median, and order statistics
 that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
 share of a step. A decoded token is compared by the times of the softmax over those of linear
-attention, and translations by those without a cache over those with one. Other work used the
-machine at times; times are those of the thread.
+attention, and translations by those without a cache over those with one. Times are those of the
+thread, on a machine that did nothing else.
 
 `python studies/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every line
 that the benchmarks printed, with medians in seconds and the versions.

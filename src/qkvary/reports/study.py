@@ -358,15 +358,15 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 
 def _published(summary: Summary) -> Section:
-    """Return the published figures; with those of language models if the networks have a cache."""
-    decodes = any(one.points and one.axis == "cache_bytes_per_token" for one in summary.frontiers)
+    """Return the published figures; with those of language models if the study trains some."""
+    tasks = {task for table in summary.tables for task in table.tasks}
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [
         run_tables.published_table(comparison, f"published-{index}")
         for index, comparison in enumerate(summary.published)
     ]
-    if decodes and known:
+    if known and not tasks.isdisjoint(("language", "characters")):
         title = "Language models of 300 million and 1.2 billion parameters, as published"
         note = Prose(
             "Change of perplexity against cache: of the papers’ networks, not of the networks of "

@@ -84,15 +84,17 @@ def test_the_positional_floor_is_what_a_table_of_positions_scores(length: int, p
 
 
 def test_one_head_of_64_has_the_cache_of_four_of_16() -> None:
-    small, large, one, longer = load_study("recall-quick").settings
+    small, large, one, *longer = load_study("recall-quick").settings
     for setting, heads, head_dim in ((small, 4, 8), (large, 4, 16), (one, 1, 64)):
         assert isinstance(setting.network, LanguageModelConfig)
         (layer,) = set(setting.network.layers)
         assert (layer.num_heads, layer.d_model // layer.num_heads) == (heads, head_dim)
         assert setting.name == f"{'four heads' if heads == 4 else 'one head'} of {head_dim}"
     assert large.task == one.task == small.task
-    assert (longer.task, longer.network) == (one.task, one.network)
-    assert longer.training.steps == 5 * one.training.steps
+    for short, late in zip((one, large), longer, strict=True):
+        assert late.name == f"{short.name}, five times the steps"
+        assert (late.task, late.network) == (short.task, short.network)
+        assert (late.variants, late.training.steps) == (short.variants, 5 * short.training.steps)
 
 
 def test_the_encoder_of_texts_is_bidirectional_and_pools() -> None:

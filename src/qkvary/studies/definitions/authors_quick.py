@@ -1,4 +1,4 @@
-"""The author of a few lines, out of four, by a bidirectional encoder of bytes in seconds."""
+"""The author of a few lines, out of four, by a small bidirectional encoder of bytes."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
 from qkvary.studies.recall import RECALL_VARIANTS
@@ -10,7 +10,8 @@ from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConf
 AUTHORS = ("Dickens", "Doyle", "Gaskell", "Haggard")
 """Four of 17 authors with three novels at hand, chosen because counts of byte pairs tell their
 novels apart."""
-CONTEXT, STEPS = 128, 240
+CONTEXT, STEPS = 128, 960
+VARIANTS = (*RECALL_VARIANTS, "(Q=K-V)+", "(Q=K=V)+")
 
 _LIMITS = (
     (
@@ -18,9 +19,8 @@ _LIMITS = (
         "and scenes of the one novel are learnt with its author, and do not help with the others."
     ),
     (
-        "A network of two layers after 240 steps. The likelihood of byte pairs, counted in the "
-        "training novels, is right in 0.56 of the scored windows, that of single bytes in 0.37. "
-        "So this shows what sharing costs at the start, not in a classifier as one would train it."
+        "A network of two layers after 960 steps. The likelihood of byte pairs, counted in the "
+        "training novels, is right in 0.56 of the scored windows, that of single bytes in 0.37."
     ),
 )
 
@@ -31,7 +31,7 @@ STUDY = Study(
         "Which of four authors (Dickens, Doyle, Gaskell, Haggard) wrote 128 bytes of a novel? The "
         "novels are split by book, three for each author. Bidirectional attention over bytes, two "
         "layers of width 32 with four heads, learned positions, a head on the mean of the hidden "
-        "states; 240 steps of 16 windows, every author equally likely; 250 windows of each author "
+        "states; 960 steps of 16 windows, every author equally likely; 250 windows of each author "
         "are scored."
     ),
     settings=(
@@ -48,16 +48,16 @@ STUDY = Study(
                 steps=STEPS,
                 batch_size=16,
                 optimizer=OptimizerConfig(
-                    name="adamw", learning_rate=2e-3, weight_decay=0.01, gradient_clip=1.0
+                    name="adamw", learning_rate=3e-3, weight_decay=0.01, gradient_clip=1.0
                 ),
                 schedule=ScheduleConfig(name="cosine", warmup_steps=20),
-                evaluate_every=STEPS // 3,
+                evaluate_every=STEPS // 4,
             ),
             limits=_LIMITS,
             note=f"Guessing one of the {len(AUTHORS)} authors scores {1 / len(AUTHORS):g}.",
         ),
     ),
-    variants=RECALL_VARIANTS,
-    seeds=tuple(range(16)),
+    variants=VARIANTS,
+    seeds=tuple(range(10)),
     contrasts=(("Q-K=V", "GQA-2"), ("Q-K=V", "Q=K-V")),
 )

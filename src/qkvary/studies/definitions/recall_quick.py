@@ -4,7 +4,7 @@ from qkvary.studies.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study
 
 SMALL, LARGE, ONE = "four heads of 8", "four heads of 16", "one head of 64"
-LONGER, LATE = "one head of 64, five times the steps", 4_000
+LONGER, LATE = "five times the steps", 4_000
 
 _LIMITS = (
     (
@@ -33,15 +33,23 @@ STUDY = Study(
         "channels; those of projections with one head of 64 too, whose cache has the bytes of four "
         "heads of 16. All of them with linear attention too, whose state is a matrix for each "
         "head, so that one head of 64 has 3.8 times the bytes of four of 16 (33,280 and 8,704 of "
-        "both layers), and QKV and Q-K=V with SOFT. The networks with one head once more, with at "
+        "both layers), and QKV and Q-K=V with SOFT. The networks of width 64 once more, with at "
         "most 4,000 steps."
     ),
     settings=(
         quick_recall(SMALL, d_model=32, num_heads=4, learning_rate=5e-3, limits=_LIMITS),
         quick_recall(LARGE, d_model=64, num_heads=4, learning_rate=3e-3, limits=_LIMITS),
         quick_recall(ONE, d_model=64, num_heads=1, learning_rate=3e-3, limits=_LIMITS),
-        quick_recall(
-            LONGER, d_model=64, num_heads=1, learning_rate=3e-3, limits=_LIMITS, steps=LATE
+        *(
+            quick_recall(
+                f"{name}, {LONGER}",
+                d_model=64,
+                num_heads=heads,
+                learning_rate=3e-3,
+                limits=_LIMITS,
+                steps=LATE,
+            )
+            for name, heads in ((ONE, 1), (LARGE, 4))
         ),
     ),
     variants=with_cores(RECALL_VARIANTS),
