@@ -212,15 +212,20 @@ def test_costs_are_a_choice_where_there_are_several() -> None:
     assert section(alone, "frontiers").choices == ()
 
 
-def test_published_language_models_are_shown_for_variants_that_decode() -> None:
-    blocks = section(study_report(make_summary(("QKV", "Q-K=V"), 2)), "published").blocks
+def test_published_language_models_stand_beside_variants_of_language_models() -> None:
+    summary = make_summary(("QKV", "Q-K=V"), 2)
+    blocks = section(study_report(summary), "published").blocks
     (fold,) = (block for block in blocks if isinstance(block, Fold))
     note = fold.blocks[0]
     assert isinstance(note, Prose)
     assert "not of the networks of this study" in note.text
-    other = study_report(make_summary(("QKV", "I-K=V"), 2))
-    blocks = [block for one in other.sections if one.key == "published" for block in one.blocks]
-    assert not any(isinstance(block, Fold) for block in blocks)
+    translators = [dataclasses.replace(one, tasks=("translation",)) for one in summary.tables]
+    for other in (
+        make_summary(("QKV", "I-K=V"), 2),
+        dataclasses.replace(summary, tables=tuple(translators)),
+    ):
+        sections = (one for one in study_report(other).sections if one.key == "published")
+        assert not any(isinstance(block, Fold) for one in sections for block in one.blocks)
 
 
 def test_what_chance_scores_stands_below_every_table_with_results() -> None:
