@@ -1,7 +1,10 @@
 import json
+import re
+from dataclasses import replace
 
 import pytest
 
+from qkvary.reports.files import make_files
 from qkvary.reports.markdown import render_markdown, table_markdown
 from qkvary.reports.report import Code, Group, Report, Section, walk
 from qkvary.reports.study import study_report
@@ -78,3 +81,15 @@ def test_a_text_cannot_end_its_block() -> None:
     section = Section(key="texts", title="Texts", blocks=(code,))
     report = Report(subject="a", question="b", sections=(section,))
     assert "````text\nbefore\n```\n# after\n````\n" in render_markdown(report)
+
+
+def test_a_document_shows_drawings_that_are_written_beside_it() -> None:
+    report = study_report(make_summary(("QKV", "Q-K=V"), 2))
+    assert report.picture is not None
+    for one, shown in ((report, ["figures/answer.svg"]), (replace(report, picture=None), None)):
+        files = make_files(one, ("markdown", "svg"))
+        drawings = [name for name in files if name.endswith(".svg")]
+        text = files[f"{report.stem}.md"].decode()
+        assert re.findall(r"^!\[.*\]\((.*)\)$", text, re.MULTILINE) == (shown or drawings)
+        assert len(drawings) > 5
+        assert "![" not in make_files(one, ("markdown",))[f"{report.stem}.md"].decode()

@@ -63,8 +63,7 @@ def make_files(report: Report, formats: Sequence[ReportFormat]) -> dict[str, byt
     if "html" in formats:
         files[f"{report.stem}.html"] = render_page(report).encode()
     if "markdown" in formats:
-        picture = f"figures/{report.picture.file}.svg" if report.picture else ""
-        text = render_markdown(report, picture if "svg" in formats else "")
+        text = render_markdown(report, "figures" if "svg" in formats else "")
         files[f"{report.stem}.md"] = text.encode()
     if "csv" in formats:
         for table in report.datasets:

@@ -8,20 +8,21 @@ from qkvary.reports.tables import Table, one_line
 from qkvary.text import names
 
 
-def render_markdown(report: Report, picture: str = "") -> str:
-    """Return the report with every table and no drawing but its picture.
+def render_markdown(report: Report, folder: str = "") -> str:
+    """Return the report with every table, and with its picture, or all drawings if it has none.
 
     Args:
         report: The report.
-        picture: The path of the file of its picture, as seen from the document; empty for none.
+        folder: Where its drawings are written as SVG, as seen from the document; empty for nowhere.
     """
     lines = [f"# {names.markdown(report.question)}", ""]
     lines += [f"{names.markdown(report.subject.capitalize())}.", ""]
     if report.lead:
         lines += [names.markdown(report.lead), ""]
     lines += _bullets(report.answer)
-    if picture and report.picture:
-        lines += [f"![{names.markdown(report.picture.caption)}]({picture})", ""]
+    if report.picture:
+        lines += _image(report.picture, report.picture.caption, folder)
+        folder = ""
     if report.caveats:
         lines += ["## Before you believe it", "", *_bullets(report.caveats)]
     if report.facts:
@@ -31,7 +32,7 @@ def render_markdown(report: Report, picture: str = "") -> str:
         if section.lead:
             lines += [names.markdown(section.lead), ""]
         for block in section.blocks:
-            lines += _block(block)
+            lines += _block(block, folder)
     return "\n".join(lines).encode("utf-8", "replace").decode()
 
 
@@ -44,7 +45,13 @@ def _bullets(items: tuple[str, ...]) -> list[str]:
     return [*(f"- {names.markdown(item)}" for item in items), ""]
 
 
-def _block(block: Block) -> Iterator[str]:
+def _image(drawn: Chart | Group, words: str, folder: str) -> list[str]:
+    if not (folder and drawn.file):
+        return []
+    return [f"![{names.markdown(words)}]({folder}/{drawn.file}.svg)", ""]
+
+
+def _block(block: Block, folder: str = "") -> Iterator[str]:
     match block:
         case Table():
             yield from _table(block)
@@ -63,20 +70,29 @@ def _block(block: Block) -> Iterator[str]:
                 yield f"| {names.markdown(name)} | {names.markdown(value)} |"
             yield ""
         case Chart():
+            yield from _image(block, block.caption, folder)
             if block.table:
                 yield from _table(block.table)
                 yield from _bullets(block.notes)
-        case Group() | Fold():
-            inner = [line for one in block.blocks for line in _block(one)]
-            if inner and isinstance(block, Group) and block.title:
-                yield from (f"### {names.markdown(block.title)}", "")
-                yield from (names.markdown(block.lead), "") if block.lead else ()
-            yield from inner
-            if isinstance(block, Group) and block.notes:
-                yield from _bullets(block.notes)
+        case Group():
+            yield from _group(block, folder)
+        case Fold():
+            for one in block.blocks:
+                yield from _block(one, folder)
         case _:
             # Legends explain marks of drawings.
             return
+
+
+def _group(group: Group, folder: str) -> Iterator[str]:
+    inner = [line for one in group.blocks for line in _block(one, folder)]
+    inner = [*_image(group, group.title, folder), *inner]
+    if inner and group.title:
+        yield from (f"### {names.markdown(group.title)}", "")
+        yield from (names.markdown(group.lead), "") if group.lead else ()
+    yield from inner
+    if group.notes:
+        yield from _bullets(group.notes)
 
 
 def _table(table: Table) -> Iterator[str]:
