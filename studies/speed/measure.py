@@ -35,8 +35,7 @@ PAGE = """# Steps, loading and decoding: this project beside torch's own layers
 Ratios of the time of one thread, within rounds that take turns: the median, and order statistics
 that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
 share of a step. A decoded token is compared by the times of the softmax over those of linear
-attention, and translations by those without a cache over those with one. Times are those of the
-thread, on a machine that did nothing else.
+attention, and translations by those without a cache over those with one.
 
 `python studies/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every line
 that the benchmarks printed, with medians in seconds and the versions.
