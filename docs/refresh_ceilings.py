@@ -1,7 +1,7 @@
 """Compute the BLEU of references without the words that have no token, and put it into the guide.
 
 Run from the root of the repository, where QKVARY_DATA has Multi30k, with the extra ``translation``:
-``python docs/refresh_ceilings.py``. The limit of translation-quick names the score of its words.
+``python docs/refresh_ceilings.py``. The limit of translation-quick names the scores of its words.
 """
 
 import re
@@ -26,12 +26,12 @@ def score(language: Language, min_count: int) -> str:
 
 
 def main() -> None:
-    """Refresh the paragraph; fail if the limit of translation-quick says another score."""
+    """Refresh the paragraph; fail if the limit of translation-quick says other scores."""
     scores = [[score(language, count) for language in LANGUAGES] for count in (1, MIN_COUNT)]
     lines = iter(f"of {german} (German) and {english} (English)" for german, english in scores)
     text, count = SCORES.subn(lambda _: next(lines), PAGE.read_text("utf-8"))
     PAGE.write_text(text, "utf-8")
-    if count != len(scores) or f"sacreBLEU of {scores[1][0]}." not in LIMIT:
+    if count != len(scores) or "{} (German) and {} (English)".format(*scores[1]) not in LIMIT:
         raise SystemExit(f"expected the scores {scores} in {PAGE} and in the limit, got {count}")
 
 

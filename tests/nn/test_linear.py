@@ -17,8 +17,13 @@ from qkvary.nn.linear import LARGE, Linear, goes_to_onednn, linear, multiply_tra
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
-
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def avx512(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on processors on which products go to oneDNN."""
+    monkeypatch.setattr(linear_module, "_HAS_AVX512", True)
 
 
 class Watch(TorchDispatchMode):
@@ -111,6 +116,16 @@ def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
     x, weight = make(ROWS, INNER, dtype=dtype), make(WIDTH, INNER, seed=1, dtype=dtype)
     with Watch() as watch:
         found = linear(x, weight)
+    assert watch.count == 0
+    assert torch.equal(found, F.linear(x, weight))
+
+
+def test_processors_without_avx512_leave_products_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_module, "_HAS_AVX512", False)
+    x, weight = make(ROWS, INNER).requires_grad_(), make(WIDTH, INNER, seed=1)
+    with Watch() as watch:
+        found = linear(x, weight)
+        found.sum().backward()
     assert watch.count == 0
     assert torch.equal(found, F.linear(x, weight))
 

@@ -265,7 +265,7 @@ def test_numbers_are_those_of_the_panels_that_are_drawn() -> None:
 
 def test_differences_are_said_once_a_figure() -> None:
     figure = PAPER_FIGURES["key-value-figure-7"]
-    study = load_study("translation-quick")
+    study = load_study("translation-quick", "as-published")
     curves = tuple(
         curve("QKV", (0.5, 0.25), setting="en-de", quantity=quantity)
         for quantity in figure.panels[1].quantities

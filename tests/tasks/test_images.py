@@ -141,26 +141,12 @@ def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
         torch.testing.assert_close(found[number], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_crops_are_bit_equal_to_points_that_are_found_one_by_one() -> None:
-    """The pixels of a recorded run stay what they were."""
-    pixels, size, one, half = 13, 11, np.float32(1), np.float32(0.5)
-    images = torch.rand(7, 3, pixels, pixels, generator=torch.Generator().manual_seed(5))
-    crops = draw_crops(7, pixels, seed=3, step=4)
-
-    def place(index: int, start: np.int64, length: np.int64) -> np.float32:
-        inside = (np.float32(index) + half) / np.float32(size) * np.float32(length) - half
-        inside = min(max(inside, np.float32(0)), np.float32(length) - one)
-        return (np.float32(start) + inside) * np.float32(2 / (pixels - 1)) - one
-
-    grid = np.empty((7, size, size, 2), dtype=np.float32)
-    for image, row, column in np.ndindex(7, size, size):
-        across = size - 1 - column if crops.flipped[image] else column
-        grid[image, row, column] = (
-            place(across, crops.left[image], crops.width[image]),
-            place(row, crops.top[image], crops.height[image]),
-        )
-    expected = F.grid_sample(images, torch.from_numpy(grid), align_corners=True)
-    assert torch.equal(crop_and_flip(images, crops, size=size), expected)
+def test_crops_of_bytes_are_those_of_floats() -> None:
+    images = torch.randint(0, 256, (7, 3, 13, 13), dtype=torch.uint8)
+    crops = draw_crops(7, 13, seed=3, step=4)
+    found = crop_and_flip(images, crops, size=11)
+    assert found.dtype == torch.float32
+    assert torch.equal(found, crop_and_flip(images.float(), crops, size=11))
 
 
 def test_crops_of_a_seed_stay_what_they_are() -> None:

@@ -70,7 +70,8 @@ def work(order: dict[str, Any], rank: int) -> None:
     joined = join_process_group(order.get("strategy", "ddp"), run.device, timeout_seconds=patience)
     with joined as distribution:
         mutate(order.get("mutant", ""), distribution)
-        linear_module.LARGE = order.get("large_product", linear_module.LARGE)
+        if "large_product" in order:
+            linear_module.LARGE, linear_module._HAS_AVX512 = order["large_product"], True
         products = count_onednn()
         outcome = train(
             run,

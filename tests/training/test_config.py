@@ -103,6 +103,12 @@ def test_the_key_depends_on_all_that_matters() -> None:
     assert run.run_key(run.task.data_fingerprint) == run.run_key() == toy_run().run_key()
 
 
+def test_the_key_keeps_with_other_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = toy_run().run_key()
+    monkeypatch.setattr("qkvary.training.config.ROUNDING_VERSION", 999)
+    assert toy_run().run_key() == key
+
+
 def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = toy_run().run_key()
     monkeypatch.setattr("qkvary.training.config.NUMERICS_VERSION", 999)

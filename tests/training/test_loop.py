@@ -14,7 +14,7 @@ from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.tasks.contract import Batch
-from qkvary.training.config import ExecutionConfig, GuardConfig, RunConfig
+from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, GuardConfig, RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
@@ -473,6 +473,7 @@ def test_nothing_but_the_log_and_the_checkpoints_is_written(tmp_path: Path) -> N
     about = json.loads((tmp_path / steps[1] / "MANIFEST.json").read_text())["about"]
     assert about["run_key"] == toy_run().run_key()
     assert about["torch"] == torch.__version__
+    assert about["rounding"] == ROUNDING_VERSION
 
 
 def test_progress_is_told_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

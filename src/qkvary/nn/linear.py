@@ -1,10 +1,10 @@
-"""Products of activations with a weight in float32 on a CPU: by oneDNN where they are large.
+"""Products of activations with a weight in float32 on a CPU: by oneDNN where that is faster.
 
-torch asks MKL for them, which runs at half a processor's rate where its maker is not MKL's
+torch asks MKL for them, which leaves AVX-512 unused where a processor's maker is not MKL's
 (docs/decisions/0016). Both add up float32 numbers in float32, in another order. Everything else is
-left to torch: other types and devices, autocast, compiled and traced code, ``torch.func``, forward
-derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has switched
-oneDNN off.
+left to torch: processors without AVX-512, other types and devices, autocast, compiled and traced
+code, ``torch.func``, forward derivatives, small products, and everything where
+``torch.backends.mkldnn.set_flags`` has switched oneDNN off.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ LARGE = 2**23
 
 # torch's own compiler calls it; there is none in builds without oneDNN.
 _PRODUCT: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+_HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
 _PLAIN = {Tensor, nn.Parameter}
 """Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
 
@@ -60,7 +61,8 @@ def goes_to_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> boo
     parts = (x, weight) if bias is None else (x, weight, bias)
     return (
         # First what decides most calls of decoding, which would take as long as their products.
-        type(x) in _PLAIN
+        _HAS_AVX512
+        and type(x) in _PLAIN
         and x.numel() * weight.shape[0] >= LARGE
         and all(type(part) in _PLAIN for part in parts)
         and weight.ndim == 2

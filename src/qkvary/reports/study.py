@@ -401,8 +401,9 @@ def _provenance(summary: Summary) -> Section:
             *_runs(summary),
             Group(title="Run it again", blocks=(Code(summary.commands),)),
             Prose(
-                f"Seeds {seeds}. The same configuration, seed, thread count and numerics version "
-                "give the same run, whatever the number of workers and wherever it was interrupted."
+                f"Seeds {seeds}. On one kind of processor and with the same versions, a "
+                "configuration, seed and thread count give the same run to the last bit, whatever "
+                "the number of workers and wherever it was interrupted."
             ),
             *_environments(summary),
             Pairs(tuple(facts)),

@@ -1,6 +1,5 @@
 """Images: which of the classes does an image show?"""
 
-import functools
 import math
 import warnings
 from collections.abc import Iterator
@@ -8,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -79,11 +79,11 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
         numbers = epoch_batch(count, batch_size, step=step, seed=seed, what="images")[rows]
         order = self.train_rows.index_select(0, torch.tensor(numbers))
         pixels, labels = self._train
-        images = self._normalise(_take(pixels, order))
+        images = _take(pixels, order)
         if self.config.augment:
             crops = draw_crops(batch_size, images.shape[-1], seed=seed, step=step)
             images = crop_and_flip(images, crops.take(rows), size=self.config.image_size)
-        return Batch(self._resize(images), labels.index_select(0, order))
+        return Batch(self._read(images), labels.index_select(0, order))
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all images of a split."""
@@ -169,33 +169,43 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     """Resize a crop of each image, bilinearly, and flip some.
 
     Args:
-        images: ``[batch, channels, rows, columns]``, square.
+        images: ``[batch, channels, rows, columns]``, square, bytes or floats.
         crops: One per image.
         size: Rows and columns of the result.
     """
-    flips = np.stack((crops.flipped, np.zeros_like(crops.flipped))).astype(np.intp)
-    lengths, starts = np.stack((crops.width, crops.height)), np.stack((crops.left, crops.top))
-    x, y = torch.from_numpy(_crop_coordinates(images.shape[-1], size)[flips, lengths, starts])
-    # All of x before all of y: pairs take twice as long to write, and longer to read.
-    shape = (len(images), size, size)
-    grid = torch.stack((x[:, None, :].expand(shape), y[:, :, None].expand(shape)))
-    grid = grid.permute(1, 2, 3, 0)
-    return F.grid_sample(images, grid, mode="bilinear", align_corners=True)
+    batch, channels, pixels, _ = images.shape
+    across, down = (
+        _positions(crops.left, crops.width, size),
+        _positions(crops.top, crops.height, size),
+    )
+    across = torch.where(torch.from_numpy(crops.flipped)[:, None], across.flip(1), across)
+    # Two rows of pixels make a row of the result; columns are a product with the same weights.
+    above = down.long().clamp_(max=pixels - 2)
+    first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1)
+    numbers = (first + above[:, None]).flatten()
+    upper, lower = (
+        images.reshape(-1, pixels).index_select(0, some).view(batch, channels, size, pixels).float()
+        for some in (numbers, numbers + 1)
+    )
+    rows = torch.lerp(upper, lower, (down - above)[:, None, :, None])
+    distances = across[:, None] - torch.arange(pixels)[:, None]
+    weights = (1 - distances.abs_()).clamp_(min=0)
+    return torch.bmm(rows.flatten(1, 2), weights).view(batch, channels, size, size)
 
 
-@functools.lru_cache(maxsize=4)
-def _crop_coordinates(pixels: int, size: int) -> NDArray[np.float32]:
-    """Return where a resized crop reads an image, from -1 to 1, ``[2, lengths, starts, size]``.
+def _positions(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], size: int
+) -> Float[Tensor, "batch size"]:
+    """Return the pixel at which each resized crop is read along a side, between two as a fraction.
 
-    For every length and start of a crop along a side; the second half is flipped.
+    Args:
+        starts: First pixel of each crop.
+        lengths: Its pixels.
+        size: Pixels of the result.
     """
-    lengths = np.arange(pixels + 1, dtype=np.float32)[:, None, None]
-    starts = np.arange(pixels + 1, dtype=np.float32)[:, None]
-    centres = (np.arange(size, dtype=np.float32) + 0.5) / size
-    inside = np.clip(centres * lengths - 0.5, 0.0, lengths - 1.0)
-    # From pixel numbers to the corners -1 and 1.
-    places = (starts + inside) * np.float32(2 / (pixels - 1)) - 1
-    return np.stack((places, places[..., ::-1]), dtype=np.float32)
+    start, length = (torch.from_numpy(some).float()[:, None] for some in (starts, lengths))
+    inside = (torch.arange(size) + 0.5) * (length / size) - 0.5
+    return start + inside.clamp(min=0).minimum(length - 1)
 
 
 load = ImageTask

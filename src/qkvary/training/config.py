@@ -15,7 +15,9 @@ from qkvary.storage.jsonvalues import JsonValue
 from qkvary.tasks.config import ImageTaskConfig, TaskConfig
 
 NUMERICS_VERSION = 2
-"""Incremented by hand when a change of the code changes the numbers of a run."""
+"""Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
+ROUNDING_VERSION = 1
+"""Incremented by hand when the last bits of a run change; recorded, as torch's version is."""
 
 OptimizerName = Literal["adam", "adamw"]
 ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]

@@ -27,7 +27,7 @@ from qkvary.storage.manifest import FileEntry
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
 from qkvary.tasks.examples import AttentionExample
-from qkvary.training.config import ExecutionSettings, RunConfig
+from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
@@ -226,6 +226,7 @@ class _Trainer:
         self.log(
             "resumed",
             torch=torch.__version__,
+            rounding=ROUNDING_VERSION,
             seconds=self.state.seconds["training"],
             processes=self.distribution.size,
             **({"changed": self.changed} if self.changed else {}),
@@ -258,6 +259,7 @@ class _Trainer:
         about: dict[str, JsonValue] = {
             "run_key": self.key,
             "torch": torch.__version__,
+            "rounding": ROUNDING_VERSION,
             "threads": self.run.threads,
             "processes": self.distribution.size,
             "journal": {"size": mark.size, "sha256": mark.sha256},

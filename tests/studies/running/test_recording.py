@@ -1,7 +1,7 @@
 from qkvary.arch.canonical import from_dict
 from qkvary.costs.network import network_costs
 from qkvary.studies.running.recording import make_record, run_identity
-from qkvary.training.config import NUMERICS_VERSION, RunConfig
+from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
 from tests.studies.toy_study import toy_study
 
 CELL = toy_study([5]).cells()[1]
@@ -28,6 +28,7 @@ def test_the_surroundings_are_recorded() -> None:
     for name in ("qkvary", "commit", "python", "torch", "platform", "cpu", "cpu_count"):
         assert name in record.environment
     assert record.environment["threads"] == 1
+    assert record.environment["rounding"] == ROUNDING_VERSION
     assert record.environment["kernel"] == "AVX2"
 
 

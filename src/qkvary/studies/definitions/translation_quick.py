@@ -1,8 +1,9 @@
-"""English to German in an hour: a small network on all of Multi30k."""
+"""Both directions in an hour: small networks on all of Multi30k."""
 
 from dataclasses import replace
 
 from qkvary.arch.networks import CrossSharing
+from qkvary.data.translations import Language
 from qkvary.studies.study import Setting, Study
 from qkvary.studies.translation import BATCH, EPOCH, SACREBLEU, VARIANTS, translation_network
 from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
@@ -13,19 +14,29 @@ MIN_COUNT = 3
 LIMIT = (
     "One small network, trained for three epochs at one learning rate for all: it shows what "
     "sharing costs there, and three seeds see large differences only. Words that occur fewer than "
-    "three times have no token: a translation without any other mistake has a sacreBLEU of 78.5."
+    "three times have no token: a translation without any other mistake has a sacreBLEU of 78.5 "
+    "(German) and 88.6 (English)."
 )
 
 
-def _setting(protocol: TranslationProtocol, cross_sharing: CrossSharing) -> Setting:
+def _settings(protocol: TranslationProtocol, cross_sharing: CrossSharing) -> tuple[Setting, ...]:
+    return (
+        _setting("en", "de", protocol, cross_sharing),
+        _setting("de", "en", protocol, cross_sharing),
+    )
+
+
+def _setting(
+    source: Language, target: Language, protocol: TranslationProtocol, cross_sharing: CrossSharing
+) -> Setting:
     return Setting(
-        name="en-de",
+        name=f"{source}-{target}",
         task=TranslationTaskConfig(
-            source="en", target="de", protocol=protocol, min_count=MIN_COUNT
+            source=source, target=target, protocol=protocol, min_count=MIN_COUNT
         ),
         network=translation_network(
-            "en",
-            "de",
+            source,
+            target,
             d_model=128,
             num_layers=1,
             num_heads=4,
@@ -44,8 +55,8 @@ def _setting(protocol: TranslationProtocol, cross_sharing: CrossSharing) -> Sett
 
 
 _WHAT = (
-    "English to German on all of Multi30k in three epochs: one layer, width 128, words that occur "
-    "three times or more, and a short schedule: nine runs take less than an hour on two "
+    "English to German and German to English on all of Multi30k in three epochs: one layer, width "
+    "128, words that occur three times or more, and a short schedule: 18 runs take an hour on two "
     "processors. Translations are greedy. "
 )
 
@@ -56,7 +67,7 @@ STUDY = Study(
         "encoding?"
     ),
     description=f"{_WHAT}BLEU is {SACREBLEU} of the 1,000 test sentences of 2016.",
-    settings=(_setting("clean", "none"),),
+    settings=_settings("clean", "none"),
     variants=VARIANTS,
     seeds=(0, 1, 2),
     contrasts=(("(Q=K-V)+", "Q=K-V"),),
@@ -69,6 +80,6 @@ PROTOCOLS = {
         name="translation-quick-as-published",
         description=_WHAT
         + "Loss, BLEU and cross attention are those of the code of paper 2, mistakes included.",
-        settings=(_setting("as-published", "published-code"),),
+        settings=_settings("as-published", "published-code"),
     ),
 }

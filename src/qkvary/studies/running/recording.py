@@ -8,7 +8,7 @@ from qkvary.costs.network import network_costs
 from qkvary.storage.environment import machine, now
 from qkvary.studies.running.records import Record, Status
 from qkvary.studies.study import Cell
-from qkvary.training.config import NUMERICS_VERSION, RunConfig
+from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
 
 NO_TIMING: Mapping[str, float] = dict.fromkeys(
     ("training_seconds", "evaluation_seconds", "total_seconds", "cpu_seconds", "steps_per_second"),
@@ -64,7 +64,12 @@ def make_record(
         metrics=metrics or {},
         costs=costs.to_dict(),
         timing=timing or NO_TIMING,
-        environment={**machine(), "threads": run.threads, **(environment or {})},
+        environment={
+            **machine(),
+            "rounding": ROUNDING_VERSION,
+            "threads": run.threads,
+            **(environment or {}),
+        },
         started=started,
         ended=now(),
         state_sha256=state_sha256,
