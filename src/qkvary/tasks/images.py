@@ -1,14 +1,13 @@
 """Images: which of the classes does an image show?"""
 
+import functools
 import math
 import warnings
 from collections.abc import Iterator
+from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network, VisionTransformerConfig
@@ -174,38 +173,52 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
         size: Rows and columns of the result.
     """
     batch, channels, pixels, _ = images.shape
-    across, down = (
-        _positions(crops.left, crops.width, size),
-        _positions(crops.top, crops.height, size),
+    cut_across, cut_down = pixels - crops.width, pixels - crops.height
+    cuts = int(max(cut_across.max(), cut_down.max())) + 1
+    table = _resizing(pixels, size, cuts)
+    across = torch.from_numpy((crops.flipped * cuts + cut_across) * cuts + crops.left)
+    down = torch.from_numpy(cut_down * cuts + crops.top)
+    # A column is a product with bilinear weights, a row the weighted sum of two.
+    columns = torch.bmm(images.float().flatten(1, 2), table.weights.index_select(0, across))
+    first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1, 1)
+    pairs = first + table.pairs.index_select(0, down)[:, None]
+    shares = table.shares.index_select(0, down)[:, None].expand_as(pairs)
+    rows = F.embedding_bag(
+        pairs.view(-1, 2),
+        columns.view(-1, size),
+        mode="sum",
+        per_sample_weights=shares.reshape(-1, 2),
     )
-    across = torch.where(torch.from_numpy(crops.flipped)[:, None], across.flip(1), across)
-    # Two rows of pixels make a row of the result; columns are a product with the same weights.
-    above = down.long().clamp_(max=pixels - 2)
-    first = torch.arange(0, batch * channels * pixels, pixels).view(batch, channels, 1)
-    numbers = (first + above[:, None]).flatten()
-    upper, lower = (
-        images.reshape(-1, pixels).index_select(0, some).view(batch, channels, size, pixels).float()
-        for some in (numbers, numbers + 1)
+    return rows.view(batch, channels, size, size)
+
+
+class _Resizing(NamedTuple):
+    """What a pixel of a resized side is made of, for every crop of the side."""
+
+    pairs: Tensor
+    """The two pixels that it lies between, ``[cuts * starts, size, 2]``."""
+    shares: Tensor
+    """The weights of both."""
+    weights: Tensor
+    """The weights of all pixels, ``[2 * cuts * starts, pixels, size]``, the second half flipped."""
+
+
+@functools.lru_cache(maxsize=16)
+def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
+    """Return the bilinear weights of crops that lack fewer than ``cuts`` pixels of a side."""
+    lengths = pixels - torch.arange(cuts)[:, None, None].float()
+    inside = (torch.arange(size) + 0.5) * (lengths / size) - 0.5
+    inside = inside.clamp(min=0).minimum(lengths - 1)
+    positions = (torch.arange(cuts)[:, None] + inside).flatten(0, 1)
+    first = positions.long().clamp(max=pixels - 2)
+    share = positions - first
+    distances = (positions[:, None] - torch.arange(pixels)[:, None]).abs()
+    weights = (1 - distances).clamp(min=0)
+    return _Resizing(
+        pairs=torch.stack((first, first + 1), dim=-1),
+        shares=torch.stack((1 - share, share), dim=-1),
+        weights=torch.cat((weights, weights.flip(-1))),
     )
-    rows = torch.lerp(upper, lower, (down - above)[:, None, :, None])
-    distances = across[:, None] - torch.arange(pixels)[:, None]
-    weights = (1 - distances.abs_()).clamp_(min=0)
-    return torch.bmm(rows.flatten(1, 2), weights).view(batch, channels, size, size)
-
-
-def _positions(
-    starts: NDArray[np.int64], lengths: NDArray[np.int64], size: int
-) -> Float[Tensor, "batch size"]:
-    """Return the pixel at which each resized crop is read along a side, between two as a fraction.
-
-    Args:
-        starts: First pixel of each crop.
-        lengths: Its pixels.
-        size: Pixels of the result.
-    """
-    start, length = (torch.from_numpy(some).float()[:, None] for some in (starts, lengths))
-    inside = (torch.arange(size) + 0.5) * (length / size) - 0.5
-    return start + inside.clamp(min=0).minimum(length - 1)
 
 
 load = ImageTask
