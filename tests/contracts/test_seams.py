@@ -47,16 +47,13 @@ from tests.contracts.patch_classifier import (
 )
 
 CROSSING = (
-    "QKV",
-    "Q-K=V",
-    "Q=K-V",
-    "Q=K=V",
-    "(Q=K-V)+",
-    "Q-GQA-2",
-    "I-K=V",
-    "QKV@rotary",
-    "Q-K=V@rotary",
+    *("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "(Q=K-V)+", "(Q=K=V)+"),
+    *("GQA-2", "Q-GQA-2", "MQA", "Q-MQA"),
+    *("I-K-V", "Q-I-V", "Q-K-I", "I-K=V", "Q=K-I", "Q=V-I", "I-I-V", "I-K-I", "Q-I-I", "I-I-I"),
+    *("Q[residual]-K-V", "Q[map]=K-V", "Q-K[r3]-V", "Q-K-V[r3]", "Q-K=V[r3]"),
+    *("QKV@rotary", "Q-K=V@rotary", "Q-K=V@latent-4", "Q=K-V@soft", "QKV@t0.5"),
 )
+"""What cross attention can have: every sharing, and the options that need no order."""
 PATCHES = PatchClassifierConfig(
     attention=AttentionConfig(d_model=12, num_heads=2, variant=parse_variant("Q-K=V")),
     block=BlockConfig(d_ff=23),
@@ -147,7 +144,7 @@ def test_an_encoder_decoder_is_counted(label: str, cross: CrossSharing) -> None:
 
 
 @pytest.mark.parametrize("cross", ["none", "same"])
-@pytest.mark.parametrize("label", CROSSING)
+@pytest.mark.parametrize("label", [*CROSSING, "QKV@relative", "Q-K=V@decoupled-2"])
 def test_steps_through_caches_equal_one_pass(label: str, cross: CrossSharing) -> None:
     config = translation(label, cross)
     model = EncoderDecoder(config).double()

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import qkvary.tasks
+from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.tasks.catalog import load_task, task_names
 from qkvary.tasks.config import SequenceTaskName
-from qkvary.tasks.contract import IGNORE_INDEX, Batch, Task
+from qkvary.tasks.contract import IGNORE_INDEX, Batch, Split, Task
 from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
@@ -105,6 +106,19 @@ def test_an_untrained_network_is_at_chance(name: str, task: Task) -> None:
         loss = task.loss(model, task.batch(0, 5, 0)).item()
     classes = VOCABULARIES.get(name, 11)
     assert math.log(classes) * 0.8 < loss < math.log(classes) * 4
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_a_network_that_prefers_nothing_has_the_loss_of_a_guess(
+    name: str, task: Task, split: Split
+) -> None:
+    network = tiny_network(name)
+    model = task.build(network, 5).eval().requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
+    classes = network.vocabulary if isinstance(network, EncoderDecoderConfig) else None
+    expected = math.log(classes or VOCABULARIES.get(name, 11))
+    assert task.evaluate(model, split)["loss"] == pytest.approx(expected, rel=2e-6)
 
 
 def learn(task: Task, name: str, steps: int) -> list[float]:

@@ -123,7 +123,13 @@ def logits_of(label: str, images: Tensor) -> Tensor:
     return model(images)[..., 0]
 
 
-@pytest.mark.parametrize("label", ["QKV", "Q=K-V", "Q-K=V", "Q=K=V", "I-K-V", "(Q=K-V)+"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        *("QKV", "Q=K-V", "Q-K=V", "Q=V", "Q=K=V", "(Q=K-V)+", "(Q=K=V)+", "MQA", "Q-MQA"),
+        *("I-K-V", "Q-I-V", "Q-K-I", "I-K=V", "Q[map]=K-V", "Q-K[r3]-V", "Q=K-V@soft", "QKV@sima"),
+    ],
+)
 def test_answers_move_with_the_images_unless_positions_are_known(label: str) -> None:
     images = torch.randn(3, 10, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     order = torch.randperm(10, generator=torch.Generator().manual_seed(3))

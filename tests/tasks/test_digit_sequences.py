@@ -10,6 +10,7 @@ from torch import Tensor
 from qkvary.tasks import digit_sequences
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
+from qkvary.tasks.contract import Split
 from qkvary.tasks.digit_sequences import DigitSequenceTask
 from tests.tasks.tiny_networks import tiny_network
 
@@ -82,17 +83,51 @@ def test_a_batch_larger_than_the_split_is_refused() -> None:
         make("copy").batch(0, 54, 0)
 
 
-class Oracle(torch.nn.Module):
-    """Answers right, but for the first digit of every sequence."""
+class Solver(torch.nn.Module):
+    """Looks nowhere in particular."""
 
-    def __init__(self, task: DigitSequenceTask) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.task, self.weight = task, torch.nn.Parameter(torch.ones(1))
+        self.weight = torch.nn.Parameter(torch.ones(1))
+
+    def attention_maps(self, tokens: Tensor) -> Tensor:
+        rows, length = tokens.shape
+        return torch.full((rows, 1, 1, length, length), 1 / length)
+
+
+class Oracle(Solver):
+    """Answers as the task asks, written once more, but for the first digits of every sequence."""
+
+    def __init__(self, name: SequenceTaskName, wrong: int = 0) -> None:
+        super().__init__()
+        self.answer, self.wrong = ORACLES[name], wrong
 
     def forward(self, tokens: Tensor) -> Tensor:
-        answers = tokens.gather(-1, self.task.columns(tokens))
-        answers[:, 0] = (answers[:, 0] + 1) % 10
+        answers = torch.tensor([self.answer(row) for row in tokens.tolist()])
+        answers[:, : self.wrong] = (answers[:, : self.wrong] + 1) % 10
         return torch.nn.functional.one_hot(answers, 10).double() * 50.0
+
+
+class Always(Solver):
+    """Always answers with one digit."""
+
+    def __init__(self, digit: int) -> None:
+        super().__init__()
+        self.digit = digit
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return torch.nn.functional.one_hot(torch.full_like(tokens, self.digit), 10).double()
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("name", ORACLES)
+def test_an_oracle_scores_one_and_one_digit_its_share(name: SequenceTaskName, split: Split) -> None:
+    task = make(name)
+    assert task.evaluate(Oracle(name), split)["accuracy"] == 1.0
+    shares = [task.evaluate(Always(digit), split)["accuracy"] for digit in range(10)]
+    assert sum(shares) == pytest.approx(1.0)
+    large = make(name, test_examples=2_000, validation_examples=2_000)
+    assert large.evaluate(Always(3), split)["accuracy"] == pytest.approx(0.1, abs=0.01)
 
 
 @pytest.mark.parametrize("together", [1, 35, 10_000])
@@ -101,7 +136,7 @@ def test_accuracy_and_loss_are_means_over_digits(
 ) -> None:
     monkeypatch.setattr(digit_sequences, "EVALUATION_BATCH_TOKENS", together)
     task = make("reverse")
-    scores = task.evaluate(Oracle(task), "validation")
+    scores = task.evaluate(Oracle("reverse", wrong=1), "validation")
     assert scores["accuracy"] == pytest.approx(6 / 7)
     assert scores["loss"] == pytest.approx(50 / 7)
     assert "attention_mass_on_target" not in scores

@@ -2,22 +2,27 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import quick_characters, quick_sequences
+from qkvary.studies.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from qkvary.training.config import TemperatureSchedule
 
 ANNEALING = TemperatureSchedule(start=4.0)
 
-SHARINGS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-SYMMETRIC = ("Q=K-V", "Q=K=V")
+SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
+WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
+"""Cores beside the softmax have no ``+``, which is a score term of it."""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
-OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4", "soft")
+OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"
 
 _ABLATED = (
     *((f"{sharing}@{option}", sharing) for option in DIAGONALS for sharing in SYMMETRIC),
-    *((f"{sharing}@{option}", sharing) for option in OTHERS for sharing in SHARINGS),
-    *((f"{sharing}@{BIDIRECTIONAL}", sharing) for sharing in SHARINGS),
+    *((f"{sharing}@{option}", sharing) for option in OTHERS for sharing in SYNTHETIC_VARIANTS),
+    *(
+        (f"{sharing}@{core}", sharing)
+        for core in ("soft", BIDIRECTIONAL)
+        for sharing in WITHOUT_PLUS
+    ),
 )
 """Each with the same sharing without it."""
 
@@ -35,7 +40,9 @@ def _limits(text: str) -> tuple[str, ...]:
 def _anneal(setting: Setting) -> Setting:
     name = f"{setting.name}, annealed"
     training = replace(setting.training, temperature=ANNEALING)
-    return replace(setting, name=name, table=name, variants=SHARINGS, training=training, limits=())
+    return replace(
+        setting, name=name, table=name, variants=SYNTHETIC_VARIANTS, training=training, limits=()
+    )
 
 
 _PLAIN = (
@@ -49,7 +56,10 @@ _PLAIN = (
     replace(
         quick_characters(),
         table="characters",
-        variants=(*SHARINGS, *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one)),
+        variants=(
+            *SYNTHETIC_VARIANTS,
+            *(one for one, _ in _ABLATED if BIDIRECTIONAL not in one),
+        ),
         limits=_limits("SimA is not here: its norms over all tokens have no causal form."),
     ),
 )
@@ -58,7 +68,7 @@ STUDY = Study(
     name="ablations-quick",
     question="What do other diagonals, temperatures, cores and masks do to shared projections?",
     description=(
-        "What paper 1's text names beside its variants, each with every sharing that admits it: "
+        "What paper 1's text names beside its variants, each with those of them that admit it: "
         "the diagonal of K K^T divided by its mean or norm, before the score scale (as its listing "
         "does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 as "
         "tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, as "
@@ -67,14 +77,14 @@ STUDY = Study(
         "of characters of tiny Shakespeare, equal hyper-parameters for all."
     ),
     settings=(*_PLAIN, *(_anneal(setting) for setting in _PLAIN)),
-    variants=(*SHARINGS, *(one for one, _ in _ABLATED)),
+    variants=(*SYNTHETIC_VARIANTS, *(one for one, _ in _ABLATED)),
     seeds=(0, 1, 2, 3, 4),
     contrasts=(
         *_ABLATED,
         *(
             CrossSettingContrast(sharing, f"{setting.name}, annealed", sharing, setting.name)
             for setting in _PLAIN
-            for sharing in SHARINGS
+            for sharing in SYNTHETIC_VARIANTS
         ),
     ),
 )
