@@ -78,9 +78,9 @@ def test_published_changes_have_units(
     assert main(["variants", "--num-heads", "32", *asked]) == 0
     printed = capsys.readouterr().out
     for change, networks in (
-        ("+3.1 % perplexity", "300M, 16 heads"),
+        ("+2.48 % perplexity", "1.2B, 32 heads"),
         ("+0.52 % perplexity", "1.2B, 32 heads"),
-        ("+0.019 accuracy", "synthetic tasks"),
+        ("+0.019 accuracy", "synthetic tasks, 2 and 4 heads"),
         ("+0.002 nats", "124M, 12 heads"),
     ):
         assert change in printed

@@ -20,7 +20,7 @@ _FOLDER = "published"
 QUALITY_COLUMNS = (
     ("three-projections-table-4", "change", "perplexity", "300M", 16),
     ("three-projections-table-10", "change", "perplexity", "1.2B", 32),
-    ("three-projections-table-2", "average", "accuracy", "synthetic tasks", None),
+    ("three-projections-table-2", "average", "accuracy", "synthetic tasks, 2 and 4 heads", None),
     ("query-identity-table-2", "validation_loss", "nats", "124M", 12),
 )
 """The columns that :func:`published_quality` searches, in this order, small language models first:
@@ -199,15 +199,18 @@ def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQ
 
     Args:
         label: The variant, in any spelling.
-        num_heads: Query heads of the layer next to which the change is shown. Where the variant has
-            a number of KV heads, networks with other query heads share other parts of the cache
-            and are skipped.
+        num_heads: Query heads of the layer next to which the change is shown: networks with as many
+            come first. Where the variant has a number of KV heads, networks with other query heads
+            share other parts of the cache and are skipped.
     """
     parsed = parse_variant(label)
     variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None
     if variant == BASELINE:
         return None
-    for name, key, measure, networks, heads in QUALITY_COLUMNS:
+    nearest = sorted(
+        QUALITY_COLUMNS, key=lambda one: num_heads is not None and one[-1] != num_heads
+    )
+    for name, key, measure, networks, heads in nearest:
         if shares_heads and num_heads not in (None, heads):
             continue
         table = load_published(name)

@@ -147,7 +147,9 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
         number("ours", write=PRECISE),
         number("difference", write=partial(numbers.real, sign=True)),
         word("study"),
-        notes=list(dict.fromkeys(f"{row['study']}: {row['source']}" for row in rows)),
+        notes=list(
+            dict.fromkeys(f"{row['study']}: {row['source']}. {row['note']}" for row in rows)
+        ),
     )
 
 
@@ -176,6 +178,7 @@ def _printed_rows(
                     "difference": one.ours - one.published,
                     "study": study,
                     "source": tables[one.table].source,
+                    "note": tables[one.table].note,
                 }
 
 

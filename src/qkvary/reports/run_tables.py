@@ -87,8 +87,9 @@ def _recomputed(cell: PublishedCell) -> Cell:
 
 def _repeat(cell: PublishedCell) -> Cell:
     low, high = (_like(end, cell.published) for end in (cell.repeat_low, cell.repeat_high))
-    outside: Tone = "warn" if cell.repeats is False else ""
-    return plain(None if cell.repeats is None else f"{low} to {high}", tone=outside)
+    if cell.repeats is None:
+        return plain(None)
+    return plain(f"{low} to {high}") if cell.repeats else plain(f"not {low} to {high}", tone="warn")
 
 
 def _repeat_note(comparison: PublishedComparison) -> str:
@@ -96,8 +97,9 @@ def _repeat_note(comparison: PublishedComparison) -> str:
     known = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     return (
         f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
-        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases: "
-        f"{known.count(False)} of {len(known)} lie outside."
+        "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases, so "
+        f"that {0.05 * len(known):.1f} of {len(known)} would lie outside by chance: "
+        f"{known.count(False)} do."
     )
 
 

@@ -18,6 +18,13 @@ LIMIT = (
     "(German) and 88.6 (English)."
 )
 
+NEAREST = (
+    "The nearest published networks, English to German with two layers, width 128 and four heads, "
+    "have a BLEU of 0.380 (QKV), 0.378 (Q=K-V) and 0.349 ((Q=K-V)+), means of two runs. Ours have "
+    "one layer, three epochs instead of 20 and no token for rare words, which is the likeliest "
+    "reason of a difference."
+)
+
 
 def _setting(
     source: Language, target: Language, protocol: TranslationProtocol, cross_sharing: CrossSharing
@@ -43,7 +50,7 @@ def _setting(
             schedule=ScheduleConfig(name="cosine", warmup_steps=250),
             evaluate_every=EPOCH,
         ),
-        limits=(LIMIT,),
+        limits=(LIMIT, NEAREST) if protocol == "as-published" and source == "en" else (LIMIT,),
     )
 
 
