@@ -235,12 +235,23 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
     monkeypatch.delenv("QKVARY_DATA", raising=False)
     setting = dataclasses.replace(
-        study.settings[0], task=TranslationTaskConfig(source="en", target="de")
+        study.settings[0],
+        name="translation",
+        task=TranslationTaskConfig(source="en", target="de"),
     )
-    other = dataclasses.replace(study, settings=(setting,))
-    monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_: other)
-    assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
-    assert "no estimate of the time: " in capsys.readouterr().out
+    both = dataclasses.replace(study, settings=(*study.settings, setting))
+    per_setting = len(study.cells()) // len(study.settings)
+    for other, estimate in (
+        (dataclasses.replace(study, settings=(setting,)), ""),
+        (both, f"estimated time of {len(study.cells())} runs on this machine"),
+    ):
+        monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_, other=other: other)
+        assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
+        printed = " ".join(capsys.readouterr().out.split())
+        missing = f"no estimate of {per_setting} runs: a plan downloads nothing, and multi30k/"
+        assert missing in printed
+        assert estimate in printed
+        assert ("estimated time" in printed) == bool(estimate)
 
 
 def test_a_folder_without_problems_says_so(

@@ -29,7 +29,7 @@ from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
-from qkvary.storage.errors import DamagedError, QkvaryError
+from qkvary.storage.errors import QkvaryError
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
@@ -125,7 +125,7 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     cells = {cell.run_key: cell for cell in study.cells()}
     states = Counter(store.state(key) for key in cells)
     left = [cell for key, cell in cells.items() if store.state(key) == "open"]
-    seconds, obstacle = _estimate(left, workers)
+    seconds, missing = _estimate(left, workers)
     total, of_tables = states.total(), len(study.cells())
     shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
     said = [
@@ -136,13 +136,13 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
         ),
         *describe_equal_parameters(study),
     ]
-    if obstacle:
-        said.append(f"no estimate of the time: {obstacle}")
-    elif left:
+    if left and seconds is not None:
+        part = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
         said.append(
-            "estimated time on this machine, by a few timed steps and without evaluations: "
+            f"estimated time{part} on this machine, by a few timed steps and without evaluations: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
+    said += [f"no estimate of {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]
     report = Report(
         subject=f"plan: {study.name}",
         question=f"{study.name}: {study.question}",
@@ -161,25 +161,28 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     show(report, json_output=json_output)
 
 
-def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, str]:
-    """Return the estimated seconds of the runs, or None and the reason why there is no estimate.
+def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
+    """Return the estimated seconds of the runs whose data is here, and why others have none.
 
     Raises:
         DamagedError: if data of a task is damaged.
     """
     # Other uses of the command import torch in the workers only.
-    from qkvary.studies.running.timing import estimate_seconds
+    from qkvary.studies.running.timing import estimate_seconds, find_missing_data
 
     if not cells:
-        return 0.0, ""
+        return 0.0, Counter()
     # A plan downloads nothing.
     os.environ["HF_HUB_OFFLINE"] = "1"
+    missing = find_missing_data(cells)
+    ready = [cell for cell in cells if cell not in missing]
+    reasons = Counter(f"a plan downloads nothing, and {reason}" for reason in missing.values())
+    if not ready:
+        return None, reasons
     try:
-        return estimate_seconds(cells) / min(workers, len(cells)), ""
-    except DamagedError:
-        raise
+        return estimate_seconds(ready) / min(workers, len(ready)), reasons
     except (QkvaryError, OSError, RuntimeError) as error:
-        return None, str(error)
+        return None, reasons + Counter({str(error): len(ready)})
 
 
 def _explain(runs: RunSummary) -> None:

@@ -14,8 +14,10 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
@@ -26,6 +28,23 @@ TIMED_TOKENS, MOST_TIMED_MACS = 64, 5_000_000_000
 """Maximum tokens of a row of a language model, and MACs of all rows of a timed forward pass."""
 MOST_TIMED = 6
 """Number of networks whose steps are timed; those of others are interpolated by their MACs."""
+
+
+def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
+    """Return the runs whose data cannot be read on this machine, each with the reason.
+
+    Raises:
+        DamagedError: if data is damaged.
+    """
+    reasons: dict[TaskConfig, str] = {}
+    for task in dict.fromkeys(cell.run.task for cell in cells):
+        try:
+            load_task(task)
+        except DamagedError:
+            raise
+        except (QkvaryError, OSError, RuntimeError) as error:
+            reasons[task] = str(error)
+    return {cell: reasons[cell.run.task] for cell in cells if cell.run.task in reasons}
 
 
 def estimate_seconds(cells: Sequence[Cell]) -> float:
