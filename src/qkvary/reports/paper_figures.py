@@ -96,6 +96,7 @@ def _translation(title: str, source: str) -> Panel:
 _SPLIT = "BLEU by epoch is of the validation split, in the paper of the test set"
 _ONE_SETTING = "one small setting, trained for fewer epochs"
 _OTHER_SIZES = "other sizes and steps than published"
+_VISION_PART, _OF_GRID = "vision-published-part", "1 of the 48 published configurations"
 _PART = "synthetic-published-part"
 _OF_ALL = "4 of the 16 published configurations"
 _SYNTHETIC = (
@@ -186,10 +187,16 @@ _FIGURES = (
         kind="curves",
         variants=_FIRST_THREE,
         panels=(
-            _panel("MNIST", "mnist", Records("mnist-quick", "mnist", _ONE_SETTING)),
+            _panel(
+                "MNIST",
+                "mnist",
+                Records(_VISION_PART, "mnist", _OF_GRID),
+                Records("mnist-quick", "mnist", _ONE_SETTING),
+            ),
             _panel(
                 "FashionMNIST",
                 "fashion-mnist",
+                Records(_VISION_PART, "fashion-mnist", _OF_GRID),
                 Records("fashion-quick", "fashion-mnist", _ONE_SETTING),
             ),
             _panel(
