@@ -118,8 +118,8 @@ def test_stopping_at_any_step_changes_nothing(
     assert again.metrics == whole[0].metrics
     events = [without_time(e) for e in log(tmp_path) if e["event"] != "resumed"]
     assert events == [without_time(event) for event in whole[1]]
-    resumed = [event["step"] for event in log(tmp_path, "resumed")]
-    assert resumed == ([step] if 0 < step < 40 else [])
+    resumed = [(event["step"], event["rounding"]) for event in log(tmp_path, "resumed")]
+    assert resumed == ([(step, ROUNDING_VERSION)] if 0 < step < 40 else [])
 
 
 def test_stopping_at_every_step_changes_nothing(
