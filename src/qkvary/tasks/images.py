@@ -207,7 +207,7 @@ class _Resizing(NamedTuple):
 def _resizing(pixels: int, size: int, cuts: int) -> _Resizing:
     """Return the bilinear weights of crops that lack fewer than ``cuts`` pixels of a side."""
     lengths = pixels - torch.arange(cuts)[:, None, None].float()
-    inside = (torch.arange(size) + 0.5) * (lengths / size) - 0.5
+    inside = (torch.arange(size).float() + 0.5) * (lengths / size) - 0.5
     inside = inside.clamp(min=0).minimum(lengths - 1)
     positions = (torch.arange(cuts)[:, None] + inside).flatten(0, 1)
     first = positions.long().clamp(max=pixels - 2)
