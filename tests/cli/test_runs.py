@@ -241,17 +241,23 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
     )
     both = dataclasses.replace(study, settings=(*study.settings, setting))
     per_setting = len(study.cells()) // len(study.settings)
+    where = ("--out", str(tmp_path / "none"))
     for other, estimate in (
         (dataclasses.replace(study, settings=(setting,)), ""),
         (both, f"estimated time of {len(study.cells())} runs on this machine"),
     ):
         monkeypatch.setattr("qkvary.studies.catalog.load_study", lambda *_, other=other: other)
-        assert main(["study", "made-up", "--out", str(tmp_path / "none"), "--dry-run"]) == 0
+        assert main(["study", "made-up", "--dry-run", *where]) == 0
         printed = " ".join(capsys.readouterr().out.split())
-        missing = f"no estimate of {per_setting} runs: a plan downloads nothing, and multi30k/"
+        missing = f"no estimate of {per_setting} runs: multi30k/train."
         assert missing in printed
         assert estimate in printed
         assert ("estimated time" in printed) == bool(estimate)
+        assert "and a plan downloads nothing: put" in printed
+        assert main(["study", "made-up", "--dry-run", "--json", *where]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert list(found["not_estimated"].values()) == [per_setting]
+        assert (found["estimated_seconds"] is None) == (not estimate)
 
 
 def test_a_folder_without_problems_says_so(

@@ -1,6 +1,8 @@
 """Products through oneDNN: the values, the gradients, and what is left to torch."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from qkvary.nn.linear import LARGE, Linear, goes_to_onednn, linear, multiply_tra
 ROWS, INNER, WIDTH = 512, 96, 192
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+FOUND = linear_module._HAS_AVX512
 
 
 @pytest.fixture(autouse=True)
@@ -118,6 +121,13 @@ def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
         found = linear(x, weight)
     assert watch.count == 0
     assert torch.equal(found, F.linear(x, weight))
+
+
+def test_avx512_is_found_where_the_processor_has_it() -> None:
+    """The variable is what torch is told to use at most."""
+    _, _, flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")
+    has_it = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= set(flags.splitlines()[0].split())
+    assert (has_it and "ATEN_CPU_CAPABILITY" not in os.environ) == FOUND
 
 
 def test_processors_without_avx512_leave_products_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,7 +124,7 @@ def test_samples_are_the_first_validation_images_with_names(
     assert task.samples(Answers(3))[0].answer == "d"
 
 
-@pytest.mark.parametrize("size", [12, 17])
+@pytest.mark.parametrize("size", [7, 12, 17])
 def test_crops_are_resized_like_a_crop_alone(size: int) -> None:
     images = torch.rand(5, 3, 12, 12, generator=torch.Generator().manual_seed(7))
     crops = Crops(

@@ -156,6 +156,7 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
             "variants": study.variants,
             "seeds": study.seeds,
             "estimated_seconds": seconds,
+            "not_estimated": missing,
         },
     )
     show(report, json_output=json_output)
@@ -176,7 +177,8 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
     os.environ["HF_HUB_OFFLINE"] = "1"
     missing = find_missing_data(cells)
     ready = [cell for cell in cells if cell not in missing]
-    reasons = Counter(f"a plan downloads nothing, and {reason}" for reason in missing.values())
+    is_off = "HF_HUB_OFFLINE is set"
+    reasons = Counter(one.replace(is_off, "a plan downloads nothing") for one in missing.values())
     if not ready:
         return None, reasons
     try:

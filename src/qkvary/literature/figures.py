@@ -23,7 +23,7 @@ QUALITY_COLUMNS = (
     ("three-projections-table-2", "average", "accuracy", "synthetic tasks, 2 and 4 heads", None),
     ("query-identity-table-2", "validation_loss", "nats", "124M", 12),
 )
-"""The columns that :func:`published_quality` searches, in this order, small language models first:
+"""The columns that :func:`published_quality` searches, small language models first:
 table, column, what a change is counted in, the networks and their heads (None if they differ)."""
 
 BASELINE = "QKV"
@@ -199,9 +199,9 @@ def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQ
 
     Args:
         label: The variant, in any spelling.
-        num_heads: Query heads of the layer next to which the change is shown: networks with as many
-            come first. Where the variant has a number of KV heads, networks with other query heads
-            share other parts of the cache and are skipped.
+        num_heads: Query heads of the layer next to which the change is shown: language models with
+            as many come first. Where the variant has a number of KV heads, networks with other
+            query heads share other parts of the cache and are skipped.
     """
     parsed = parse_variant(label)
     variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None

@@ -1,10 +1,11 @@
-"""Products of activations with a weight in float32 on a CPU: by oneDNN where that is faster.
+"""Products of activations with a weight in float32 on a CPU: by oneDNN with AVX-512.
 
-torch asks MKL for them, which leaves AVX-512 unused where a processor's maker is not MKL's
-(docs/decisions/0016). Both add up float32 numbers in float32, in another order. Everything else is
-left to torch: processors without AVX-512, other types and devices, autocast, compiled and traced
-code, ``torch.func``, forward derivatives, small products, and everything where
-``torch.backends.mkldnn.set_flags`` has switched oneDNN off.
+torch asks MKL for them, which takes two to three times as long on a processor with AVX-512 whose
+maker is not MKL's (docs/decisions/0016), and less time than oneDNN with AVX2 alone (0032). Both add
+up float32 numbers in float32, in another order. Everything else is left to torch: processors
+without AVX-512, other types and devices, autocast, compiled and traced code, ``torch.func``,
+forward derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has
+switched oneDNN off.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ def _translation(title: str, source: str) -> Panel:
     quick = Records(
         "translation-quick-as-published",
         "translation",
-        "fewer epochs, another schedule, rare words have no token",
+        "one layer, fewer epochs, another schedule, rare words have no token",
         {"source": source},
     )
     panel = _panel(title, "translation", quick, studies="translation", source=source)

@@ -98,8 +98,8 @@ def _repeat_note(comparison: PublishedComparison) -> str:
     return (
         f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "
         "If these were like ours, it would lie in the interval of a repeat in 95 of 100 cases, so "
-        f"that {0.05 * len(known):.1f} of {len(known)} would lie outside by chance: "
-        f"{known.count(False)} do."
+        f"that {0.05 * len(known):.1f} of {len(known)} are expected outside by chance. "
+        f"Outside (“not”): {known.count(False)}."
     )
 
 

@@ -29,9 +29,9 @@ EPOCHS: Mapping[ImageSetName, int] = {
 PUBLISHED_TABLES = ("three-projections-table-3", "key-value-table-3")
 
 _QUICK_LIMIT = (
-    "One network of one size, trained for one to three minutes of one core at one learning rate "
-    "for all: it shows what sharing costs there, and not at a usual size. Three seeds see large "
-    "differences only."
+    "One network of one size, trained for half a minute to two minutes of one core at one "
+    "learning rate for all: it shows what sharing costs there, and not at a usual size. Three "
+    "seeds see large differences only."
 )
 
 
@@ -206,9 +206,9 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published figures beside ours are averages over larger networks that were trained longer "
-        "and tested at their best epoch, which is the likeliest reason of a difference: with one "
-        "of the published configurations it is smaller (vision-published-part)."
+        " Published figures beside ours are averages over 48 configurations, most of them larger, "
+        "that were trained longer and tested at their best epoch on the test images. What is left "
+        "of a difference with one of them, trained as published: vision-published-part."
     )
     another = (
         f" {images.title} are another data set than the complete one: nothing published is "

@@ -174,7 +174,7 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
     """
     batch, channels, pixels, _ = images.shape
     cut_across, cut_down = pixels - crops.width, pixels - crops.height
-    cuts = int(max(cut_across.max(), cut_down.max())) + 1
+    cuts = int(max(cut_across.max(initial=0), cut_down.max(initial=0))) + 1
     table = _resizing(pixels, size, cuts)
     across = torch.from_numpy((crops.flipped * cuts + cut_across) * cuts + crops.left)
     down = torch.from_numpy(cut_down * cuts + crops.top)

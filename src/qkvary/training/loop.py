@@ -38,6 +38,11 @@ from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 
 CHECKPOINT_SECONDS = 30.0
 """Seconds between checkpoints; shorter runs write none."""
+_VERSIONS: Mapping[str, JsonValue] = {
+    "torch": str(torch.__version__),
+    "rounding": ROUNDING_VERSION,
+}
+"""What last bits depend on beside the processor; checkpoints without a rounding have 0."""
 LogEntry = Mapping[str, JsonValue]
 """``event``, ``step`` and the fields of that event."""
 ADAM_MOMENTS = 2
@@ -223,13 +228,15 @@ class _Trainer:
         self.stored_step = self.state.step
         if isinstance(self.journal, Journal):
             self.restore_log(self.journal, FileEntry(**cast("dict[str, Any]", about["journal"])))
+        before = {"rounding": 0, **about}
+        versions = {key: (before[key], now) for key, now in _VERSIONS.items() if before[key] != now}
+        changed = {**self.changed, **versions}
         self.log(
             "resumed",
-            torch=torch.__version__,
-            rounding=ROUNDING_VERSION,
+            **_VERSIONS,
             seconds=self.state.seconds["training"],
             processes=self.distribution.size,
-            **({"changed": self.changed} if self.changed else {}),
+            **({"changed": changed} if changed else {}),
         )
 
     def restore_log(self, journal: Journal, mark: FileEntry) -> None:
@@ -258,8 +265,7 @@ class _Trainer:
         mark = self.journal.mark()
         about: dict[str, JsonValue] = {
             "run_key": self.key,
-            "torch": torch.__version__,
-            "rounding": ROUNDING_VERSION,
+            **_VERSIONS,
             "threads": self.run.threads,
             "processes": self.distribution.size,
             "journal": {"size": mark.size, "sha256": mark.sha256},

@@ -21,6 +21,7 @@ from qkvary.tasks.config import TaskConfig
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
+from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
@@ -71,6 +72,7 @@ def time_step(run: RunConfig) -> float:
     Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
     is timed with fewer examples, and scaled.
     """
+    require_device(run.device)
     whole = run.training.batch_size
     if run.device == "cpu":
         most = max(1, whole * MOST_TIMED_MACS // _step_macs(run))
