@@ -196,7 +196,6 @@ _FIGURES = (
             _panel(
                 "FashionMNIST",
                 "fashion-mnist",
-                Records(_VISION_PART, "fashion-mnist", _OF_GRID),
                 Records("fashion-quick", "fashion-mnist", _ONE_SETTING),
             ),
             _panel(

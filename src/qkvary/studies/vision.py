@@ -207,8 +207,8 @@ def _quick_study(
     epochs = steps * batch_size / trained_images(task)
     larger = (
         " Published figures beside ours are averages over 48 configurations, most of them larger, "
-        "that were trained longer and tested at their best epoch on the test images. What is left "
-        "of a difference with one of them, trained as published: vision-published-part."
+        "that were trained longer and tested at their best epoch on the test images. One of "
+        "them on MNIST, trained as published: vision-published-part."
     )
     another = (
         f" {images.title} are another data set than the complete one: nothing published is "
