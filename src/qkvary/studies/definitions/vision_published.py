@@ -40,8 +40,8 @@ STUDY = Study(
     published=PUBLISHED_TABLES,
 )
 ONE_OF_MANY = (
-    "One of the 48 published configurations: the published figures are means over all of them, with "
-    "a standard deviation over configurations of 0.002."
+    "One of the 48 published configurations: the published figures are means over all of them, "
+    "with a standard deviation over configurations of 0.002."
 )
 PROTOCOLS = {
     "as-published": STUDY,
@@ -57,10 +57,11 @@ PROTOCOLS = {
         name="vision-published-part",
         question="Do the published accuracies on MNIST come out again?",
         description=(
-            "MNIST by the code of paper 2, with its smallest network and the larger rate: AdamW with torch's weight decay of 0.01 and a constant rate, scores over the "
-            "root of the width, patches of 7 pixels, width 64, two layers, two heads, 20 epochs, "
-            "two runs. Validation is on the test images, twice an epoch, and the best of it is "
-            "what is printed, as published."
+            "MNIST by the code of paper 2, with its smallest network and the larger rate: AdamW "
+            "with torch's weight decay of 0.01 and a constant rate, scores over the root of the "
+            "width, patches of 7 pixels, width 64, two layers, two heads, 20 epochs, two runs. "
+            "Validation is on the test images, twice an epoch, and the best of it is what is "
+            "printed, as published."
         ),
         settings=tuple(
             replace(setting, limits=(*setting.limits, ONE_OF_MANY))
