@@ -17,7 +17,7 @@ from qkvary.studies.results.summary import RunRow
 from tests.reports.synthetic import MORE_VARIANTS, make_attention, make_study, make_summary
 from tests.studies.made_up import make_record
 
-BIG = 1_600_000
+BIG = 1_500_000
 
 
 def section(report: Report, key: str) -> Section:

@@ -33,6 +33,11 @@ def test_relative_moves_end_where_the_points_end(points: list[tuple[float, float
     assert math.isclose(y, points[-1][1], abs_tol=0.06)
 
 
+def test_points_on_a_straight_line_are_left_out() -> None:
+    assert svg.path_data([(0, 0), (1, 1), (1, 1), (3, 3), (4, 2)]) == "M0 0l3 3l1-1"
+    assert svg.path_data([(0, 0), (2, 0), (5, 0), (4, 0)]) == "M0 0l5 0l-1 0"
+
+
 def test_what_drawings_share_is_in_a_page_once() -> None:
     part = svg.element("rect", width=3)
     drawing = svg.Drawing(

@@ -91,13 +91,21 @@ def path(points: Sequence[Point], class_: str, closed: bool = False, dash: str =
 
 
 def path_data(points: Sequence[Point]) -> str:
-    """Write the ``d`` of a polyline on a grid of tenths, so that rounding does not add up."""
+    """Write the ``d`` of a polyline on a grid of tenths, so that rounding does not add up.
+
+    Points that lie on the straight line between their neighbours are left out.
+    """
     grid = [(round(x * 10), round(y * 10)) for x, y in points]
-    parts = [f"M{_pair(*grid[0])}"] if grid else []
+    moves: list[tuple[int, int]] = []
     for (x0, y0), (x1, y1) in itertools.pairwise(grid):
-        if (x0, y0) != (x1, y1):
-            parts.append(f"l{_pair(x1 - x0, y1 - y0)}")
-    return "".join(parts)
+        x, y = x1 - x0, y1 - y0
+        last_x, last_y = moves[-1] if moves else (0, 0)
+        if moves and last_x * y == last_y * x and last_x * x + last_y * y >= 0:
+            moves[-1] = last_x + x, last_y + y
+        elif (x, y) != (0, 0):
+            moves.append((x, y))
+    start = [f"M{_pair(*grid[0])}"] if grid else []
+    return "".join([*start, *(f"l{_pair(*move)}" for move in moves)])
 
 
 def _pair(x: int, y: int) -> str:
