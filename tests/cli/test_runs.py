@@ -253,7 +253,7 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
         assert missing in printed
         assert estimate in printed
         assert ("estimated time" in printed) == bool(estimate)
-        assert "and a plan downloads nothing: put" in printed
+        assert "downloads are off (HF_HUB_OFFLINE): put" in printed
         assert main(["study", "made-up", "--dry-run", "--json", *where]) == 0
         found = json.loads(capsys.readouterr().out)
         assert list(found["not_estimated"].values()) == [per_setting]

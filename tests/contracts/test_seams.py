@@ -53,7 +53,7 @@ CROSSING = (
     *("Q[residual]-K-V", "Q[map]=K-V", "Q-K[r3]-V", "Q-K-V[r3]", "Q-K=V[r3]"),
     *("QKV@rotary", "Q-K=V@rotary", "Q-K=V@latent-4", "Q=K-V@soft", "QKV@t0.5"),
 )
-"""What cross attention can have: every sharing, and the options that need no order."""
+"""Variants of cross attention: every sharing, and the options that need no order of tokens."""
 PATCHES = PatchClassifierConfig(
     attention=AttentionConfig(d_model=12, num_heads=2, variant=parse_variant("Q-K=V")),
     block=BlockConfig(d_ff=23),

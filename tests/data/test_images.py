@@ -204,7 +204,7 @@ def test_a_set_that_is_not_here_is_said_to_be(root: Path, monkeypatch: pytest.Mo
         load_images(COLOUR)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (root / "mnist" / LABELS).unlink()
-    with pytest.raises(UsageError, match="mnist is not on this machine and HF_HUB_OFFLINE is set"):
+    with pytest.raises(UsageError, match="mnist is not on this machine, and downloads are off"):
         load_images(GREY)
     with pytest.raises(UsageError, match="expected an image data set, got 'mnits'; did you mean"):
         load_images("mnits")

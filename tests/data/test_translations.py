@@ -125,7 +125,7 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_what_is_not_there_is_said_by_name(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"multi30k/train\.de\.gz is not on this machine and .*: put it"
+        UsageError, match=r"multi30k/train\.de\.gz is not on this machine, .* off .*: put it"
     ):
         load_translations()
     folder = write(tmp_path / "corpus")

@@ -88,7 +88,9 @@ def download(
         DownloadError: if it fails, or the file is another one.
     """
     if is_offline():
-        raise UsageError(f"{name} is not on this machine and HF_HUB_OFFLINE is set: {put}")
+        raise UsageError(
+            f"{name} is not on this machine, and downloads are off (HF_HUB_OFFLINE): {put}"
+        )
     try:
         data = fetch(url, limit=limit, timeout=timeout)
     except (FileNotFoundError, PermissionError, ValueError, DownloadError) as error:

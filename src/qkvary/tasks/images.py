@@ -193,10 +193,10 @@ def crop_and_flip(images: Tensor, crops: Crops, *, size: int) -> Tensor:
 
 
 class _Resizing(NamedTuple):
-    """What a pixel of a resized side is made of, for every crop of the side."""
+    """Weights of bilinear resizing along a side, for every crop of the side."""
 
     pairs: Tensor
-    """The two pixels that it lies between, ``[cuts * starts, size, 2]``."""
+    """The two pixels that a resized pixel lies between, ``[cuts * starts, size, 2]``."""
     shares: Tensor
     """The weights of both."""
     weights: Tensor

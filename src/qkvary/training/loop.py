@@ -42,7 +42,7 @@ _VERSIONS: Mapping[str, JsonValue] = {
     "torch": str(torch.__version__),
     "rounding": ROUNDING_VERSION,
 }
-"""What last bits depend on beside the processor; checkpoints without a rounding have 0."""
+"""Versions that change the last bits of a run; a checkpoint without ``rounding`` has 0."""
 LogEntry = Mapping[str, JsonValue]
 """``event``, ``step`` and the fields of that event."""
 ADAM_MOMENTS = 2
