@@ -27,7 +27,12 @@ from qkvary.storage.manifest import FileEntry
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
 from qkvary.tasks.examples import AttentionExample
-from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
+from qkvary.training.config import (
+    ROUNDING_VERSION,
+    ExecutionConfig,
+    ExecutionSettings,
+    RunConfig,
+)
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
@@ -139,6 +144,20 @@ def train(
         torch.set_num_threads(threads)
 
 
+def compile_network(network: nn.Module, execution: ExecutionConfig) -> None:
+    """Compile each block in place where the execution settings say so.
+
+    Equal blocks share what was compiled, so that the time does not grow with the layers; wrappers
+    of several processes gather the weights of one block at a time.
+    """
+    if not execution.compile:
+        return
+    for module in network.modules():
+        if isinstance(module, Stack):
+            for block in module.blocks:
+                block.compile()
+
+
 class _Trainer:
     def __init__(
         self,
@@ -189,10 +208,8 @@ class _Trainer:
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recompute_blocks = execution.recompute_blocks
-        wrapped = self.distribution.wrap(self.model, execution.precision)
-        if execution.compile:
-            wrapped.compile()
-        return wrapped
+        compile_network(self.model, execution)
+        return self.distribution.wrap(self.model, execution.precision)
 
     def warn(self, message: str) -> None:
         self.callbacks.on_event(

@@ -1,0 +1,205 @@
+"""Everything that needs a GPU, in the order of its value: tests, decoding, training, a ladder.
+
+    make gpu                                                    # ten minutes on one H100
+    python benchmarks/gpu/run.py --device cpu --quick --out DIR # shows that it works
+
+Each part has a limit. Records are JSON lines in the folder; cases that are there are not measured
+again, so the same command goes on where it was stopped. ``page.py`` makes the page of them.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from records import Records, read_lines
+
+from qkvary.storage.environment import machine, package_version
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+GRACE_SECONDS = 12
+"""Time for a part to store what it has before it is killed."""
+STUDY = "lm-ladder"
+TESTS = (
+    "tests/contracts/test_on_gpu.py",
+    "tests/training/test_on_gpu.py",
+    "tests/nn/decoding/test_triton_on_gpu.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part with its command and its limit."""
+
+    name: str
+    command: tuple[str, ...]
+    seconds: int
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def main() -> None:
+    """Run the parts."""
+    options = read_options()
+    device = torch.device(options.device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        sys.exit(
+            "expected a GPU that torch can use, got none: run this on a machine with one and with "
+            "a CUDA build of torch, or try it with --device cpu --quick"
+        )
+    records = Records(options.out)
+    records.add("environment", **describe(device, options.commit), quick=options.quick)
+    parts = make_parts(options, options.out.resolve())
+    for part in parts:
+        if not options.part or part.name in options.part:
+            run(part, options.out, records.add)
+            if part.name == "tests":
+                add_tests(records, options.out / "tests.xml")
+            if part.name == "kernels":
+                for line in read_lines(options.out / "kernels.log"):
+                    records.add(part.name, **line)
+
+
+def read_options() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the records")
+    parser.add_argument("--quick", action="store_true", help="toy sizes: shows that it works")
+    parser.add_argument("--part", action="append", default=[], help="only this part; repeatable")
+    parser.add_argument("--workers", type=int, default=8, help="runs of the ladder at once")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of all limits")
+    parser.add_argument("--commit", help="the commit of the sources, where git cannot say it")
+    return parser.parse_args()
+
+
+def describe(device: torch.device, commit: str | None) -> dict[str, object]:
+    """Return what the figures were measured on."""
+    found: dict[str, object] = {**machine(), "triton": package_version("triton")}
+    if commit:
+        found["commit"] = commit
+    if device.type == "cuda":
+        properties = torch.cuda.get_device_properties(device)
+        found |= {
+            "gpu": properties.name,
+            "gpu_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+            "cuda": torch.version.cuda,
+        }
+    return found
+
+
+def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
+    """Return the parts in their order."""
+    quick = ("--quick",) if options.quick else ()
+    given = ("--device", options.device, "--out", str(out), *quick)
+    study = str(HERE / "quick_ladder.py") if options.quick else STUDY
+    qkvary = (sys.executable, "-c", "from qkvary.cli.main import run; run()")
+    ladder = (study, "--device", options.device, "--out", str(out / "runs"))
+    tests = (
+        sys.executable,
+        *("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "80"),
+        *("-n", "0" if options.quick else "6", "--dist", "worksteal"),
+        *(("--collect-only",) if options.quick else (f"--junitxml={out / 'tests.xml'}",)),
+        *TESTS,
+    )
+
+    def limit(seconds: int) -> int:
+        return round(seconds * options.scale)
+
+    return [
+        Part("tests", tests, limit(90), (("TRITON_INTERPRET", "0"),)),
+        Part(
+            "kernels",
+            (
+                sys.executable,
+                str(HERE.parent / "decode_attention.py"),
+                *("--device", options.device),
+                *quick,
+            ),
+            limit(30),
+        ),
+        Part("decoding", (sys.executable, str(HERE / "decoding.py"), *given), limit(130)),
+        Part("training", (sys.executable, str(HERE / "training.py"), *given), limit(140)),
+        Part(
+            "ladder",
+            (*qkvary, "study", *ladder, "--workers", str(options.workers)),
+            limit(120),
+        ),
+        Part("pack", (*qkvary, "pack", study, str(out / "ladder.jsonl.xz"), *ladder[1:]), 60),
+    ]
+
+
+def run(part: Part, out: Path, add: Callable[..., None]) -> None:
+    """Run a part in a process of its own; at its limit it may store what it has."""
+    start = time.perf_counter()
+    log = out / f"{part.name}.log"
+    environment = {**os.environ, **dict(part.environment)}
+    paths = (str(ROOT / "src"), str(HERE.parent), environment.get("PYTHONPATH", ""))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            part.command,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            cwd=ROOT,
+            env=environment,
+            start_new_session=True,
+        )
+        ended = wait(process, part.seconds)
+    text = log.read_text("utf-8", errors="replace")
+    if part.name != "ladder":
+        print(text[-4_000:], flush=True)
+    add(
+        "part",
+        name=part.name,
+        seconds=round(time.perf_counter() - start, 1),
+        limit=part.seconds,
+        ended=ended,
+        code=process.returncode,
+        tail="" if process.returncode == 0 else text[-2_000:],
+    )
+
+
+def wait(process: "subprocess.Popen[bytes]", seconds: int) -> str:
+    """Wait for a process and all it started; return how it ended."""
+    for number, patience in ((None, seconds), (signal.SIGINT, GRACE_SECONDS), (signal.SIGKILL, 30)):
+        if number is not None:
+            os.killpg(process.pid, number)
+        try:
+            process.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+        return {None: "done", signal.SIGINT: "at its limit"}.get(number, "killed at its limit")
+    return "not ended"
+
+
+def add_tests(records: Records, path: Path) -> None:
+    """Append a line with the tests that ran and those that failed."""
+    if not path.exists():
+        return
+    # Written by pytest a moment ago.
+    cases = ET.parse(path).getroot().iter("testcase")  # noqa: S314
+    outcomes = {
+        f"{case.get('classname')}::{case.get('name')}": sorted({child.tag for child in case})
+        for case in cases
+    }
+    failed = [name for name, tags in outcomes.items() if {"failure", "error"} & {*tags}]
+    skipped = [name for name, tags in outcomes.items() if "skipped" in tags]
+    records.add(
+        "tests",
+        passed=len(outcomes) - len(failed) - len(skipped),
+        failed=failed,
+        skipped=skipped,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""On a GPU every variant computes what the CPU computes: forward, gradients, decoding, backends."""
+
+import copy
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.caches import CacheOptions, CacheStorage
+from qkvary.arch.labels import parse_variant
+from qkvary.inference import beams, decoding
+from qkvary.inference.requests import Request, Sampling
+from qkvary.nn.attention import Attention
+from qkvary.nn.cache import KVCache
+from qkvary.nn.encoder import Encoder
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    BIDIRECTIONAL,
+    DECISIVE,
+    EVERY_LABEL,
+    FUSED,
+    GATE,
+    LABELS,
+    distance,
+    make_config,
+    make_encoder_config,
+    make_language_model_config,
+    padding_mask,
+    random_input,
+    randomize,
+)
+
+DEVICE = "cuda"
+BFLOAT16 = 2e-2
+"""Of the deviation of outputs, for operands of 8 bits."""
+BACKENDS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+}
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True, scope="module")
+def gpu() -> None:
+    """These tests are asked for where there is a GPU."""
+    assert torch.cuda.is_available(), "expected a GPU"
+
+
+def gradients(module: nn.Module, output: Tensor) -> dict[str, Tensor]:
+    """The gradients of a sum of squares, by name, on the CPU."""
+    module.zero_grad()
+    output.square().sum().backward()
+    found = ((name, one.grad) for name, one in module.named_parameters())
+    return {name: grad.cpu() for name, grad in found if grad is not None}
+
+
+@pytest.mark.parametrize("label", EVERY_LABEL)
+def test_a_layer_and_its_gradients(label: str) -> None:
+    """In float64, with padding and without."""
+    fields = {} if label not in FUSED else {"kernel": "auto"}
+    layer = Attention(make_config(label, causal=label in LABELS, **fields)).double()
+    randomize(layer, 1)
+    other = copy.deepcopy(layer).to(DEVICE)
+    x = random_input(2)
+    for mask in (None, padding_mask()):
+        real = torch.ones_like(padding_mask()) if mask is None else mask
+        given = {"attention_mask": mask}
+        there = {"attention_mask": None if mask is None else mask.to(DEVICE)}
+        expected, found = layer(x, **given), other(x.to(DEVICE), **there)
+        assert found.device.type == DEVICE
+        assert distance(found.cpu()[real], expected[real]) < GATE
+        wanted = gradients(layer, expected * real[..., None])
+        got = gradients(other, found * real[..., None].to(DEVICE))
+        assert got.keys() == wanted.keys()
+        for name, grad in wanted.items():
+            scale = grad.abs().max().clamp(min=1e-3)
+            assert (got[name] - grad).abs().max() / scale < 1e3 * GATE, name
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_language_model_decodes(label: str) -> None:
+    """Chunks and single tokens, as the CPU does in one pass."""
+    network = LanguageModel(make_language_model_config(label)).double().eval()
+    randomize(network, 3)
+    other = copy.deepcopy(network).to(DEVICE)
+    tokens = torch.randint(13, (3, 11), generator=torch.Generator().manual_seed(4))
+    with torch.inference_mode():
+        expected = network(tokens)
+        cache = KVCache(other.config.layers)
+        parts = [other(part.to(DEVICE), cache=cache) for part in tokens.split([5, 3, 1, 1, 1], 1)]
+    assert distance(torch.cat(parts, 1).cpu(), expected) < 10 * GATE
+
+
+@pytest.mark.parametrize("label", BIDIRECTIONAL[::5])
+def test_an_encoder(label: str) -> None:
+    network = Encoder(make_encoder_config(label)).double().eval()
+    randomize(network, 5)
+    tokens = torch.randint(13, (3, 11), generator=torch.Generator().manual_seed(6))
+    with torch.inference_mode():
+        expected = network(tokens)
+        found = network.to(DEVICE)(tokens.to(DEVICE))
+    assert distance(found.cpu(), expected) < 10 * GATE
+
+
+def ask(network: LanguageModel, **more: object) -> list[tuple[int, ...]]:
+    """The answers to three prompts, two of which are padded."""
+    requests = [
+        Request(prompt=tuple(prompt), max_new_tokens=5, **more)  # type: ignore[arg-type]
+        for prompt in ([1, 2, 3, 4], [5], [6, 7])
+    ]
+    return [one.tokens for one in decoding.complete(network, requests)]
+
+
+@pytest.mark.parametrize("label", DECISIVE)
+def test_generation(label: str) -> None:
+    """Greedy, sampled with a seed, and by beams."""
+    network = LanguageModel(make_language_model_config(label)).double().eval()
+    randomize(network, 7)
+    other = copy.deepcopy(network).to(DEVICE)
+    assert ask(other) == ask(network)
+    sampled = ask(other, sampling=Sampling(temperature=0.8, top_k=5), seed=1)
+    assert all(0 <= token < 13 for answer in sampled for token in answer)
+    request = Request(prompt=(1, 2, 3), max_new_tokens=4)
+    search = [
+        [beam.tokens for beam in beams.search(one, request, beams=3)] for one in (network, other)
+    ]
+    assert search[0] == search[1]
+
+
+@pytest.mark.parametrize("storage", ["preallocated", "int8", "int4"])
+@pytest.mark.parametrize("label", DECISIVE)
+def test_caches_in_place_and_of_few_bits(label: str, storage: CacheStorage) -> None:
+    """Codes are those of the CPU, but where a number lies on the edge between two."""
+    network = LanguageModel(make_language_model_config(label)).double().eval()
+    randomize(network, 8)
+    tokens = torch.randint(13, (2, 12), generator=torch.Generator().manual_seed(9))
+
+    def read(device: str) -> Tensor:
+        model = copy.deepcopy(network).to(device)
+        options = CacheOptions(storage=storage, group=4)
+        cache = KVCache(model.config.layers, max_tokens=14, options=options)
+        parts = tokens.to(device).split([7, 1, 1, 1, 1, 1], 1)
+        return torch.cat([model(part, cache=cache) for part in parts], 1).cpu()
+
+    with torch.inference_mode():
+        assert distance(read(DEVICE), read("cpu")) < 1e-6
+
+
+def fused_layer(label: str) -> Attention:
+    """A layer of a usual width of heads."""
+    config = AttentionConfig(
+        d_model=256, num_heads=4, variant=parse_variant(label), causal=True, kernel="sdpa"
+    )
+    layer = Attention(config).double()
+    randomize(layer, 10)
+    return layer
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "GQA-2", "Q-MQA", "Q-K=V@rotary", "Q=K=V"])
+def test_fused_backends(label: str, backend: str) -> None:
+    """In bfloat16, forward and backward, against float64 on the CPU."""
+    layer = fused_layer(label)
+    x = torch.randn(2, 96, 256, generator=torch.Generator().manual_seed(11), dtype=torch.float64)
+    x = x.to(torch.bfloat16).double()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.copy_(parameter.to(torch.bfloat16))
+    other = copy.deepcopy(layer).to(DEVICE, torch.bfloat16)
+    expected = layer(x)
+    with sdpa_kernel(BACKENDS[backend]):
+        found = other(x.to(DEVICE, torch.bfloat16))
+        got = gradients(other, found.float())
+    assert relative(found.cpu(), expected) < BFLOAT16
+    wanted = gradients(layer, expected)
+    for name in ("o_proj.weight", "k_proj.weight"):
+        grad = wanted.get(name)
+        if grad is not None:
+            assert relative(got[name], grad) < 3 * BFLOAT16, name
+
+
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The norm of the difference over that of what is expected."""
+    return float((found.double() - expected).norm() / expected.norm())
