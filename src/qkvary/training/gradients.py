@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.contract import Batch, Task
@@ -75,18 +75,21 @@ class Gradients:
         batches = list(self._micro_batches(step))
         counts = [batch.counted for batch in batches]
         (total,) = distribution.all_reduce([float(sum(counts))])
-        loss = 0.0
+        means: list[Tensor] = []
         for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
             if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
                 return None
-            weight = count / total if total else 0.0
             is_last = number == len(batches)
             with nullcontext() if is_last else distribution.no_sync(self.wrapped):
                 with self.precision():
                     mean = self.task.loss(self.wrapped, batch.to(self.run.device))
                 # Processes average their gradients, but the weighted sum is needed.
-                (mean * (weight * distribution.size)).backward()
-            loss += mean.item() * weight
+                (mean * (_share(count, total) * distribution.size)).backward()
+            means.append(mean.detach())
+        # Read at the end: a GPU then computes the micro-batches without waiting in between.
+        loss = 0.0
+        for mean, count in zip(torch.stack(means).tolist(), counts, strict=True):
+            loss += mean * _share(count, total)
         return distribution.all_reduce([loss])[0]
 
     def precision(self) -> AbstractContextManager[object]:
@@ -100,6 +103,10 @@ class Gradients:
         for start in range(first, first + self.rows_per_process, self.micro_batch_size):
             rows = slice(start, min(start + self.micro_batch_size, first + self.rows_per_process))
             yield self.task.batch(step, training.batch_size, self.run.seed, rows)
+
+
+def _share(count: int, total: float) -> float:
+    return count / total if total else 0.0
 
 
 def _seed_everything(seed: int, device: str) -> None:
