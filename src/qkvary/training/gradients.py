@@ -75,8 +75,9 @@ class Gradients:
         batches = list(self._micro_batches(step))
         counts = [batch.counted for batch in batches]
         (total,) = distribution.all_reduce([float(sum(counts))])
+        weights = [count / total if total else 0.0 for count in counts]
         means: list[Tensor] = []
-        for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
+        for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), start=1):
             if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
                 return None
             is_last = number == len(batches)
@@ -84,12 +85,12 @@ class Gradients:
                 with self.precision():
                     mean = self.task.loss(self.wrapped, batch.to(self.run.device))
                 # Processes average their gradients, but the weighted sum is needed.
-                (mean * (_share(count, total) * distribution.size)).backward()
+                (mean * (weight * distribution.size)).backward()
             means.append(mean.detach())
         # Read at the end: a GPU then computes the micro-batches without waiting in between.
         loss = 0.0
-        for mean, count in zip(torch.stack(means).tolist(), counts, strict=True):
-            loss += mean * _share(count, total)
+        for mean, weight in zip(torch.stack(means).tolist(), weights, strict=True):
+            loss += mean * weight
         return distribution.all_reduce([loss])[0]
 
     def precision(self) -> AbstractContextManager[object]:
@@ -103,10 +104,6 @@ class Gradients:
         for start in range(first, first + self.rows_per_process, self.micro_batch_size):
             rows = slice(start, min(start + self.micro_batch_size, first + self.rows_per_process))
             yield self.task.batch(step, training.batch_size, self.run.seed, rows)
-
-
-def _share(count: int, total: float) -> float:
-    return count / total if total else 0.0
 
 
 def _seed_everything(seed: int, device: str) -> None:
