@@ -1,6 +1,7 @@
 """Statistics of a layer's attention (entropy, distance, asymmetry), summed over windows."""
 
 import math
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -21,10 +22,10 @@ class AttentionStatistics:
         heads = attention.config.num_heads
         self.queries = 0
         # Entropy, distance and weight of the own token; of the weights and of equal ones.
-        self.sums = torch.zeros(3, heads, dtype=torch.float64)
-        self.uniform_sums = torch.zeros(3, dtype=torch.float64)
+        zeros = partial(torch.zeros, dtype=torch.float64, device=attention.o_proj.weight.device)
+        self.sums, self.uniform_sums = zeros(3, heads), zeros(3)
         # Squared norms of the antisymmetric and the symmetric part.
-        self.parts = torch.zeros(_ASYMMETRIES, 2, heads, dtype=torch.float64)
+        self.parts = zeros(_ASYMMETRIES, 2, heads)
 
     @torch.no_grad()
     def add(self, reading: LayerReading) -> Float[Tensor, "heads tokens tokens"]:
@@ -32,17 +33,17 @@ class AttentionStatistics:
         weights = self.attention.core.weights(reading.scores)[0]
         self.queries += weights.shape[-1]
         distances = _distances(weights)
-        self.sums += torch.stack(_describe(weights, distances)).cpu()
+        self.sums += torch.stack(_describe(weights, distances))
         hidden = self._find_hidden(reading, weights)
         visible = (hidden == 0).to(weights.dtype)
         uniform = visible / visible.sum(dim=-1, keepdim=True)
-        self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0].cpu()
+        self.uniform_sums += torch.stack(_describe(uniform[None], distances))[:, 0]
         scores = reading.scores.multiply()
         bias = reading.scores.cooled_pair_bias()
         scores = scores[0] if bias is None else (scores + bias)[0]
         symmetric = (scores + scores.mT) / 2 + hidden
         matrices = (scores, scores.softmax(dim=-1), weights, symmetric.softmax(dim=-1))
-        self.parts += torch.stack([split_symmetry(one) for one in matrices]).cpu()
+        self.parts += torch.stack([split_symmetry(one) for one in matrices])
         return weights
 
     def result(self) -> tuple[AttentionReading, ...]:
@@ -51,11 +52,9 @@ class AttentionStatistics:
         uniform_entropy, uniform_distance, uniform_diagonal = (
             self.uniform_sums / self.queries
         ).tolist()
-        found: list[AttentionReading] = []
+        found, parts = list[AttentionReading](), self.parts.cpu()
         for head in range(len(entropies)):
-            scores, unmasked, masked, by_mask = (
-                _divide(*part[:, head].tolist()) for part in self.parts
-            )
+            scores, unmasked, masked, by_mask = (_divide(*part[:, head].tolist()) for part in parts)
             found.append(
                 AttentionReading(
                     head=head + 1,

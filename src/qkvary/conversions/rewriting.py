@@ -42,7 +42,7 @@ class Rewriting:
     original: LanguageModel
     """The network that was given."""
     network: LanguageModel
-    """The network that computes the same, in the same number format."""
+    """The network that computes the same, in the same number format and on the same device."""
     statement: str
     """The theorem or proposition that was used."""
     conditions: tuple[str, ...]
@@ -85,7 +85,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
             f"expected logits equal to {MOST_DIFFERENCE:.0e} in float64 after {name}, got a "
             f"relative difference of {difference.relative:.1e}; nothing is written"
         )
-    made = exact.to(dtype)
+    made = exact.to(network.embedding.device, dtype)
     stored = measure_difference(_read(network, tokens), _read(made, tokens), dtype)
     return Rewriting(
         name=name,

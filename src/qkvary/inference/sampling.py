@@ -108,7 +108,7 @@ class Sampler:
         """
         self._generators = [self._generators[row] for row in rows.tolist()]
         self._greedy, self._temperature = self._greedy[rows], self._temperature[rows]
-        self._all_greedy = bool(self._greedy.all())
+        self._all_greedy = all(one is None for one in self._generators)
 
         def some(column: Tensor | None) -> Tensor | None:
             return None if column is None else column[rows]

@@ -102,7 +102,8 @@ class LayerCache:
         total = self._length + first.shape[2]
         if self.max_tokens is not None and total > self.max_tokens:
             raise ValueError(f"expected at most {self.max_tokens} tokens, got {total}")
-        if self.options.is_quantized:
+        if self.options.is_quantized and first.device.type == "cpu":
+            # Elsewhere every layer would wait for the device; there the logits are not finite.
             # Before anything is stored, so that a refused call leaves the cache as it was.
             check_finite(new.values())
         joined: dict[str, Tensor] = dict(new)

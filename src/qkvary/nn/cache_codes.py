@@ -104,7 +104,8 @@ def dequantize_blocks(
         out.unflatten(2, (len(runs), -1)).mul_(scales[:, :, :, None])
         return out
     counts = torch.tensor(runs, dtype=torch.long, device=codes.device)
-    return out.mul_(scales.repeat_interleave(counts, dim=2))
+    # With their sum the host need not wait for the device to add them up.
+    return out.mul_(scales.repeat_interleave(counts, dim=2, output_size=out.shape[2]))
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:
@@ -192,7 +193,8 @@ def _scales(most: Tensor, bits: int) -> Float[Tensor, "..."]:
     exact = most / most_code(bits)
     scales = exact.float()
     # Up, never down: otherwise the largest number is further off than half a step.
-    return torch.where(scales < exact, torch.nextafter(scales, scales.new_tensor(math.inf)), scales)
+    above = torch.nextafter(scales, scales.new_full((), math.inf))
+    return torch.where(scales < exact, above, scales)
 
 
 def _round(exact: Tensor, scales: Tensor) -> Int8[Tensor, "..."]:

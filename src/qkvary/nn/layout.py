@@ -73,6 +73,7 @@ class Layout:
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
+        self._is_in_a_row = False
         self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
         """The additive mask of keys hidden from all queries, by dtype; shared by layouts of the
         same keys."""
@@ -162,7 +163,7 @@ class Layout:
             ValueError: for such a document; a RuntimeError in compiled code.
         """
         ids = self.document_ids
-        if ids is None:
+        if ids is None or self._is_in_a_row:
             return
         message = (
             "expected the tokens of each document in a row for a core that keeps a state, got "
@@ -176,6 +177,9 @@ class Layout:
             torch.ops.aten._assert_async.msg((changed == fewest).all(), message)  # noqa: SLF001
         elif not torch.equal(changed, fewest):
             raise ValueError(message)
+        else:
+            # Once for all layers: a GPU makes the host wait for the answer.
+            self._is_in_a_row = True
 
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None

@@ -37,7 +37,8 @@ def smoothed_loss_sum(
     Returns:
         The sum in nats; with a smoothing of 0 the cross entropy.
     """
-    counted = targets != IGNORE_INDEX
+    # As places, which a GPU makes the host wait for, and only once.
+    (counted,) = (targets != IGNORE_INDEX).nonzero(as_tuple=True)
     features, targets = features[counted], targets[counted]
     loss = linear_cross_entropy(features, weight, bias, targets)
     if not smoothing:

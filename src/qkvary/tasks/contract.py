@@ -37,7 +37,14 @@ class Batch(NamedTuple):
     @property
     def counted(self) -> int:
         """Number of targets that count in the loss."""
-        return int((self.targets != IGNORE_INDEX).sum())
+        return int(self._counted())
+
+    def mean(self, total: Tensor) -> Tensor:
+        """Return a sum over the targets that count, divided by their number.
+
+        The number stays on the device: the host does not wait for it.
+        """
+        return total / self._counted().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
         """Return the batch on a device."""
@@ -45,6 +52,9 @@ class Batch(NamedTuple):
             None if part is None else part.to(device) for part in (self.documents, self.source)
         )
         return Batch(self.inputs.to(device), self.targets.to(device), documents, source)
+
+    def _counted(self) -> Tensor:
+        return (self.targets != IGNORE_INDEX).sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,7 +98,7 @@ class LanguageTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross entropy of the counted tokens, in nats."""
-        return _loss_sum(model, batch) / max(1, batch.counted)
+        return batch.mean(_loss_sum(model, batch))
 
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
@@ -197,11 +197,11 @@ class LanguageTask:
         size, sums = self.config.evaluation_batch_size, _Sums()
         for number, weight in _batches_of_rank(-(-rows // size), processes):
             numbers = np.arange(number * size, min((number + 1) * size, rows))
-            batch = self._make_batch(source, numbers).to(device)
-            lengths = torch.from_numpy(source.lengths(numbers)).to(device)
-            is_real = torch.arange(1, context + 1, device=device) < lengths[:, None]
+            batch = self._make_batch(source, numbers)
+            lengths = torch.from_numpy(source.lengths(numbers))
+            is_real = torch.arange(1, context + 1) < lengths[:, None]
             real = batch._replace(targets=batch.targets.where(is_real, IGNORE_INDEX))
-            nats, real_nats = _loss_sum(model, batch).item(), _loss_sum(model, real).item()
+            nats, real_nats = (_loss_sum(model, one.to(device)).item() for one in (batch, real))
             counts = batch.targets.numel(), real_nats, real.counted, self._bytes_of(real)
             sums.add(weight, (nats, *counts))
         return sums.all_reduce(processes)
@@ -214,7 +214,7 @@ class LanguageTask:
     def _bytes_of(self, batch: Batch) -> int:
         """Return the UTF-8 bytes of the counted targets."""
         counted = batch.targets != IGNORE_INDEX
-        tokens, before = (part[counted].cpu().numpy() for part in (batch.targets, batch.inputs))
+        tokens, before = (part[counted].numpy() for part in (batch.targets, batch.inputs))
         return int(self._token_bytes.of(tokens, before).sum())
 
     def _print_token(self, token: int, after: int | None = None) -> str:

@@ -57,9 +57,10 @@ class RecallTask(ClassificationTask[RecallTaskConfig]):
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return logits and targets of the queries alone, without the other positions' logits."""
-        is_query = batch.targets != IGNORE_INDEX
+        # As places, which a GPU makes the host wait for, and only once.
+        queries = (batch.targets != IGNORE_INDEX).nonzero(as_tuple=True)
         decoder = cast("Decoder", model)
-        return decoder.head(decoder.features(batch.inputs)[is_query]), batch.targets[is_query]
+        return decoder.head(decoder.features(batch.inputs)[queries]), batch.targets[queries]
 
     def evaluation_batches(self, split: Split) -> Iterator[Batch]:
         """Yield all sequences of a split."""

@@ -122,7 +122,7 @@ class TranslationTask:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of the protocol."""
-        return self._loss_sum(model, batch) / max(1, batch.counted)
+        return batch.mean(self._loss_sum(model, batch))
 
     def evaluate(
         self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.contract import Batch, Task
@@ -75,18 +75,22 @@ class Gradients:
         batches = list(self._micro_batches(step))
         counts = [batch.counted for batch in batches]
         (total,) = distribution.all_reduce([float(sum(counts))])
-        loss = 0.0
-        for number, (batch, count) in enumerate(zip(batches, counts, strict=True), start=1):
+        weights = [count / total if total else 0.0 for count in counts]
+        means: list[Tensor] = []
+        for number, (batch, weight) in enumerate(zip(batches, weights, strict=True), start=1):
             if number > 1 and distribution.size == 1 and stop((number - 1) / len(batches)):
                 return None
-            weight = count / total if total else 0.0
             is_last = number == len(batches)
             with nullcontext() if is_last else distribution.no_sync(self.wrapped):
                 with self.precision():
                     mean = self.task.loss(self.wrapped, batch.to(self.run.device))
                 # Processes average their gradients, but the weighted sum is needed.
                 (mean * (weight * distribution.size)).backward()
-            loss += mean.item() * weight
+            means.append(mean.detach())
+        # Read at the end: a GPU then computes the micro-batches without waiting in between.
+        loss = 0.0
+        for mean, weight in zip(torch.stack(means).tolist(), weights, strict=True):
+            loss += mean * weight
         return distribution.all_reduce([loss])[0]
 
     def precision(self) -> AbstractContextManager[object]:

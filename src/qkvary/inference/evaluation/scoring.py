@@ -91,7 +91,7 @@ def score_rows(
     losses = np.empty((len(rows), rows.shape[1] - 1))
     for first in range(0, len(rows), batch_size):
         part = _put(rows[first : first + batch_size], model)
-        wanted = torch.ones_like(part[:, 1:], dtype=torch.bool)
+        wanted = torch.ones(part[:, 1:].shape, dtype=torch.bool)
         found = _score(model, part[:, :-1], part[:, 1:], wanted)
         losses[first : first + batch_size] = found.reshape(len(part), -1)
         on_progress(min(first + batch_size, len(rows)), len(rows))
@@ -140,6 +140,7 @@ def _put(values: NDArray[np.int64], model: Decoder) -> Tensor:
 
 
 def _score(model: Decoder, inputs: Tensor, targets: Tensor, wanted: Tensor) -> NDArray[np.float64]:
-    chosen = wanted.to(inputs.device)
+    # Places found on the host, which need not wait for the device to count them.
+    chosen = tuple(place.to(inputs.device) for place in wanted.nonzero(as_tuple=True))
     losses = model.token_losses(model.features(inputs)[chosen], targets[chosen])
     return losses.double().cpu().numpy()
