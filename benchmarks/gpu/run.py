@@ -29,6 +29,7 @@ GRACE_SECONDS = 12
 """Time for a part to store what it has before it is killed."""
 STUDY = "lm-ladder"
 TESTS = (
+    "tests/inference/test_graph_step.py",
     "tests/contracts/test_on_gpu.py",
     "tests/training/test_on_gpu.py",
     "tests/nn/decoding/test_triton_on_gpu.py",

@@ -1,6 +1,7 @@
 """On a GPU every variant computes what the CPU computes: forward, gradients, decoding, backends."""
 
 import copy
+
 import pytest
 import torch
 from torch import Tensor, nn

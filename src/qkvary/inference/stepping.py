@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from qkvary.inference import graph_step
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import step as native_step
@@ -28,7 +29,7 @@ class Stepper:
 
     ``native`` is one native call for a network and a cache that support it, ``layer`` runs the
     layers as without a cache, other kernels run them with that kernel. ``auto`` is the fastest of
-    these.
+    these, and on a GPU of a graph.
     """
 
     def __init__(self, model: Decoder, cache: KVCache) -> None:
@@ -43,6 +44,8 @@ class Stepper:
         self._functions: dict[str, StepFunction] = {}
         if kernel in ("auto", "native") and native_step.supports(model, cache):
             self._functions["step"] = native_step.NativeStep(model, cache)
+        if kernel == "auto" and graph_step.supports(model, cache):
+            self._functions["graph"] = graph_step.GraphStep(model, cache)
         if kernel == "auto":
             self._functions["layer"] = self._through_layers("layer")
             self._functions["attention"] = self._through_layers("auto")

@@ -149,6 +149,31 @@ class LayerCache:
             store.commit(tokens)
         self._length += tokens
 
+    @property
+    def has_fixed_memory(self) -> bool:
+        """Whether every token keeps its place in memory: nothing grows, drops, sums or encodes."""
+        stores = self._stores.values()
+        kept = self.state is None and self._max_kept is None and bool(stores)
+        return kept and all(type(store) is PreallocatedStore for store in stores)
+
+    def view(self, tokens: int) -> "LayerCache":
+        """Return a cache over the first tokens of the same memory that has seen all but the last.
+
+        The next token is written into the last place.
+
+        Raises:
+            ValueError: if tokens have no fixed place in memory, or there are fewer places.
+        """
+        if not self.has_fixed_memory:
+            raise ValueError("expected a preallocated cache of all tokens that has seen one")
+        other = LayerCache(self.config, self.max_tokens, self.options)
+        other.kernel = self.kernel
+        for name, store in self._claimable().items():
+            if isinstance(store, PreallocatedStore):
+                other._stores[name] = store.view(tokens)
+        other._length, other._rows = tokens - 1, self._rows
+        return other
+
     def _claimable(self) -> dict[str, PreallocatedStore | QuantizedStore]:
         kinds = (PreallocatedStore, QuantizedStore)
         found = {name: one for name, one in self._stores.items() if isinstance(one, kinds)}
@@ -283,6 +308,12 @@ class KVCache:
                 f"{max(lengths)} after a call that failed; choices: crop to {min(lengths)}, clear"
             )
         return lengths.pop()
+
+    def view(self, tokens: int) -> "KVCache":
+        """Return the view of every layer; see :meth:`LayerCache.view`."""
+        other = KVCache((), max_tokens=tokens, options=self.options)
+        other.layers = [layer.view(tokens) for layer in self.layers]
+        return other
 
     @property
     def nbytes(self) -> int:

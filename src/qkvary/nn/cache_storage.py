@@ -103,6 +103,19 @@ class PreallocatedStore(GrowingStore):
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
+    def view(self, tokens: int) -> "PreallocatedStore":
+        """Return a store over the first tokens of the same memory, all but the last of them stored.
+
+        Raises:
+            ValueError: if nothing was stored yet, or the memory has fewer.
+        """
+        if self._stored is None or tokens > self.capacity:
+            room = 0 if self._stored is None else self.capacity
+            raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
+        other = PreallocatedStore(tokens)
+        other._stored, other._num_tokens = self._stored[:, :, :tokens], tokens - 1
+        return other
+
     def claim(self, tokens: int) -> Joined:
         """Return the buffer, into which the caller writes so many new tokens before ``commit``.
 

@@ -1,0 +1,183 @@
+"""Decoding steps of fixed shapes, which a GPU replays as one graph.
+
+Launching the kernels of a step from Python takes longer than running them. A graph is launched at
+once, but always with the same shapes and addresses. So a step of fixed shapes reads the first
+``size`` places of the cache, of which a mask hides those that no token has yet; it writes the new
+token into the last place, where attention finds it, and then into its own.
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoder import Decoder, device_of
+
+LEAST_SIZE = 256
+PARTS = 8
+"""A size is rounded up by at most this part of it."""
+
+
+class FixedStep:
+    """A decoding step whose shapes stay the same for many tokens.
+
+    It computes what the network computes layer by layer, to rounding. The cache belongs to the
+    caller, who may crop, clear and reorder it between steps.
+    """
+
+    def __init__(self, model: Decoder, cache: KVCache) -> None:
+        """Prepare nothing yet.
+
+        Args:
+            model: The network, in evaluation mode.
+            cache: A cache that :func:`supports` accepts.
+        """
+        self.model, self.cache = model, cache
+        self._size = self._next = -1
+        self._addresses: tuple[object, ...] = ()
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " rows"],
+        attention_mask: Bool[Tensor, "rows tokens"] | None = None,
+    ) -> Float[Tensor, "rows vocabulary"]:
+        """Return the logits after one new token per row, and add the tokens to the cache.
+
+        Args:
+            tokens: The new tokens.
+            attention_mask: False for padding, over the cached and the new tokens.
+        """
+        rows, length = tokens.shape[0], self.cache.length
+        buffers = self.cache.layers[0].claim(1, rows)
+        addresses = (rows, *(one.data_ptr() for one in buffers.values() if isinstance(one, Tensor)))
+        if length >= self._size or addresses != self._addresses:
+            self._size = choose_size(length + 1, self.cache.layers[0].max_tokens or length + 1)
+            self._addresses = addresses
+            self._start(tokens, length, attention_mask)
+            self._prepare()
+        elif length != self._next:
+            self._place(length, attention_mask)
+        self._tokens.copy_(tokens)
+        logits = self._run()
+        for layer in self.cache.layers:
+            layer.commit(1)
+        self._next = length + 1
+        return logits
+
+    def _start(self, tokens: Tensor, length: int, mask: Tensor | None) -> None:
+        """Allocate what a step reads, and see the cache as full but for its last place."""
+        self._tokens = tokens.clone()
+        self._views = self.cache.view(self._size)
+        kernel = self._kernel()
+        for layer in self._views.layers:
+            layer.kernel = kernel
+        self._buffers = [
+            buffer
+            for layer in self.cache.layers
+            for buffer in layer.claim(1, len(tokens)).values()
+            if isinstance(buffer, Tensor)
+        ]
+        for buffer in self._buffers:
+            # Memory that nobody wrote may hold anything, and 0 times infinity is not a number.
+            buffer[:, :, length : self._size] = 0
+        device = tokens.device
+        self._index = torch.zeros(1, dtype=torch.long, device=device)
+        self._mask = torch.zeros(len(tokens), self._size, dtype=torch.bool, device=device)
+        self._positions = torch.zeros(len(tokens), self._size, dtype=torch.long, device=device)
+        self._place(length, mask)
+
+    def _kernel(self) -> str:
+        """Return the kernel of attention: nothing can be timed here."""
+        name = self.cache.layers[0].kernel
+        return name if name != "auto" else "folded"
+
+    def _place(self, length: int, mask: Tensor | None) -> None:
+        """Write down where the next token belongs."""
+        self._index.fill_(length)
+        self._mask.fill_(False)
+        self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
+        self._mask[:, -1] = True
+        before = 0 if mask is None else mask.long().argmax(dim=-1, keepdim=True)
+        place = torch.arange(self._size, device=self._index.device)
+        # All but the last count on; hidden places are not looked at.
+        place = place.expand_as(self._positions).clone()
+        place[:, -1] = length
+        self._positions.copy_((place - before).clamp_(min=0))
+        self._next = length
+
+    def _forward(self) -> Tensor:
+        """Run the network on the new tokens and store them; the next step is one place further."""
+        for layer in self._views.layers:
+            layer.crop(self._size - 1)
+        logits = self.model(
+            self._tokens[:, None],
+            cache=self._views,
+            attention_mask=self._mask,
+            positions=self._positions,  # pyright: ignore[reportCallIssue]
+        )[:, -1]
+        last = self._size - 1
+        for buffer in self._buffers:
+            buffer.index_copy_(2, self._index, buffer[:, :, last : last + 1].clone())
+        self._mask.index_fill_(1, self._index, True)
+        self._positions[:, -1] += 1
+        self._index += 1
+        return logits
+
+    def _prepare(self) -> None:
+        """Get ready to run steps of the current size."""
+
+    def _run(self) -> Tensor:
+        """Run a step."""
+        return self._forward()
+
+
+class GraphStep(FixedStep):
+    """The same as a CUDA graph, captured again when the cache outgrows it."""
+
+    def __init__(self, model: Decoder, cache: KVCache) -> None:
+        """As :class:`FixedStep`."""
+        super().__init__(model, cache)
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def _kernel(self) -> str:
+        # Calls that it does not support, and machines without Triton, take the folded form.
+        name = super()._kernel()
+        return "triton" if name == "folded" else name
+
+    def _prepare(self) -> None:
+        notes = (self._index, self._mask, self._positions)
+        before = [one.clone() for one in notes]
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            # Kernels are built and libraries made ready before anything is captured.
+            self._forward()
+        torch.cuda.current_stream().wait_stream(stream)
+        for one, other in zip(notes, before, strict=True):
+            one.copy_(other)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, pool=self._pool):
+            self._logits = self._forward()
+
+    def _run(self) -> Tensor:
+        self._graph.replay()
+        # The next replay writes to the same place.
+        return self._logits.clone()
+
+
+def supports(model: Decoder, cache: KVCache) -> bool:
+    """Return whether a network and its cache can decode by graphs."""
+    return device_of(model).type == "cuda" and has_fixed_shapes(cache)
+
+
+def has_fixed_shapes(cache: KVCache) -> bool:
+    """Return whether every layer keeps all tokens in place and sees them whatever their place."""
+    return type(cache) is KVCache and all(
+        layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
+    )
+
+
+def choose_size(tokens: int, capacity: int) -> int:
+    """Return the places that a step reads: few sizes, each little more than what is needed."""
+    step = max(LEAST_SIZE, (1 << (tokens.bit_length() - 1)) // PARTS)
+    return min(capacity, -(-tokens // step) * step)

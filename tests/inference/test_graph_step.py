@@ -1,0 +1,118 @@
+"""Steps of fixed shapes give the logits of the network, whatever the caller does between them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.caches import CacheLayout, CacheOptions
+from qkvary.arch.labels import parse_variant
+from qkvary.inference.graph_step import FixedStep, GraphStep, choose_size, has_fixed_shapes
+from qkvary.nn.cache import KVCache
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import (
+    GATE,
+    LABELS,
+    distance,
+    make_language_model_config,
+    randomize,
+)
+
+CAPACITY = 15
+FIXED = [label for label in LABELS if parse_variant(label).window is None and "linear" not in label]
+"""Variants whose layers keep every token in its place."""
+
+
+def make(
+    label: str, device: str, layout: CacheLayout = "rotated", positions: str = "none"
+) -> tuple[LanguageModel, KVCache, Tensor]:
+    """A network, an empty cache and tokens."""
+    network = LanguageModel(make_language_model_config(label, positions=positions)).double().eval()
+    randomize(network, 1)
+    network = network.to(device)
+    options = CacheOptions(layout=layout, storage="preallocated")
+    cache = KVCache(network.config.layers, max_tokens=CAPACITY, options=options)
+    tokens = torch.randint(13, (3, CAPACITY), generator=torch.Generator().manual_seed(2))
+    return network, cache, tokens.to(device)
+
+
+@pytest.fixture(
+    params=[("cpu", FixedStep), pytest.param(("cuda", GraphStep), marks=pytest.mark.gpu)]
+)
+def kind(request: pytest.FixtureRequest) -> tuple[str, type[FixedStep]]:
+    """Where, and how: a GPU captures what is run elsewhere."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a cache outgrows what a step reads."""
+    monkeypatch.setattr("qkvary.inference.graph_step.LEAST_SIZE", 5)
+
+
+@pytest.mark.parametrize("positions", ["none", "learned"])
+@pytest.mark.parametrize("label", FIXED)
+@torch.inference_mode()
+def test_steps_equal_one_pass(
+    label: str, positions: str, kind: tuple[str, type[FixedStep]]
+) -> None:
+    """Padding, growth over two sizes, a crop, other rows."""
+    device, step_type = kind
+    network, cache, tokens = make(label, device, positions=positions)
+    mask = torch.ones(3, CAPACITY, dtype=torch.bool, device=device)
+    mask[1, :2] = False
+    expected = network(tokens, attention_mask=mask)
+    network(tokens[:, :3], cache=cache, attention_mask=mask[:, :3])
+    step = step_type(network, cache)
+
+    def check(at: int, rows: Tensor) -> None:
+        found = step(tokens[rows, at], mask[rows, : at + 1])
+        assert distance(found, expected[rows, at]) < 10 * GATE
+        assert cache.length == at + 1
+
+    every = torch.arange(3, device=device)
+    for at in range(3, 9):
+        check(at, every)
+    cache.crop(6)
+    for at in range(6, CAPACITY - 2):
+        check(at, every)
+    fewer = torch.tensor([2, 1], device=device)
+    cache.reorder(fewer)
+    for at in range(CAPACITY - 2, CAPACITY):
+        check(at, fewer)
+    with pytest.raises(ValueError, match="expected at most"):
+        step(tokens[fewer, 0])
+
+
+@pytest.mark.parametrize("layout", ["sources", "rotated", "split", "input"])
+@pytest.mark.parametrize("label", ["Q-K=V@rotary", "Q-MQA", "QKV@alibi", "(Q=K-V)+"])
+@torch.inference_mode()
+def test_layouts(label: str, layout: CacheLayout, kind: tuple[str, type[FixedStep]]) -> None:
+    device, step_type = kind
+    network, cache, tokens = make(label, device, layout)
+    expected = network(tokens)
+    network(tokens[:, :1], cache=cache)
+    step = step_type(network, cache)
+    found = [step(tokens[:, at]) for at in range(1, CAPACITY)]
+    assert distance(torch.stack(found, 1), expected[:, 1:]) < 10 * GATE
+
+
+def test_windows_states_and_codes_have_no_fixed_place() -> None:
+    for label, storage in (("Q-K=V@w3", "preallocated"), ("QKV@s2", "preallocated")):
+        network, cache, tokens = make(label, "cpu")
+        assert storage == cache.options.storage
+        network(tokens[:, :1], cache=cache)
+        assert not has_fixed_shapes(cache)
+    network, cache, tokens = make("QKV@linear", "cpu")
+    network(tokens[:, :1], cache=cache)
+    assert not has_fixed_shapes(cache)
+    with pytest.raises(ValueError, match="expected a preallocated cache"):
+        cache.view(5)
+    growing = KVCache(make("QKV", "cpu")[0].config.layers)
+    assert not has_fixed_shapes(growing)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "capacity", "size"), [(1, 9, 5), (6, 100, 10), (81, 1000, 88), (81, 84, 84)]
+)
+def test_sizes_are_few_and_little_more_than_needed(tokens: int, capacity: int, size: int) -> None:
+    assert choose_size(tokens, capacity) == size
