@@ -25,7 +25,6 @@ from qkvary.costs.cache import read_bytes
 from qkvary.inference.decoding import make_cache
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import choice
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.memory import is_out_of_memory
 
@@ -143,7 +142,6 @@ def decode(
         "peak_bytes": peak(device) - others if device.type == "cuda" else None,
         "cache_bytes": cache.nbytes,
         "step": step.chosen,
-        "kernels": sorted({*choice.chosen().values()}),
     }
 
 

@@ -12,7 +12,10 @@ STUDY = replace(
     name="quick-ladder",
     settings=(
         replace(
-            _SETTING, training=replace(_SETTING.training, steps=2, evaluate_every=2), table="quick"
+            _SETTING,
+            name="1M",
+            training=replace(_SETTING.training, steps=2, evaluate_every=2),
+            table="quick",
         ),
     ),
     variants=("QKV", "Q-K=V"),

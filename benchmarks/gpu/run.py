@@ -28,6 +28,10 @@ ROOT = HERE.parent.parent
 GRACE_SECONDS = 12
 """Time for a part to store what it has before it is killed."""
 STUDY = "lm-ladder"
+RUNGS = {"1M": 50, "3M": 90, "10M": 900, "30M": 7_200}
+"""Settings of the ladder with their limits in seconds."""
+LONG = ("ladder 10M", "ladder 30M")
+"""Parts that run only where they are named."""
 TESTS = (
     "tests/inference/test_graph_step.py",
     "tests/contracts/test_on_gpu.py",
@@ -59,7 +63,7 @@ def main() -> None:
     records.add("environment", **describe(device, options.commit), quick=options.quick)
     parts = make_parts(options, options.out.resolve())
     for part in parts:
-        if not options.part or part.name in options.part:
+        if part.name in options.part or not (options.part or part.name in LONG):
             run(part, options.out, records.add)
             if part.name == "tests":
                 add_tests(records, options.out / "tests.xml")
@@ -75,7 +79,7 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder of the records")
     parser.add_argument("--quick", action="store_true", help="toy sizes: shows that it works")
     parser.add_argument("--part", action="append", default=[], help="only this part; repeatable")
-    parser.add_argument("--workers", type=int, default=8, help="runs of the ladder at once")
+    parser.add_argument("--workers", type=int, default=4, help="runs of the ladder at once")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all limits")
     parser.add_argument("--commit", help="the commit of the sources, where git cannot say it")
     return parser.parse_args()
@@ -127,12 +131,15 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
             ),
             limit(30),
         ),
-        Part("decoding", (sys.executable, str(HERE / "decoding.py"), *given), limit(130)),
-        Part("training", (sys.executable, str(HERE / "training.py"), *given), limit(140)),
-        Part(
-            "ladder",
-            (*qkvary, "study", *ladder, "--workers", str(options.workers)),
-            limit(120),
+        Part("decoding", (sys.executable, str(HERE / "decoding.py"), *given), limit(120)),
+        Part("training", (sys.executable, str(HERE / "training.py"), *given), limit(130)),
+        *(
+            Part(
+                f"ladder {rung}",
+                (*qkvary, "study", *ladder, "--setting", rung, "--workers", str(options.workers)),
+                limit(seconds),
+            )
+            for rung, seconds in RUNGS.items()
         ),
         Part("pack", (*qkvary, "pack", study, str(out / "ladder.jsonl.xz"), *ladder[1:]), 60),
     ]
@@ -141,7 +148,7 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
 def run(part: Part, out: Path, add: Callable[..., None]) -> None:
     """Run a part in a process of its own; at its limit it may store what it has."""
     start = time.perf_counter()
-    log = out / f"{part.name}.log"
+    log = out / f"{part.name.replace(' ', '-')}.log"
     environment = {**os.environ, **dict(part.environment)}
     paths = (str(ROOT / "src"), str(HERE.parent), environment.get("PYTHONPATH", ""))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
@@ -156,8 +163,7 @@ def run(part: Part, out: Path, add: Callable[..., None]) -> None:
         )
         ended = wait(process, part.seconds)
     text = log.read_text("utf-8", errors="replace")
-    if part.name != "ladder":
-        print(text[-4_000:], flush=True)
+    print(text[-4_000:], flush=True)
     add(
         "part",
         name=part.name,

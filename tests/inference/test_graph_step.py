@@ -18,7 +18,13 @@ from tests.contracts.variant_cases import (
 )
 
 CAPACITY = 15
-FIXED = [label for label in LABELS if parse_variant(label).window is None and "linear" not in label]
+FIXED = [
+    label
+    for label in LABELS
+    if parse_variant(label).window is None
+    and parse_variant(label).stride is None
+    and not parse_variant(label).keeps_state
+]
 """Variants whose layers keep every token in its place."""
 
 

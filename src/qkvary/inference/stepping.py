@@ -4,6 +4,7 @@ The fastest implementation depends on the machine, the network and the length of
 kernel ``auto`` it is timed whenever the length passes a power of two, and kept.
 """
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -83,6 +84,8 @@ class Stepper:
         return step
 
     def _choose(self, most: int, tokens: Tensor, mask: Tensor | None) -> str:
+        if len(self._functions) > 1 and not self._starts("graph", tokens, mask):
+            del self._functions["graph"]
         if len(self._functions) == 1:
             return next(iter(self._functions))
         if not all(layer.can_undo(1) for layer in self.cache.layers):
@@ -90,6 +93,20 @@ class Stepper:
             return next(iter(self._functions))
         kind = f"step, {self._describe()}, rows {tokens.shape[0]}, tokens {most}"
         return choose_once(kind, tuple(self._functions), lambda: self._time(tokens, mask))
+
+    def _starts(self, name: str, tokens: Tensor, mask: Tensor | None) -> bool:
+        """Return whether an implementation completes a step, if it is there; the step is undone."""
+        if name not in self._functions:
+            return True
+        length = self.cache.length
+        try:
+            self._functions[name](tokens, mask)
+        except RuntimeError as error:
+            warnings.warn(f"decoding goes without {name!r}: {error}", stacklevel=2)
+            return False
+        finally:
+            self.cache.crop(length)
+        return True
 
     def _time(self, tokens: Tensor, mask: Tensor | None) -> str:
         """Return the name of the fastest implementation; the cache is unchanged afterwards."""

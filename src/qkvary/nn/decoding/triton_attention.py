@@ -29,6 +29,9 @@ TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 LEAST = 16
 """Rows, keys and channels of the smallest product that matrix units take."""
+MOST_FEW = {torch.float32: 4, torch.float16: 2, torch.bfloat16: 2}
+"""Rows up to which a program multiplies number by number: matrix units would do 16 rows for them,
+and round float32 unless they go slowly."""
 MOST_ROWS, MOST_KEYS = 64, 128
 """The maximum rows and keys of a tile."""
 TILE_BYTES = 1 << 14
@@ -50,7 +53,7 @@ class Cut:
     runs: int
     """Parts of the keys, each of as many whole tiles."""
     block: int
-    """Rows of a program."""
+    """Rows of a program; fewer than ``LEAST`` are multiplied without matrix units."""
     blocks: int
     """Programs for the rows of a KV head."""
     warps: int
@@ -93,6 +96,8 @@ def cut(problem: Decoding) -> Cut:
     bytes_of_row = _bytes_of_row(problem)
     most = TILE_BYTES // bytes_of_row
     tile, block = min(most, MOST_KEYS), min(most, MOST_ROWS, _fill(problem.rows))
+    if problem.rows <= MOST_FEW[problem.query.dtype]:
+        block = 1 << (problem.rows - 1).bit_length()
     blocks = -(-problem.rows // block)
     tiles = -(-keys // tile)
     wanted = PROGRAMS * _processors(problem.key.device) // (batch * groups * blocks)
@@ -136,6 +141,7 @@ def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads row
         ROWS=pieces.block,
         TILE=pieces.tile,
         PRODUCTS=kernels.PRODUCTS[query.dtype],
+        FEW=pieces.block < LEAST,
         num_warps=pieces.warps,
     )
     return parts[:, :, :, 0] if pieces.runs == 1 else _merge(parts, sizes, query.dtype)

@@ -97,6 +97,25 @@ def add_bias(scores, bias, row, is_row, token, tokens):
     return scores
 
 
+@triton.jit
+@no_type_check
+def score(asked, keys, FEW: tl.constexpr):
+    """Return the products of rows and keys, [rows, TILE]."""
+    if FEW:
+        asked, keys = asked.to(tl.float32), keys.to(tl.float32)
+        return tl.sum(asked[:, None, :] * keys[None, :, :], 2)
+    return tl.dot(asked, tl.trans(keys), input_precision="ieee")
+
+
+@triton.jit
+@no_type_check
+def mix(weights, values, mixed, FEW: tl.constexpr):
+    """Return the mixture of earlier values and these, [rows, width]."""
+    if FEW:
+        return mixed + tl.sum(weights[:, :, None] * values.to(tl.float32)[None, :, :], 1)
+    return tl.dot(weights.to(values.dtype), values, mixed, input_precision="ieee")
+
+
 @triton.jit(do_not_specialize=["tokens"])
 @no_type_check
 def attend_run(
@@ -114,6 +133,7 @@ def attend_run(
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     PRODUCTS: tl.constexpr,
+    FEW: tl.constexpr,
 ):
     """Attend to one run of keys; grid [runs, kv_heads x blocks of rows, batch].
 
@@ -132,6 +152,7 @@ def attend_run(
         ROWS: Rows per program.
         TILE: Keys read at a time.
         PRODUCTS: The dtype of the factors of both products; sums are float32.
+        FEW: Whether there are too few rows for matrix units.
     """
     blocks = tl.cdiv(rows, ROWS)
     run, runs, batch = tl.program_id(0), tl.num_programs(0), tl.program_id(2).to(tl.int64)
@@ -149,7 +170,7 @@ def attend_run(
     begin = run.to(tl.int64) * length
     for first in range(begin, tl.minimum(begin + length, tokens), TILE):
         keys = read_tile(key, batch, group, first, tokens, TILE).to(PRODUCTS)
-        scores = tl.dot(asked, tl.trans(keys), input_precision="ieee")
+        scores = score(asked, keys, FEW)
         token = first + tl.arange(0, TILE)
         scores = add_bias(scores * scale, bias, row, is_row, token, tokens)
         scores = tl.where(see(valid, batch, token, tokens, last), scores, -float("inf"))
@@ -161,7 +182,7 @@ def attend_run(
         if value is not None:
             values = read_tile(value, batch, group, first, tokens, TILE).to(PRODUCTS)
         mixed *= kept[:, None]
-        mixed = tl.dot(weights.to(PRODUCTS), values, mixed, input_precision="ieee")
+        mixed = mix(weights, values, mixed, FEW)
         most = highest
     # A row that sees some key gives its highest score the weight 1.
     total = tl.maximum(total, 1.0)

@@ -27,7 +27,15 @@ def _network(d_model: int, num_layers: int) -> LanguageModelConfig:
     )
 
 
-def _rung(name: str, d_model: int, num_layers: int, *, rows: int, learning_rate: float) -> Setting:
+def _rung(
+    name: str,
+    d_model: int,
+    num_layers: int,
+    *,
+    rows: int,
+    learning_rate: float,
+    compiled: bool = False,
+) -> Setting:
     network = _network(d_model, num_layers)
     parameters = network_parameters(network).total
     steps = round(BYTES_PER_PARAMETER * parameters / (rows * CONTEXT))
@@ -50,12 +58,14 @@ def _rung(name: str, d_model: int, num_layers: int, *, rows: int, learning_rate:
             schedule=ScheduleConfig(name="cosine", warmup_steps=steps // 20, floor=0.1),
             evaluate_every=max(1, steps // 4),
             log_every=25,
-            execution=ExecutionConfig(precision="bf16"),
+            execution=ExecutionConfig(precision="bf16", compile=compiled),
         ),
         table=name,
         limits=(
-            f"{name}: {parameters:,} parameters after {seen:,} bytes, {seen / TRAINING_BYTES:.1f} "
-            f"times the {TRAINING_BYTES:,} bytes of the novels.",
+            (
+                f"{name}: {parameters:,} parameters after {seen:,} bytes, "
+                f"{seen / TRAINING_BYTES:.1f} times the {TRAINING_BYTES:,} bytes of the novels."
+            ),
         ),
     )
 
@@ -72,8 +82,8 @@ STUDY = Study(
     settings=(
         _rung("1M", 128, 5, rows=32, learning_rate=3e-3),
         _rung("3M", 224, 5, rows=64, learning_rate=2e-3),
-        _rung("10M", 352, 7, rows=128, learning_rate=1.2e-3),
-        _rung("30M", 544, 9, rows=256, learning_rate=8e-4),
+        _rung("10M", 352, 7, rows=128, learning_rate=1.2e-3, compiled=True),
+        _rung("30M", 544, 9, rows=256, learning_rate=8e-4, compiled=True),
     ),
     variants=("QKV@rotary", "Q-K=V@rotary", "GQA-2@rotary", "Q-MQA@rotary"),
     baseline="QKV@rotary",
