@@ -8,6 +8,7 @@ weights once and the stored tokens once a step.
 """
 
 import argparse
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -119,6 +120,9 @@ def decode(
 ) -> dict[str, object]:
     """Decode behind random entries and return what was measured."""
     device = next(network.parameters()).device
+    # Closures of earlier cases hold their caches until they are collected.
+    gc.collect()
+    empty_cache(device)
     others = allocated(device) - weights
     cache = make_cache(network, context + effort.steps + WARM_UP)
     tokens = fill(network, cache, batch, context)

@@ -38,7 +38,8 @@ PART = "training"
 LANGUAGE = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
 """The rows of table 4."""
 VISION = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V")
-DATA_SHEET = "h100-80gb"
+DATA_SHEETS = {"H200": "h200", "A100": "a100-40gb"}
+"""Devices of the planner by a part of the card's name; any other is compared with an H100."""
 ROWS, MICRO_BATCHES = 8, 4
 """Rows of a micro-batch, and micro-batches of a step (the paper has 6 rows, 24 times)."""
 IMAGES = 128
@@ -59,15 +60,22 @@ class Case:
 
 
 class RandomExamples:
-    """The parts of a task that a step uses, with random examples."""
+    """The parts of a task that a step uses, with random examples that are there beforehand."""
 
     def __init__(self, run: RunConfig) -> None:
         self.network = run.network
+        self.known: dict[int, Batch] = {}
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice) -> Batch:
         """Return rows of random tokens and their successors, or images and labels."""
-        del batch_size
-        source = torch.Generator().manual_seed(step * 1_000 + rows.start + seed)
+        del step, batch_size, seed
+        if rows.start not in self.known:
+            self.known[rows.start] = self.draw(rows)
+        return self.known[rows.start]
+
+    def draw(self, rows: slice) -> Batch:
+        """Draw rows of random tokens and their successors, or images and labels."""
+        source = torch.Generator().manual_seed(rows.start)
         count, network = rows.stop - rows.start, self.network
         if isinstance(network, VisionTransformerConfig):
             shape = (count, network.channels, network.image_size, network.image_size)
@@ -186,7 +194,9 @@ def measure(case: Case) -> dict[str, Any]:
     model = as_model(run.network)
     length = tokens or model_tokens(run.network)
     flops = 2 * training_macs_per_token(model, tokens=length) * (1 if tokens else length)
-    sheet = find_device(DATA_SHEET).flops_per_second_16_bit
+    card = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+    name = next((known for part, known in DATA_SHEETS.items() if part in card), "h100-80gb")
+    sheet = find_device(name).flops_per_second_16_bit
     rate = statistics.median(rates)
     return {
         "per_second": rate,
@@ -195,7 +205,7 @@ def measure(case: Case) -> dict[str, Any]:
         "fastest": max(rates),
         "flops_per_position": flops,
         "share_of_data_sheet": flops * rate / sheet if sheet else None,
-        "data_sheet": DATA_SHEET,
+        "data_sheet": name,
         "positions_per_step": case.positions,
         "warm_up_seconds": sum(seconds[:WARM_UP]),
         "peak_bytes": torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,

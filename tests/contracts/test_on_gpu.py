@@ -160,8 +160,16 @@ def fused_layer(label: str) -> Attention:
     return layer
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "GQA-2", "Q-MQA", "Q-K=V@rotary", "Q=K=V"])
+@pytest.mark.parametrize(
+    ("label", "backend"),
+    [
+        (label, backend)
+        for label in ("QKV", "Q-K=V", "GQA-2", "Q-MQA", "Q-K=V@rotary", "Q=K=V")
+        for backend in BACKENDS
+        # That one has no form for heads that share keys.
+        if backend != "efficient" or parse_variant(label).num_kv_heads is None
+    ],
+)
 def test_fused_backends(label: str, backend: str) -> None:
     """In bfloat16, forward and backward, against float64 on the CPU."""
     layer = fused_layer(label)
@@ -185,4 +193,4 @@ def test_fused_backends(label: str, backend: str) -> None:
 
 def relative(found: Tensor, expected: Tensor) -> float:
     """The norm of the difference over that of what is expected."""
-    return float((found.double() - expected).norm() / expected.norm())
+    return float((found.double() - expected).detach().norm() / expected.detach().norm())

@@ -2,8 +2,7 @@
 
 Launching the kernels of a step from Python takes longer than running them. A graph is launched at
 once, but always with the same shapes and addresses. So a step of fixed shapes reads the first
-``size`` places of the cache, of which a mask hides those that no token has yet; it writes the new
-token into the last place, where attention finds it, and then into its own.
+``size`` places of the cache, and a mask hides those that no token has yet.
 """
 
 import torch
@@ -56,7 +55,7 @@ class FixedStep:
             self._start(tokens, length, attention_mask)
             self._prepare()
         elif length != self._next:
-            self._place(length, attention_mask)
+            self._move(length, attention_mask)
         self._tokens.copy_(tokens)
         logits = self._run()
         for layer in self.cache.layers:
@@ -65,62 +64,53 @@ class FixedStep:
         return logits
 
     def _start(self, tokens: Tensor, length: int, mask: Tensor | None) -> None:
-        """Allocate what a step reads, and see the cache as full but for its last place."""
+        """Allocate what a step reads."""
+        rows, device = len(tokens), tokens.device
         self._tokens = tokens.clone()
-        self._views = self.cache.view(self._size)
+        self._place = torch.zeros(1, dtype=torch.long, device=device)
+        self._mask = torch.zeros(rows, self._size, dtype=torch.bool, device=device)
+        self._positions = torch.zeros(rows, self._size, dtype=torch.long, device=device)
+        for layer in self.cache.layers:
+            for buffer in layer.claim(1, rows).values():
+                if isinstance(buffer, Tensor):
+                    # Memory that nobody wrote may hold anything: 0 times infinity is no number.
+                    buffer[:, :, length : self._size] = 0
+        self._view = self.cache.view(self._size, self._place)
         kernel = self._kernel()
-        for layer in self._views.layers:
+        for layer in self._view.layers:
             layer.kernel = kernel
-        self._buffers = [
-            buffer
-            for layer in self.cache.layers
-            for buffer in layer.claim(1, len(tokens)).values()
-            if isinstance(buffer, Tensor)
-        ]
-        for buffer in self._buffers:
-            # Memory that nobody wrote may hold anything, and 0 times infinity is not a number.
-            buffer[:, :, length : self._size] = 0
-        device = tokens.device
-        self._index = torch.zeros(1, dtype=torch.long, device=device)
-        self._mask = torch.zeros(len(tokens), self._size, dtype=torch.bool, device=device)
-        self._positions = torch.zeros(len(tokens), self._size, dtype=torch.long, device=device)
-        self._place(length, mask)
+        self._move(length, mask)
 
     def _kernel(self) -> str:
         """Return the kernel of attention: nothing can be timed here."""
         name = self.cache.layers[0].kernel
         return name if name != "auto" else "folded"
 
-    def _place(self, length: int, mask: Tensor | None) -> None:
-        """Write down where the next token belongs."""
-        self._index.fill_(length)
+    def _move(self, length: int, mask: Tensor | None) -> None:
+        """Set the place and the position of the next token, and what it sees."""
+        self._place.fill_(length)
         self._mask.fill_(False)
         self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
-        self._mask[:, -1] = True
         before = 0 if mask is None else mask.long().argmax(dim=-1, keepdim=True)
-        place = torch.arange(self._size, device=self._index.device)
-        # All but the last count on; hidden places are not looked at.
-        place = place.expand_as(self._positions).clone()
-        place[:, -1] = length
-        self._positions.copy_((place - before).clamp_(min=0))
+        places = torch.arange(self._size, device=self._place.device)
+        self._positions.copy_((places - before).clamp_(min=0).expand_as(self._positions))
+        # The query has the position of the last place.
+        self._positions[:, -1:] = length - before
         self._next = length
 
     def _forward(self) -> Tensor:
         """Run the network on the new tokens and store them; the next step is one place further."""
-        for layer in self._views.layers:
+        self._mask.index_fill_(1, self._place, True)
+        for layer in self._view.layers:
             layer.crop(self._size - 1)
         logits = self.model(
             self._tokens[:, None],
-            cache=self._views,
+            cache=self._view,
             attention_mask=self._mask,
             positions=self._positions,  # pyright: ignore[reportCallIssue]
         )[:, -1]
-        last = self._size - 1
-        for buffer in self._buffers:
-            buffer.index_copy_(2, self._index, buffer[:, :, last : last + 1].clone())
-        self._mask.index_fill_(1, self._index, True)
         self._positions[:, -1] += 1
-        self._index += 1
+        self._place += 1
         return logits
 
     def _prepare(self) -> None:
@@ -145,7 +135,7 @@ class GraphStep(FixedStep):
         return "triton" if name == "folded" else name
 
     def _prepare(self) -> None:
-        notes = (self._index, self._mask, self._positions)
+        notes = (self._place, self._mask, self._positions)
         before = [one.clone() for one in notes]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -155,9 +145,11 @@ class GraphStep(FixedStep):
         torch.cuda.current_stream().wait_stream(stream)
         for one, other in zip(notes, before, strict=True):
             one.copy_(other)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=self._pool):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
             self._logits = self._forward()
+        # The one before keeps the pool alive until here.
+        self._graph = graph
 
     def _run(self) -> Tensor:
         self._graph.replay()
@@ -173,7 +165,10 @@ def supports(model: Decoder, cache: KVCache) -> bool:
 def has_fixed_shapes(cache: KVCache) -> bool:
     """Return whether every layer keeps all tokens in place and sees them whatever their place."""
     return type(cache) is KVCache and all(
-        layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
+        layer.has_fixed_memory
+        and layer.config.variant.stride is None
+        and layer.config.variant.diagonal == "none"
+        for layer in cache.layers
     )
 
 

@@ -156,21 +156,25 @@ class LayerCache:
         kept = self.state is None and self._max_kept is None and bool(stores)
         return kept and all(type(store) is PreallocatedStore for store in stores)
 
-    def view(self, tokens: int) -> "LayerCache":
-        """Return a cache over the first tokens of the same memory that has seen all but the last.
+    def view(self, tokens: int, place: Tensor) -> "LayerCache":
+        """Return a cache over the first tokens of the same memory, all but one of them seen.
 
-        The next token is written into the last place.
+        A new token is written where ``place`` says and all tokens are returned, however often.
+
+        Args:
+            tokens: The tokens that are read.
+            place: One number, on the device of the cache.
 
         Raises:
             ValueError: if tokens have no fixed place in memory, or there are fewer places.
         """
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache of all tokens that has seen one")
-        other = LayerCache(self.config, self.max_tokens, self.options)
+        other = LayerCache(self.config, options=self.options, max_tokens=tokens)
         other.kernel = self.kernel
         for name, store in self._claimable().items():
             if isinstance(store, PreallocatedStore):
-                other._stores[name] = store.view(tokens)
+                other._stores[name] = store.view(tokens, place)
         other._length, other._rows = tokens - 1, self._rows
         return other
 
@@ -309,10 +313,10 @@ class KVCache:
             )
         return lengths.pop()
 
-    def view(self, tokens: int) -> "KVCache":
+    def view(self, tokens: int, place: Tensor) -> "KVCache":
         """Return the view of every layer; see :meth:`LayerCache.view`."""
         other = KVCache((), max_tokens=tokens, options=self.options)
-        other.layers = [layer.view(tokens) for layer in self.layers]
+        other.layers = [layer.view(tokens, place) for layer in self.layers]
         return other
 
     @property

@@ -103,8 +103,12 @@ class PreallocatedStore(GrowingStore):
         buffer[:, :, :max_kept] = joined[:, :, total - max_kept :]
         return joined
 
-    def view(self, tokens: int) -> "PreallocatedStore":
-        """Return a store over the first tokens of the same memory, all but the last of them stored.
+    def view(self, tokens: int, place: Tensor) -> "PlacedStore":
+        """Return a store over the first tokens of the same memory.
+
+        Args:
+            tokens: The tokens that are read.
+            place: Where the next token is written, one number on the device.
 
         Raises:
             ValueError: if nothing was stored yet, or the memory has fewer.
@@ -112,9 +116,7 @@ class PreallocatedStore(GrowingStore):
         if self._stored is None or tokens > self.capacity:
             room = 0 if self._stored is None else self.capacity
             raise ValueError(f"expected a view of at most {room} tokens, got {tokens}")
-        other = PreallocatedStore(tokens)
-        other._stored, other._num_tokens = self._stored[:, :, :tokens], tokens - 1
-        return other
+        return PlacedStore(self._stored[:, :, :tokens], place)
 
     def claim(self, tokens: int) -> Joined:
         """Return the buffer, into which the caller writes so many new tokens before ``commit``.
@@ -134,6 +136,28 @@ class PreallocatedStore(GrowingStore):
     def drop_last(self, tokens: int) -> None:
         """Remove the newest tokens; the memory stays."""
         self._num_tokens -= tokens
+
+
+class PlacedStore(PreallocatedStore):
+    """The memory of another store, into which one token is written wherever a tensor says.
+
+    The place is known to the device alone, so that a step can be replayed: every token is returned,
+    and which of them are real is known to the caller.
+    """
+
+    def __init__(self, memory: Entries, place: Tensor) -> None:
+        """Take the memory and the place of the next token."""
+        super().__init__(memory.shape[2])
+        self._stored, self._place, self._num_tokens = memory, place, memory.shape[2] - 1
+
+    def append(self, new: Entries, max_kept: int | None) -> Joined:
+        """Write one new token and return all memory."""
+        del max_kept
+        memory = self._stored
+        if memory is None or new.shape[2] != 1:
+            raise ValueError(f"expected one token, got {new.shape[2]}")
+        self._num_tokens += 1
+        return memory.index_copy_(2, self._place, new)
 
 
 TokenStore = GrowingStore | QuantizedStore
