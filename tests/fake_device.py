@@ -118,7 +118,7 @@ class FakeDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() and operation._can_decompose():
             # Autograd, which takes operations apart, is left out then.
             with self:
                 found = operation.decompose(*args, **kwargs)
@@ -182,16 +182,17 @@ def _compute(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
     for one in values:
-        if isinstance(one, list | tuple):
+        if type(one) in (list, tuple):
             yield from _leaves(one)
         else:
             yield one
 
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_map(function, one) for one in value)
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_map(function, one) for one in value])
+    if kind is dict:
         return {name: _map(function, one) for name, one in value.items()}
     return function(value)
 

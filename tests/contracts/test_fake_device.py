@@ -455,12 +455,19 @@ def test_answers_are_timed() -> None:
     assert sum(device.waits.values()) == 4
 
 
-ANALYZED = ("QKV", "(Q=K-V)+", "Q-K=V@rotary", "I-K=V@w3", "Q[map]=K-V@alibi", "MQA@relative@t0.5")
+AFTER_THE_TEXT = {
+    "analysis/attention_statistics.py AttentionStatistics.result",
+    "analysis/layers.py LayerStatistics._compare_heads",
+    "analysis/measurement.py _keep_maps",
+    "nn/role_maps.py _make_source",
+    "nn/role_maps.py _shape_query",
+}
+"""Matrices of a layer, which the CPU takes apart; and the maps of the first window."""
 
 
-@pytest.mark.parametrize("label", ANALYZED)
+@pytest.mark.parametrize("label", ["(Q=K-V)+", "Q[map]=K-V@alibi", "MQA@rotary@w3@t0.5"])
 def test_analysis(label: str) -> None:
-    windows = make_windows(0, 41, 37)
+    windows = make_windows(0, 41, 11)
 
     def analyze(model: Any, _device: str) -> Any:
         found = analyze_windows(model, windows, context=64)
@@ -469,14 +476,9 @@ def test_analysis(label: str) -> None:
         return [round(one, 7) for one in figures], found.maps.round(7).tolist()
 
     device = on_both(make_network(label), analyze)
-    in_windows = "analysis/observation.py read_window"
     # Tokens are drawn on the CPU, the same for every device, and the loss is read.
-    assert device.waits.pop(in_windows) == 2 * len(windows)
-    at_the_end = sum(device.waits.values())
-    with FakeDevice() as again:
-        analyze_windows(copy.deepcopy(make_network(label)).to(DEVICE), windows[:1], context=64)
-    assert again.waits.pop(in_windows) == 2
-    assert sum(again.waits.values()) == at_the_end
+    assert device.waits.pop("analysis/observation.py read_window") == 2 * len(windows)
+    assert set(device.waits) <= AFTER_THE_TEXT
 
 
 REWRITTEN = {
