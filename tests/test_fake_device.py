@@ -56,7 +56,7 @@ def test_waits_are_counted(inference: bool) -> None:
             lambda: float(x[0]),
             lambda: bool((x > 0).all()),
             lambda: x[x > 0],
-            lambda: x.nonzero(),
+            x.nonzero,
             lambda: torch.equal(x, x),
             lambda: torch.empty(3).copy_(x),
             lambda: x.repeat_interleave(torch.ones(3, dtype=torch.long, device=DEVICE)),

@@ -22,10 +22,10 @@ from qkvary.analysis.measurement import analyze_windows
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.networks import (
     BlockConfig,
+    CrossSharing,
     EncoderConfig,
     EncoderDecoderConfig,
     LanguageModelConfig,
-    CrossSharing,
     Network,
     VisionTransformerConfig,
 )
@@ -50,7 +50,6 @@ from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.storage.errors import DivergedError
 from tests.analysis.networks import make_network, make_windows
 from tests.contracts.variant_cases import (
-    BIDIRECTIONAL,
     DECISIVE,
     EVERY_LABEL,
     GATE,
@@ -67,7 +66,7 @@ from tests.contracts.variant_cases import (
 )
 from tests.conversions import networks as convertible
 from tests.conversions.rewrites.test_absorb_skip import with_absorbable
-from tests.fake_device import DEVICE, NAME, DeviceTensor, FakeDevice
+from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 from tests.inference.decoding_networks import make_network as make_decoder
 from tests.pairwise import pairwise
 
@@ -210,10 +209,25 @@ def test_training_step(kind: str, label: str, mode: str) -> None:
     if kind == "encoder-decoder":
         # The targets that count are picked from the batch.
         expected["nn/smoothed_loss.py smoothed_loss_sum"] = 1
-    if kind == "language model" and masked and "linear" in label:
-        # A state holds one document at a time: interrupted ones are refused.
-        expected["nn/layout.py Layout.check_documents_in_a_row"] = 1
     assert device.waits == expected
+    # The inputs, and a table that is kept.
+    assert set(device.uploads) <= {"elsewhere", TABLES[0]}
+
+
+@pytest.mark.parametrize("label", ["Q-K=V@linear", "Q-K=V@linear@decay-learned"])
+def test_documents_of_a_state(label: str) -> None:
+    config = make_language_model_config(label)
+    chunked = dataclasses.replace(config.attention, kernel="auto")
+    model = LanguageModel(dataclasses.replace(config, attention=chunked)).double()
+
+    def step(model: Any, device: str) -> Any:
+        ids = documents().to(device)
+        model(TOKENS.to(device), targets=TARGETS.to(device), document_ids=ids).backward()
+        return [one.grad for one in model.parameters()]
+
+    device = on_both(model, step)
+    # A state holds one document at a time: interrupted ones are refused, once for all layers.
+    assert device.waits == {"nn/layout.py Layout.check_documents_in_a_row": 1}
 
 
 @variant_values("label, kind", EVERY_LABEL, ["language model", "encoder", "encoder-decoder"])
@@ -269,8 +283,8 @@ def test_generation(label: str, kernel: DecodeKernel) -> None:
         "inference/sampling.py Sampler.keep": device.waits["inference/sampling.py Sampler.keep"],
     }
     assert device.waits["inference/sampling.py Sampler.keep"] <= 2
-    # Uniform numbers of the sampled rows, once for a step.
-    assert device.uploads["inference/sampling.py Sampler._column"] <= steps + 6
+    # Settings of the rows at first, then their uniform numbers at every step.
+    assert device.uploads["inference/sampling.py Sampler._column"] <= 5 + steps
 
 
 def test_the_fastest_step_is_found_by_timing() -> None:
@@ -307,6 +321,14 @@ STORAGES = [
 ]
 
 
+TABLES = (
+    "nn/positions.py _frequencies",
+    "nn/cache_codes.py _codes_of_bytes",
+    "nn/cache_codes.py rotation",
+)
+"""Made once and kept."""
+
+
 def named(options: object) -> str | None:
     if not isinstance(options, CacheOptions):
         return None
@@ -326,7 +348,7 @@ def named(options: object) -> str | None:
     together=1,
 )
 def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:
-    """Chunks and single tokens with padding, then a reordered batch, and where it can be, a crop."""
+    """Chunks and single tokens with padding, then other rows, and a crop where there is one."""
     config = make_language_model_config(label)
     keeps = all(layer.variant.keeps_state for layer in config.layers)
     if options.scales == "channel" and any(layer.variant.window for layer in config.layers):
@@ -350,7 +372,9 @@ def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:
 
     # Codes may round to either side where numbers differ in the last bit.
     gate = 0.3 if options.is_quantized else GATE
-    assert on_both(build("language model", label).eval(), decode, gate=gate).waits == {}
+    device = on_both(build("language model", label).eval(), decode, gate=gate)
+    assert device.waits == {}
+    assert set(device.uploads) <= {"elsewhere", *TABLES}
 
 
 def test_numbers_without_a_scale_are_seen_in_the_logits() -> None:
@@ -379,9 +403,7 @@ def test_memory_of_an_encoder(label: str) -> None:
         def new_cache(limit: int) -> EncoderDecoderCache:
             return EncoderDecoderCache(model.config, memory, mask, max_tokens=limit)
 
-        said = generate(
-            model, [[0]] * 3, max_new_tokens=6, stop_tokens=(2, 3), new_cache=new_cache
-        )
+        said = generate(model, [[0]] * 3, max_new_tokens=6, stop_tokens=(2, 3), new_cache=new_cache)
         return memory, said
 
     device = on_both(build("encoder-decoder", label).eval(), answer)

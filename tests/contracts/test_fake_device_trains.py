@@ -71,7 +71,8 @@ def make_run(name: str, device: str, **training: Any) -> RunConfig:
         network=tiny_network(name),
         training=TrainingConfig(**given),
         device=device,
-        dtype="float64",
+        # Autocast leaves float64 alone.
+        dtype="float32" if given["execution"].precision == "bf16" else "float64",
         seed=3,
     )
 
@@ -105,7 +106,7 @@ def compare(name: str, folder: Path, *, near: float = 1e-9, **training: Any) -> 
     with FakeDevice() as device:
 
         def look() -> bool:
-            seen.append(device.waits.copy())
+            seen.append(device.waits + device.uploads)
             return False
 
         found = train_on(DEVICE, name, folder / "there", stop=look, **training)
@@ -113,14 +114,17 @@ def compare(name: str, folder: Path, *, near: float = 1e-9, **training: Any) -> 
     assert found.status == expected.status == "done"
     for metric, value in expected.metrics.items():
         if value is not None:
-            assert found.metrics[metric] == pytest.approx(
-                value, rel=near, abs=1e-9, nan_ok=True
-            ), metric
+            assert found.metrics[metric] == pytest.approx(value, rel=near, abs=1e-9, nan_ok=True), (
+                metric
+            )
     if expected.attention is not None:
         assert found.attention is not None
         assert found.attention.maps == pytest.approx(expected.attention.maps, abs=max(near, 1e-6))
     calls = len(seen) // STEPS
-    return seen[calls * (STEPS - 1)] - seen[0]
+    waits = seen[calls * (STEPS - 1)] - seen[0]
+    # A table that is kept.
+    waits.pop("nn/positions.py _frequencies", None)
+    return waits
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,8 @@ def test_bfloat16_is_that_of_the_device(tmp_path: Path) -> None:
         with FakeDevice():
             found = train_on(DEVICE, "copy", tmp_path / precision, execution=execution)
         losses.append(found.metrics["test_loss"])
-    assert losses[0] != pytest.approx(losses[1], rel=1e-6)
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+    assert losses[0] != pytest.approx(losses[1], rel=1e-5)
 
 
 def test_a_stopped_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
