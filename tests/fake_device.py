@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -60,7 +60,7 @@ class DeviceTensor(Tensor):
     inner: Tensor
 
     @staticmethod
-    def __new__(cls, inner: Tensor) -> "DeviceTensor":
+    def __new__(cls: type[Self], inner: Tensor) -> "DeviceTensor":
         with torch.inference_mode(inner.is_inference()):
             made = Tensor._make_wrapper_subclass(
                 cls,
@@ -97,7 +97,7 @@ class FakeDevice(TorchDispatchMode):
         self.waits: Counter[str] = Counter()
         """How often the host waited for the device, by the file and function that did it."""
         self.uploads: Counter[str] = Counter()
-        """The same of copies to the device."""
+        """The same of copies to the device, which wait for it too."""
         self._before: list[tuple[bool, bool]] = []
 
     def __enter__(self) -> "FakeDevice":
@@ -118,7 +118,7 @@ class FakeDevice(TorchDispatchMode):
 
     def __torch_dispatch__(self, operation: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.is_inference_mode_enabled():
+        if torch.is_inference_mode_enabled() and operation._can_decompose():
             # Autograd, which takes operations apart, is left out then.
             with self:
                 found = operation.decompose(*args, **kwargs)
@@ -134,7 +134,7 @@ class FakeDevice(TorchDispatchMode):
             kind = source.device.type, torch.device(target or source.device).type
             if kind == (NAME, "cpu"):
                 self.waits[_find_place()] += 1
-            elif kind == ("cpu", NAME):
+            elif kind == ("cpu", NAME) and not _is_asynchronous(name, args, kwargs):
                 self.uploads[_find_place()] += 1
         return _compute(operation, args, kwargs)
 
@@ -144,6 +144,10 @@ def _waits(name: str, args: Sequence[Any]) -> bool:
         isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8) for index in args[1]
     )
     return by_mask or name in WAITING
+
+
+def _is_asynchronous(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return bool(kwargs.get("non_blocking") or (name == "copy_" and args[2:] == (True,)))
 
 
 def _find_place() -> str:
@@ -182,16 +186,17 @@ def _compute(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
     for one in values:
-        if isinstance(one, list | tuple):
+        if type(one) in (list, tuple):
             yield from _leaves(one)
         else:
             yield one
 
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return type(value)(_map(function, one) for one in value)
-    if isinstance(value, dict):
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind([_map(function, one) for one in value])
+    if kind is dict:
         return {name: _map(function, one) for name, one in value.items()}
     return function(value)
 

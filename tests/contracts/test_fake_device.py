@@ -6,150 +6,48 @@ waits for the device is counted. Where it may wait, the test says so.
 
 import copy
 import dataclasses
-import functools
 import itertools
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_args
 
-import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
-from qkvary.analysis.measurement import analyze_windows
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
-from qkvary.arch.networks import (
-    BlockConfig,
-    EncoderConfig,
-    EncoderDecoderConfig,
-    LanguageModelConfig,
-    CrossSharing,
-    Network,
-    VisionTransformerConfig,
-)
-from qkvary.checkpoints.models import load_model, save_model
-from qkvary.conversions.catalog import rewrite_names
-from qkvary.conversions.draft import RewriteOptions
-from qkvary.conversions.rewriting import run_rewrite
-from qkvary.inference import beams, cache_quality
-from qkvary.inference.benchmark.measuring import answer_without_cache, measure_bandwidth
+from qkvary.inference import beams
 from qkvary.inference.decoding import complete, generate, make_cache
-from qkvary.inference.evaluation.lengths import lengthen
-from qkvary.inference.evaluation.scoring import score_rows, score_windows
-from qkvary.inference.evaluation.windows import batch, cut
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.nn.stack import Stack
-from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.storage.errors import DivergedError
-from tests.analysis.networks import make_network, make_windows
+from tests.contracts.both_devices import (
+    BFLOAT16,
+    FEW,
+    KINDS,
+    TARGETS,
+    TOKENS,
+    build,
+    configure,
+    move,
+    on_both,
+)
 from tests.contracts.variant_cases import (
-    BIDIRECTIONAL,
-    DECISIVE,
     EVERY_LABEL,
     GATE,
     LABELS,
-    distance,
     documents,
-    make_config,
-    make_encoder_config,
     make_language_model_config,
     padding_mask,
-    randomize,
     variant_fields,
     variant_values,
 )
-from tests.conversions import networks as convertible
-from tests.conversions.rewrites.test_absorb_skip import with_absorbable
-from tests.fake_device import DEVICE, NAME, DeviceTensor, FakeDevice
+from tests.fake_device import DEVICE, FakeDevice
 from tests.inference.decoding_networks import make_network as make_decoder
 from tests.pairwise import pairwise
-
-CPU = "cpu"
-TOKENS = torch.tensor([[1, 12, 3, 3, 0, 7, 5], [0, 0, 9, 2, 11, 4, 6], [8, 1, 1, 10, 2, 12, 0]])
-TARGETS = TOKENS.roll(-1, 1).masked_fill(TOKENS == 3, -100)
-NETWORKS: dict[Any, Any] = {
-    LanguageModelConfig: LanguageModel,
-    EncoderConfig: Encoder,
-    VisionTransformerConfig: VisionTransformer,
-    EncoderDecoderConfig: EncoderDecoder,
-}
-KINDS = ("language model", "encoder", "pooled encoder", "vision transformer", "encoder-decoder")
-BFLOAT16 = 0.15
-"""Of the deviation of what is compared: the CPU rounds in other places."""
-
-Work = Callable[[Any, str], Any]
-
-
-def on_both(model: nn.Module, work: Work, *, gate: float = GATE) -> FakeDevice:
-    """Compare the results of some work on the CPU and on the device; all stay on the device."""
-    expected = work(copy.deepcopy(model), CPU)
-    with FakeDevice() as device:
-        there = copy.deepcopy(model).to(DEVICE)
-        device.uploads.clear()
-        found = work(there, DEVICE)
-    for one, other in zip(tree_leaves(found), tree_leaves(expected), strict=True):
-        if isinstance(other, Tensor):
-            assert isinstance(one, DeviceTensor)
-            assert one.dtype == other.dtype
-            assert distance(one.cpu().double(), other.double()) < gate
-        else:
-            assert one == other
-    return device
-
-
-def move(arguments: dict[str, Any], device: str) -> dict[str, Any]:
-    return tree_map_only(Tensor, lambda one: one.to(device), arguments)
-
-
-@functools.cache
-def configure(kind: str, label: str, cross: CrossSharing = "same") -> Network | None:
-    """A small network; ``None`` where there is no such network."""
-    block = BlockConfig(d_ff=11, dropout=0.1)
-    try:
-        causal = kind in ("language model", "encoder-decoder")
-        attention = make_config(label, causal=causal)
-        if kind == "language model":
-            found = make_language_model_config(label, positions="learned")
-            return dataclasses.replace(found, block=block)
-        if kind == "vision transformer":
-            return VisionTransformerConfig(
-                attention=attention,
-                block=block,
-                num_layers=2,
-                image_size=6,
-                patch_size=2,
-                channels=3,
-                classes=11,
-            )
-        if kind == "encoder-decoder":
-            return EncoderDecoderConfig(
-                attention=attention,
-                block=block,
-                num_layers=2,
-                vocabulary=13,
-                source_vocabulary=14,
-                max_tokens=17,
-                cross_sharing=cross,
-            )
-        return make_encoder_config(label, pooling="mean" if "pooled" in kind else "none")
-    except ValueError:
-        # Refused by the configuration (tests/arch holds which).
-        return configure(kind, label, "none") if cross == "same" else None
-
-
-@functools.cache
-def build(kind: str, label: str) -> nn.Module:
-    """The network in float64, with weights that make a difference."""
-    network = NETWORKS[type(configure(kind, label))](configure(kind, label))
-    randomize(network.double(), seed=43)
-    return network
 
 
 def call(kind: str, *, masked: bool) -> dict[str, Any]:
@@ -205,15 +103,30 @@ def test_training_step(kind: str, label: str, mode: str) -> None:
         gradients = [one.grad for one in model.parameters() if one.grad is not None]
         return loss.detach(), torch.cat([one.flatten() for one in gradients]), len(gradients)
 
-    device = on_both(network, step, gate=BFLOAT16 if narrow else GATE)
+    device = on_both(network, step, gate=BFLOAT16 if narrow else GATE, rounded=narrow)
     expected: dict[str, int] = {}
     if kind == "encoder-decoder":
         # The targets that count are picked from the batch.
         expected["nn/smoothed_loss.py smoothed_loss_sum"] = 1
-    if kind == "language model" and masked and "linear" in label:
-        # A state holds one document at a time: interrupted ones are refused.
-        expected["nn/layout.py Layout.check_documents_in_a_row"] = 1
     assert device.waits == expected
+    # The inputs, and a table that is kept.
+    assert set(device.uploads) <= {"elsewhere", TABLES[0]}
+
+
+@pytest.mark.parametrize("label", ["Q-K=V@linear", "Q-K=V@linear@decay-learned"])
+def test_documents_of_a_state(label: str) -> None:
+    config = make_language_model_config(label)
+    chunked = dataclasses.replace(config.attention, kernel="auto")
+    model = LanguageModel(dataclasses.replace(config, attention=chunked)).double()
+
+    def step(model: Any, device: str) -> Any:
+        ids = documents().to(device)
+        model(TOKENS.to(device), targets=TARGETS.to(device), document_ids=ids).backward()
+        return [one.grad for one in model.parameters()]
+
+    device = on_both(model, step)
+    # A state holds one document at a time: interrupted ones are refused, once for all layers.
+    assert device.waits == {"nn/layout.py Layout.check_documents_in_a_row": 1}
 
 
 @variant_values("label, kind", EVERY_LABEL, ["language model", "encoder", "encoder-decoder"])
@@ -232,7 +145,6 @@ def test_attention_maps(label: str, kind: str) -> None:
 
 # ---- decoding
 
-FEW = (*DECISIVE, "Q-K=V@rotary", "Q-K=V@linear")
 PENALISED = Sampling(temperature=0.8, top_k=7, top_p=0.9, min_p=0.01, repetition_penalty=1.2)
 REQUESTS = [
     Request(prompt=(1, 2, 3), max_new_tokens=2),
@@ -269,8 +181,8 @@ def test_generation(label: str, kernel: DecodeKernel) -> None:
         "inference/sampling.py Sampler.keep": device.waits["inference/sampling.py Sampler.keep"],
     }
     assert device.waits["inference/sampling.py Sampler.keep"] <= 2
-    # Uniform numbers of the sampled rows, once for a step.
-    assert device.uploads["inference/sampling.py Sampler._column"] <= steps + 6
+    # Settings of the rows at first, then their uniform numbers at every step.
+    assert device.uploads["inference/sampling.py Sampler._column"] <= 5 + steps
 
 
 def test_the_fastest_step_is_found_by_timing() -> None:
@@ -307,6 +219,14 @@ STORAGES = [
 ]
 
 
+TABLES = (
+    "nn/positions.py _frequencies",
+    "nn/cache_codes.py _codes_of_bytes",
+    "nn/cache_codes.py rotation",
+)
+"""Made once and kept."""
+
+
 def named(options: object) -> str | None:
     if not isinstance(options, CacheOptions):
         return None
@@ -326,7 +246,7 @@ def named(options: object) -> str | None:
     together=1,
 )
 def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:
-    """Chunks and single tokens with padding, then a reordered batch, and where it can be, a crop."""
+    """Chunks and single tokens with padding, then other rows, and a crop where there is one."""
     config = make_language_model_config(label)
     keeps = all(layer.variant.keeps_state for layer in config.layers)
     if options.scales == "channel" and any(layer.variant.window for layer in config.layers):
@@ -350,7 +270,9 @@ def test_cache(label: str, options: CacheOptions, layout: CacheLayout) -> None:
 
     # Codes may round to either side where numbers differ in the last bit.
     gate = 0.3 if options.is_quantized else GATE
-    assert on_both(build("language model", label).eval(), decode, gate=gate).waits == {}
+    device = on_both(build("language model", label).eval(), decode, gate=gate)
+    assert device.waits == {}
+    assert set(device.uploads) <= {"elsewhere", *TABLES}
 
 
 def test_numbers_without_a_scale_are_seen_in_the_logits() -> None:
@@ -379,9 +301,7 @@ def test_memory_of_an_encoder(label: str) -> None:
         def new_cache(limit: int) -> EncoderDecoderCache:
             return EncoderDecoderCache(model.config, memory, mask, max_tokens=limit)
 
-        said = generate(
-            model, [[0]] * 3, max_new_tokens=6, stop_tokens=(2, 3), new_cache=new_cache
-        )
+        said = generate(model, [[0]] * 3, max_new_tokens=6, stop_tokens=(2, 3), new_cache=new_cache)
         return memory, said
 
     device = on_both(build("encoder-decoder", label).eval(), answer)
@@ -401,111 +321,3 @@ def test_weights_of_8_bits(label: str) -> None:
     device = on_both(build("language model", label).eval(), read)
     # Each matrix once, when its codes are made.
     assert set(device.waits) == {"nn/cache_codes.py check_finite.<locals>.<genexpr>"}
-
-
-# ---- evaluation, analysis, conversion
-
-
-@pytest.mark.parametrize("label", FEW[1::3])
-def test_evaluation(label: str) -> None:
-    text = np.arange(90) * 7 % 13
-    windows = cut(np.array([[0, 33], [33, 60], [60, 90]]), context=8, stride=4)
-
-    def score(model: Any, _device: str) -> Any:
-        losses = score_windows(model, text, windows, batch_size=4)
-        rows = score_rows(model, text.reshape(-1, 10), batch_size=5)
-        return [np.round(one, 8).tolist() for one in (np.nan_to_num(losses), rows)]
-
-    device = on_both(build("language model", label).eval(), score)
-    batches = len(batch(windows, size=4)) + 2
-    assert device.waits == {"inference/evaluation/scoring.py _score": batches}
-
-
-def test_caches_are_measured() -> None:
-    options = [CacheOptions(storage="int4", group=2)]
-
-    def measure(model: Any, _device: str) -> Any:
-        text = [number * 7 % 13 for number in range(34)]
-        (found,) = cache_quality.measure_text(model, text, options, contexts=[8], most_tokens=16)
-        return round(found.quality.mean_kl, 9), found.quality.bits_per_token
-
-    device = on_both(build("language model", "Q-K=V").eval(), measure)
-    # Each figure is read once, at the end.
-    assert set(device.waits.values()) <= {1, 2, 3}
-
-
-def test_a_network_that_reads_longer_windows() -> None:
-    model = LanguageModel(make_language_model_config("Q-K=V@alibi")).double().eval()
-
-    def read(model: Any, device: str) -> Any:
-        tokens = torch.arange(30, device=device)[None] % 13
-        with torch.no_grad():
-            return lengthen(model, 40)(tokens)
-
-    assert on_both(model, read).waits == {}
-
-
-def test_answers_are_timed() -> None:
-    def answer(model: Any, device: str) -> Any:
-        rate = measure_bandwidth(torch.ones(1000, device=device))
-        found = answer_without_cache(model, ((1, 2, 3), (4, 5, 6)), ((1, 2), (3, 4)), [0, 1])
-        return found.tokens, rate > 0
-
-    device = on_both(make_decoder("Q-K=V"), answer)
-    assert sum(device.waits.values()) == 4
-
-
-ANALYZED = ("QKV", "(Q=K-V)+", "Q-K=V@rotary", "I-K=V@w3", "Q[map]=K-V@alibi", "MQA@relative@t0.5")
-
-
-@pytest.mark.parametrize("label", ANALYZED)
-def test_analysis(label: str) -> None:
-    windows = make_windows(0, 41, 37)
-
-    def analyze(model: Any, _device: str) -> Any:
-        found = analyze_windows(model, windows, context=64)
-        head = found.layers[0].key_values[0]
-        figures = (found.loss, head.similarity, head.forecast, found.layers[1].attention[0].entropy)
-        return [round(one, 7) for one in figures], found.maps.round(7).tolist()
-
-    device = on_both(make_network(label), analyze)
-    in_windows = "analysis/observation.py read_window"
-    # Tokens are drawn on the CPU, the same for every device, and the loss is read.
-    assert device.waits.pop(in_windows) == 2 * len(windows)
-    at_the_end = sum(device.waits.values())
-    with FakeDevice() as again:
-        analyze_windows(copy.deepcopy(make_network(label)).to(DEVICE), windows[:1], context=64)
-    assert again.waits.pop(in_windows) == 2
-    assert sum(again.waits.values()) == at_the_end
-
-
-REWRITTEN = {
-    "absorb-skip": lambda: with_absorbable(convertible.make_network("QKV", block=RELU), 20),
-    "reduce-plus": lambda: convertible.make_network("(Q=K-V)+"),
-    "merge-query-key": lambda: convertible.make_network("QKV", heads=1),
-    "merge-value-output": lambda: convertible.make_network("QKV", heads=1),
-}
-RELU = BlockConfig(d_ff=40, activation="relu", norm="none")
-
-
-@pytest.mark.parametrize("name", rewrite_names())
-def test_rewrite(name: str) -> None:
-    make = REWRITTEN.get(name, lambda: convertible.make_network("QKV"))
-
-    def rewrite(model: Any, device: str) -> Any:
-        made = run_rewrite(name, model, RewriteOptions()).network
-        with torch.no_grad():
-            return made(TOKENS.to(device))
-
-    on_both(make(), rewrite, gate=1e-9)
-
-
-def test_a_checkpoint_of_the_device_is_one_of_the_cpu(tmp_path: Path) -> None:
-    model = build("language model", "(Q=K-V)+").eval()
-    with FakeDevice():
-        save_model(tmp_path / "there", copy.deepcopy(model).to(DEVICE))
-        loaded = load_model(tmp_path / "there").network
-        assert {one.device.type for one in loaded.parameters()} == {CPU}
-        again = loaded.to(DEVICE)
-    for name, weight in again.state_dict().items():
-        assert torch.equal(weight.cpu(), model.state_dict()[name])

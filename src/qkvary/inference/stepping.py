@@ -15,7 +15,7 @@ from qkvary.inference import graph_step
 from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import step as native_step
-from qkvary.nn.decoding.choice import choose_once, read_clock
+from qkvary.nn.decoding.choice import choose_once, describe_device, read_clock
 
 ROUNDS = 6
 """Timings per implementation; the shortest counts, because other load only slows a step down."""
@@ -126,7 +126,7 @@ class Stepper:
         config, options = self.model.config, self.cache.options
         weight = next(self.model.parameters())
         parts = {
-            "device": weight.device.type,
+            "device": describe_device(weight.device),
             "dtype": str(weight.dtype).removeprefix("torch."),
             "parameters": sum(part.numel() for part in self.model.parameters()),
             "layers": len(config.layers),

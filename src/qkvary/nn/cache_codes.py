@@ -7,6 +7,7 @@ the wrong side. Knows numbers; does not know which tokens are kept, nor where.
 """
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 
@@ -100,12 +101,14 @@ def dequantize_blocks(
         out: The tensor to write the entries to.
     """
     out.copy_(unpack(codes, bits, out.shape[3]))
-    if len(set(runs)) == 1:
-        out.unflatten(2, (len(runs), -1)).mul_(scales[:, :, :, None])
-        return out
-    counts = torch.tensor(runs, dtype=torch.long, device=codes.device)
-    # With their sum the host need not wait for the device to add them up.
-    return out.mul_(scales.repeat_interleave(counts, dim=2, output_size=out.shape[2]))
+    token = row = 0
+    # In place, group by group: a list of all runs would have to be copied to the device.
+    for size, group in itertools.groupby(runs):
+        count = len(list(group))
+        part = out[:, :, token : token + size * count].unflatten(2, (count, size))
+        part.mul_(scales[:, :, row : row + count, None])
+        token, row = token + size * count, row + count
+    return out
 
 
 def pack(codes: Int8[Tensor, "*rows width"], bits: int) -> UInt8[Tensor, "*rows bytes"]:

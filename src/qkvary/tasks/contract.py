@@ -47,14 +47,21 @@ class Batch(NamedTuple):
         return total / self._counted().clamp(min=1)
 
     def to(self, device: torch.device | str) -> "Batch":
-        """Return the batch on a device."""
+        """Return the batch on a device; the host does not wait for a GPU to copy it."""
+        there = torch.device(device)
         documents, source = (
-            None if part is None else part.to(device) for part in (self.documents, self.source)
+            None if part is None else _move(part, there) for part in (self.documents, self.source)
         )
-        return Batch(self.inputs.to(device), self.targets.to(device), documents, source)
+        return Batch(_move(self.inputs, there), _move(self.targets, there), documents, source)
 
     def _counted(self) -> Tensor:
         return (self.targets != IGNORE_INDEX).sum()
+
+
+def _move(part: Tensor, device: torch.device) -> Tensor:
+    # Of other memory a GPU copies only once it has done everything before.
+    ready = part.pin_memory() if device.type == "cuda" and part.device.type == "cpu" else part
+    return ready.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

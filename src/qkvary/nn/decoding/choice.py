@@ -148,7 +148,7 @@ def kind_of(problem: Decoding) -> Kind:
     batch, heads, queries, dim = problem.query.shape
     kv_heads, keys = problem.key.shape[1:3]
     return (
-        _describe_device(problem.key.device),
+        describe_device(problem.key.device),
         problem.query.dtype,
         heads,
         kv_heads,
@@ -233,7 +233,8 @@ def read_clock(device: torch.device) -> float:
 
 
 @functools.cache
-def _describe_device(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
+    """Return the name of a GPU, the type of another device."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 

@@ -1,0 +1,144 @@
+"""Evaluation, analysis, conversion and storage on a device: as on the CPU, and seldom waiting.
+
+The device is ``tests.fake_device``, as in ``test_fake_device``.
+"""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.analysis.measurement import analyze_windows
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.networks import (
+    BlockConfig,
+)
+from qkvary.checkpoints.models import load_model, save_model
+from qkvary.conversions.catalog import rewrite_names
+from qkvary.conversions.draft import RewriteOptions
+from qkvary.conversions.rewriting import run_rewrite
+from qkvary.inference import cache_quality
+from qkvary.inference.benchmark.measuring import answer_without_cache, measure_bandwidth
+from qkvary.inference.evaluation.lengths import lengthen
+from qkvary.inference.evaluation.scoring import score_rows, score_windows
+from qkvary.inference.evaluation.windows import batch, cut
+from qkvary.nn.language_model import LanguageModel
+from tests.analysis.networks import make_network, make_windows
+from tests.contracts.both_devices import CPU, FEW, TOKENS, build, on_both
+from tests.contracts.variant_cases import (
+    make_language_model_config,
+)
+from tests.conversions import networks as convertible
+from tests.conversions.rewrites.test_absorb_skip import with_absorbable
+from tests.fake_device import DEVICE, FakeDevice
+from tests.inference.decoding_networks import make_network as make_decoder
+
+
+@pytest.mark.parametrize("label", FEW[1::3])
+def test_evaluation(label: str) -> None:
+    text = np.arange(90) * 7 % 13
+    windows = cut(np.array([[0, 33], [33, 60], [60, 90]]), context=8, stride=4)
+
+    def score(model: Any, _device: str) -> Any:
+        losses = score_windows(model, text, windows, batch_size=4)
+        rows = score_rows(model, text.reshape(-1, 10), batch_size=5)
+        return [np.round(one, 8).tolist() for one in (np.nan_to_num(losses), rows)]
+
+    device = on_both(build("language model", label).eval(), score)
+    batches = len(batch(windows, size=4)) + 2
+    assert device.waits == {"inference/evaluation/scoring.py _score": batches}
+
+
+def test_caches_are_measured() -> None:
+    options = [CacheOptions(storage="int4", group=2)]
+
+    def measure(model: Any, _device: str) -> Any:
+        text = [number * 7 % 13 for number in range(34)]
+        (found,) = cache_quality.measure_text(model, text, options, contexts=[8], most_tokens=16)
+        return round(found.quality.mean_kl, 9), found.quality.bits_per_token
+
+    device = on_both(build("language model", "Q-K=V").eval(), measure)
+    # Each figure is read once, at the end.
+    assert set(device.waits.values()) <= {1, 2, 3}
+
+
+def test_a_network_that_reads_longer_windows() -> None:
+    model = LanguageModel(make_language_model_config("Q-K=V@alibi")).double().eval()
+
+    def read(model: Any, device: str) -> Any:
+        tokens = torch.arange(30, device=device)[None] % 13
+        with torch.no_grad():
+            return lengthen(model, 40)(tokens)
+
+    assert on_both(model, read).waits == {}
+
+
+def test_answers_are_timed() -> None:
+    def answer(model: Any, device: str) -> Any:
+        rate = measure_bandwidth(torch.ones(1000, device=device))
+        found = answer_without_cache(model, ((1, 2, 3), (4, 5, 6)), ((1, 2), (3, 4)), [0, 1])
+        return found.tokens, rate > 0
+
+    device = on_both(make_decoder("Q-K=V"), answer)
+    assert sum(device.waits.values()) == 4
+
+
+AFTER_THE_TEXT = {
+    "analysis/attention_statistics.py AttentionStatistics.result",
+    "analysis/layers.py LayerStatistics._compare_heads",
+    "analysis/measurement.py _keep_maps",
+    "nn/role_maps.py _make_source",
+    "nn/role_maps.py _shape_query",
+}
+"""Matrices of a layer, which the CPU takes apart; and the maps of the first window."""
+
+
+@pytest.mark.parametrize("label", ["(Q=K-V)+", "Q[map]=K-V@alibi", "MQA@rotary@w3@t0.5"])
+def test_analysis(label: str) -> None:
+    windows = make_windows(0, 41, 11)
+
+    def analyze(model: Any, _device: str) -> Any:
+        found = analyze_windows(model, windows, context=64)
+        head = found.layers[0].key_values[0]
+        figures = (found.loss, head.similarity, head.forecast, found.layers[1].attention[0].entropy)
+        return [round(one, 7) for one in figures], found.maps.round(7).tolist()
+
+    device = on_both(make_network(label), analyze)
+    # Tokens are drawn on the CPU, the same for every device, and the loss is read.
+    assert device.waits.pop("analysis/observation.py read_window") == 2 * len(windows)
+    assert set(device.waits) <= AFTER_THE_TEXT
+
+
+REWRITTEN = {
+    "absorb-skip": lambda: with_absorbable(convertible.make_network("QKV", block=RELU), 20),
+    "reduce-plus": lambda: convertible.make_network("(Q=K-V)+"),
+    "merge-query-key": lambda: convertible.make_network("QKV", heads=1),
+    "merge-value-output": lambda: convertible.make_network("QKV", heads=1),
+}
+RELU = BlockConfig(d_ff=40, activation="relu", norm="none")
+
+
+@pytest.mark.parametrize("name", rewrite_names())
+def test_rewrite(name: str) -> None:
+    make = REWRITTEN.get(name, lambda: convertible.make_network("QKV"))
+
+    def rewrite(model: Any, device: str) -> Any:
+        made = run_rewrite(name, model, RewriteOptions()).network
+        with torch.no_grad():
+            return made(TOKENS.to(device))
+
+    on_both(make(), rewrite, gate=1e-9)
+
+
+def test_a_checkpoint_of_the_device_is_one_of_the_cpu(tmp_path: Path) -> None:
+    model = build("language model", "(Q=K-V)+").eval()
+    with FakeDevice():
+        save_model(tmp_path / "there", copy.deepcopy(model).to(DEVICE))
+        loaded = load_model(tmp_path / "there").network
+        assert {one.device.type for one in loaded.parameters()} == {CPU}
+        again = loaded.to(DEVICE)
+    for name, weight in again.state_dict().items():
+        assert torch.equal(weight.cpu(), model.state_dict()[name])
