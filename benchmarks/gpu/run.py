@@ -27,6 +27,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 GRACE_SECONDS = 12
 """Time for a part to store what it has before it is killed."""
+WORKERS = max(1, min(12, (os.cpu_count() or 2) - 2))
+"""Processes of the tests: they wait for Python more than for the GPU."""
 STUDY = "lm-ladder"
 RUNGS = {"1M": 50, "3M": 90, "10M": 900, "30M": 7_200}
 """Settings of the ladder with their limits in seconds."""
@@ -111,7 +113,7 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
     tests = (
         sys.executable,
         *("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "80"),
-        *("-n", "0" if options.quick else "6", "--dist", "worksteal"),
+        *("-n", "0" if options.quick else str(WORKERS), "--dist", "worksteal"),
         *(("--collect-only",) if options.quick else (f"--junitxml={out / 'tests.xml'}",)),
         *TESTS,
     )

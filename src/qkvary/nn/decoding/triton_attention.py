@@ -39,6 +39,8 @@ TILE_BYTES = 1 << 14
 MERGED = 1 << 12
 """Numbers that a program of the merge reads."""
 MOST_RUNS = 256
+WARPS, STAGES = 4, 3
+"""Warps of a program, and tiles that it has on their way."""
 PROGRAMS = 4
 """Programs per multiprocessor, so that some compute while others wait for memory."""
 INTERPRETED_PROCESSORS = 2
@@ -108,7 +110,7 @@ def cut(problem: Decoding) -> Cut:
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
-        warps=8 if block * bytes_of_row >= TILE_BYTES else 4,
+        warps=2 * WARPS if block * bytes_of_row >= TILE_BYTES else WARPS,
     )
 
 
@@ -143,6 +145,7 @@ def _attend(problem: Decoding, pieces: Cut) -> Float[Tensor, "batch kv_heads row
         PRODUCTS=kernels.PRODUCTS[query.dtype],
         FEW=pieces.block < LEAST,
         num_warps=pieces.warps,
+        num_stages=STAGES,
     )
     return parts[:, :, :, 0] if pieces.runs == 1 else _merge(parts, sizes, query.dtype)
 
