@@ -225,8 +225,10 @@ def test_what_has_no_meaning_is_refused() -> None:
         ValueError, match="expected the norm placement pre in an encoder-decoder, g"
     ):
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
-    with pytest.raises(ValueError, match="expected cross attention without window and diagonal"):
+    with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
         make_config("QKV@w4", "same")
+    with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
+        make_config("QKV@s2", "same")
     with pytest.raises(ValueError, match="expected cross attention over the tokens of the source"):
         make_config("QKV@linear", "same")
     with pytest.raises(ValueError, match="expected layers without a decay in an encoder-decoder"):

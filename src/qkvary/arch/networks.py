@@ -349,10 +349,12 @@ class EncoderDecoderConfig(TokenNetwork):
                     "expected cross attention over the tokens of the source, got the core "
                     f"{layer.variant.core}, which keeps a state; choices: cross_sharing none"
                 )
-            if layer.variant.window is not None or layer.variant.diagonal != "none":
+            order = (layer.variant.window, layer.variant.stride)
+            if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
-                    "expected cross attention without window and diagonal normalisation, whose "
-                    "tokens have no order with those of the source; choices: cross_sharing none"
+                    "expected cross attention without window, stride and diagonal normalisation, "
+                    "whose tokens have no order with those of the source; choices: cross_sharing "
+                    "none"
                 )
 
     @property
