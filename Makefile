@@ -22,7 +22,7 @@ TORCH_INDEX ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup study report test test-cluster bench docs lint format check clean
+.PHONY: help setup study report test test-cluster bench gpu docs lint format check clean
 .DEFAULT_GOAL := help
 
 help:
@@ -31,6 +31,7 @@ help:
 	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and some minutes"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"
+	@echo "make gpu     tests and measurements that need a GPU, nine minutes; writes $(OUT)/gpu/page"
 	@echo "make docs    build the documentation site in build/site; broken links fail"
 	@echo "make lint    format check, lint, types, floors, spelling"
 	@echo "make format  format and fix what can be fixed"
@@ -85,6 +86,10 @@ test-cluster: $(VENV)/.setup
 
 bench: $(VENV)/.setup
 	@for file in benchmarks/*.py; do $(BIN)/python "$$file" $(BENCH_ARGS) || exit $$?; done
+
+gpu: $(VENV)/.setup
+	@$(BIN)/python benchmarks/gpu/run.py --out "$(OUT)/gpu" $(GPU_ARGS)
+	@$(BIN)/python benchmarks/gpu/page.py "$(OUT)/gpu/records.jsonl" --to "$(OUT)/gpu/page"
 
 docs: $(VENV)/.docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

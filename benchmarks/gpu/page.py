@@ -7,7 +7,6 @@ are told apart.
 """
 
 import json
-import re
 from argparse import ArgumentParser
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -91,11 +90,11 @@ def make_report(lines: list[Line]) -> Report:
         latest(lines, "decoding", "shape", "variant", "batch", "context"), latest(lines, "reading")
     )
     training = latest(lines, "training", "network", "variant", "precision", "compile")
-    kernels = latest(lines, "kernels", "case")
+    cuts = latest(lines, "cuts", "case", "form", "mask")
     tables = (
         decoding_table(decoding),
         training_table(training),
-        kernel_table(kernels),
+        cut_table(cuts, latest(lines, "reading")),
         test_table(lines),
     )
     shape, batch, context = SHOWN
@@ -115,7 +114,7 @@ def make_report(lines: list[Line]) -> Report:
         file="decoding",
     )
     return Report(
-        subject="gpu",
+        subject="GPU",
         question="What do shared projections gain on a GPU?",
         answer=answers(decoding, training),
         picture=picture,
@@ -137,7 +136,7 @@ def make_report(lines: list[Line]) -> Report:
         sections=(
             Section(key="decoding", title="Decoding", blocks=(tables[0],)),
             Section(key="training", title="Training", blocks=(tables[1],)),
-            Section(key="kernels", title="Attention of one query", blocks=(tables[2],)),
+            Section(key="cuts", title="Attention of one query", blocks=(tables[2],)),
             Section(key="tests", title="Tests on the card", blocks=(tables[3],)),
             Section(
                 key="again",
@@ -161,8 +160,8 @@ def answers(decoding: list[Line], training: list[Line]) -> tuple[str, ...]:
             memory = sorted(compare(own, "Q-K=V", "peak_bytes"))
             said.append(
                 f"{gpu}, {SHAPES[shape]}: `Q-K=V` decodes at {low:.2f} to {high:.2f} times the "
-                f"rate of `QKV` with {memory[0]:.2f} to {memory[-1]:.2f} times its peak memory, over "
-                f"{len(gains)} batches and contexts"
+                f"rate of `QKV` with {memory[0]:.2f} to {memory[-1]:.2f} times its peak memory, "
+                f"over {len(gains)} batches and contexts"
                 + (
                     f" (printed in the poster: throughput {printed(published, 'throughput')}, peak "
                     f"memory {printed(published, 'memory')})."
@@ -303,29 +302,35 @@ def training_table(lines: list[Line]) -> Table:
     return Table(key="training", title="Training steps", columns=columns, rows=tuple(rows))
 
 
-def kernel_table(lines: list[Line]) -> Table:
-    """Return the times of one attention call by kernel."""
-    names = ("triton", "triton of k and v", "folded", "matmul", "SDPA of k and v", "copy")
+def cut_table(lines: list[Line], reading: list[Line]) -> Table:
+    """Return the rates of one attention call by kernel, as shares of the rate of a copy."""
+    rates = {line["gpu"]: line["bytes_per_second"] for line in reading}
+    cases = list(dict.fromkeys(line["case"] for line in lines))
     columns = (
         Column(key="gpu", title="card", numeric=False),
-        Column(key="case", title="case", numeric=False),
+        Column(key="form", title="kernel", numeric=False),
+        Column(key="mask", title="mask", numeric=False),
         *(
-            Column(key=re.sub(r"\W+", "_", name.lower()), title=name, below="microseconds")
-            for name in names
+            Column(key=f"case_{number}", title=case, below="share of a copy's rate")
+            for number, case in enumerate(cases)
         ),
     )
-    found: dict[tuple[str, str], Line] = {}
+    found: dict[tuple[str, str, bool], dict[str, float]] = {}
     for line in lines:
-        found[line["gpu"], line["case"].partition(": ")[2]] = line["medians_seconds"]
+        if line["gpu"] in rates:
+            key = (line["gpu"], line["form"], line["mask"])
+            share = line["bytes_per_second"] / rates[line["gpu"]]
+            found.setdefault(key, {})[line["case"]] = share
     rows = tuple(
         (
             plain(gpu),
-            plain(case),
-            *(plain(1e6 * times[name], f"{1e6 * times[name]:,.0f}") for name in names),
+            plain(form),
+            plain("yes" if mask else "no"),
+            *(plain(row.get(case), f"{row[case]:.2f}" if case in row else "–") for case in cases),
         )
-        for (gpu, case), times in found.items()
+        for (gpu, form, mask), row in sorted(found.items(), key=lambda one: -max(one[1].values()))
     )
-    return Table(key="kernels", title="One query over a context", columns=columns, rows=rows)
+    return Table(key="cuts", title="One query over a context", columns=columns, rows=rows)
 
 
 def test_table(lines: list[Line]) -> Table:
@@ -335,6 +340,7 @@ def test_table(lines: list[Line]) -> Table:
         Column(key="commit", title="commit", numeric=False),
         Column(key="passed", title="passed"),
         Column(key="failed", title="failed"),
+        Column(key="not_run", title="not run in time"),
         Column(key="names", title="what failed", numeric=False),
     )
     rows = tuple(
@@ -343,6 +349,7 @@ def test_table(lines: list[Line]) -> Table:
             plain(line["commit"]),
             plain(line["passed"]),
             plain(len(line["failed"])),
+            plain(line.get("not_run", 0)),
             plain(summarize(line["failed"])),
         )
         for line in lines
