@@ -1,7 +1,7 @@
 """The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
 
 import hashlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from qkvary.data.split_names import DataSplit
 
@@ -22,6 +22,19 @@ NUMBER_DATA_VERSION = 1
 
 RECALL_DATA_VERSION = 1
 """Incremented by hand when the generator draws other sequences of pairs and queries."""
+
+
+class Scale(NamedTuple):
+    """The two ends of a metric."""
+
+    guess: float
+    """The score of a solver that learns nothing."""
+    perfect: float
+    """The best possible score."""
+
+    def learnt(self, score: float) -> float:
+        """Return the share of the way from a guess to a perfect score, negative below a guess."""
+        return (score - self.guess) / (self.perfect - self.guess)
 
 
 class Accuracy:

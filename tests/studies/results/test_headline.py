@@ -25,11 +25,21 @@ def study_of(
     metric: str = "test_loss",
     costs: Mapping[str, Any] | None = None,
     cache: int | None = None,
+    vocabulary: int = 10_000,
     **more: Any,
 ) -> Summary:
-    """Summarise a study of eight seeds with a level for each variant or cell."""
+    """Summarise a study of eight seeds with a level for each variant or cell.
+
+    A guess has a loss of ``ln vocabulary``: 9.2 is far above all levels.
+    """
     level = levels if callable(levels) else lambda cell: levels[cell.variant]
-    study = make_study(*more.pop("settings", ()), seeds=range(1, 9), **more)
+    settings = more.pop("settings", (make_setting("reverse"),))
+    if metric == "test_loss":
+        settings = [
+            replace(one, task=replace(one.task, vocabulary=vocabulary))  # type: ignore[call-arg]
+            for one in settings
+        ]
+    study = make_study(*settings, seeds=range(1, 9), **more)
     records = []
     for cell in study.cells():
         turn = cell.seed + study.variants.index(cell.variant)
@@ -97,11 +107,22 @@ def test_of_many_variants_with_a_cost_the_smallest_are_named() -> None:
     assert costs.endswith("and 2 others up to 0.70.")
 
 
-def test_several_changes_at_once_are_named_where_they_gain() -> None:
+def test_several_changes_at_once_are_named_too() -> None:
     levels = {"QKV": 2.2, "Q=K-V": 2.3, "(Q=K-V)+": 2.1, "(Q=K=V)+": 2.4}
     costs, gains = study_of(levels, variants=tuple(levels)).headline
-    assert costs == "Q=K costs 0.10 nats."
+    assert costs == "Q=K costs 0.10 nats and Q=K=V with the position term + 0.20."
     assert gains == "Q=K with the position term + is better by 0.10 nats."
+
+
+def test_every_variant_is_named_or_counted() -> None:
+    """Five variants that are not decided, two of them with several changes."""
+    labels = ("QKV", "Q-K=V", "Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
+    levels = {label: 0.5 + 0.001 * (label != "QKV") for label in labels}
+    (said,) = study_of(levels, metric="test_accuracy", variants=labels).headline
+    assert said.startswith("Not decided: ")
+    assert said.count(" better to ") == 5
+    assert "Q=K with the position term + (" in said
+    assert "Q=K=V with the position term + (" in said
 
 
 def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
@@ -156,8 +177,35 @@ def test_what_is_not_decided_comes_last_with_both_ends() -> None:
         assert worse <= float(shown[1]) < worse + 0.0011
 
 
-def test_an_interval_as_large_as_the_quantity_says_nothing() -> None:
-    levels = {"QKV": 0.011, "MQA": 0.011}
+@pytest.mark.parametrize(("metric", "guess", "sign"), [("accuracy", 0.1, 1), ("loss", 9.21, -1)])
+def test_the_margin_is_a_share_of_what_was_learnt(metric: str, guess: float, sign: int) -> None:
+    for learnt, begins in ((0.58, "Not decided: sharing heads (from "), (0.8, "Sharing heads h")):
+        level = guess + sign * learnt
+        summary = study_of(
+            {"QKV": level, "MQA": level}, metric=f"test_{metric}", variants=("QKV", "MQA")
+        )
+        gap = summary.table("reverse").row("MQA").difference
+        assert gap is not None
+        assert gap.low is not None
+        assert gap.high is not None
+        assert 0.02 * 0.58 < max(-gap.low, gap.high) < 0.02 * min(0.68, 0.8)
+        headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
+        assert headline.sentences[0].startswith(begins)
+
+
+def test_untrained_language_models_are_not_called_equal() -> None:
+    """Four steps of training: losses 5.28 and 5.26, where a guess has ln 257 = 5.55."""
+    levels = {"QKV": 5.28, "Q-K=V": 5.26}
+    summary = study_of(levels, vocabulary=257, variants=tuple(levels))
+    assert summary.headline == (
+        "Nothing was learnt on reverse: no variant does visibly better than guessing (loss 5.55).",
+    )
+    headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
+    assert not any("measurable" in sentence for sentence in headline.sentences)
+
+
+def test_an_interval_as_large_as_what_was_learnt_says_nothing() -> None:
+    levels = {"QKV": 0.111, "MQA": 0.111}
     summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
     # The short answer says only that nothing was learnt.
     headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
