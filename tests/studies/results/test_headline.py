@@ -114,6 +114,16 @@ def test_several_changes_at_once_are_named_too() -> None:
     assert gains == "Q=K with the position term + is better by 0.10 nats."
 
 
+def test_of_many_variants_those_with_several_changes_are_left_out_first() -> None:
+    labels = ("QKV", "(Q=K-V)+", "Q-K=V", "Q=K-V", "I-K-V", "I-K=V", "Q-MQA", "Q=K=V")
+    levels = {label: 2.2 + 0.1 * index for index, label in enumerate(labels)}
+    (costs,) = study_of(levels, variants=labels).headline
+    assert costs == (
+        "Q=K with the position term + costs 0.10 nats, K=V 0.20, Q=K 0.30, an identity query 0.40, "
+        "Q=K=V 0.70 and 2 others up to 0.60."
+    )
+
+
 def test_every_variant_is_named_or_counted() -> None:
     """Five variants that are not decided, two of them with several changes."""
     labels = ("QKV", "Q-K=V", "Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")

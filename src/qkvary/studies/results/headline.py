@@ -198,12 +198,12 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(map(_magnitude, group[1])))
-        named = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
+        named, rest = _split_named(groups)
         decimals = _decimals([gap for _, gaps in named for gap in gaps])
         texts = [f"{name} {_sizes(gaps, decimals)}" for name, gaps in named]
-        if rest := len(groups) - len(named):
-            largest = max(groups[-1][1], key=_magnitude)
-            texts.append(f"{rest} others up to {_size(largest, decimals)}")
+        if rest:
+            largest = max((gap for _, gaps in rest for gap in gaps), key=_magnitude)
+            texts.append(f"{len(rest)} others up to {_size(largest, decimals)}")
         if texts:
             texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1], decimals)}{unit}"
             found.append(listed(texts))
@@ -241,11 +241,19 @@ def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
     """Return the groups that a sentence has room for, and the others as one."""
-    if len(groups) <= MOST_NAMED:
-        return [*groups]
-    rest = groups[MOST_NAMED - 1 :]
+    named, rest = _split_named(groups)
     others = [gap for _, gaps in rest for gap in gaps]
-    return [*groups[: MOST_NAMED - 1], (f"{len(rest)} others", others)]
+    return [*named, *([(f"{len(rest)} others", others)] if rest else [])]
+
+
+def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
+    """Return the groups that a sentence has room for, single changes before several, and others."""
+    if len(groups) <= MOST_NAMED:
+        return [*groups], []
+    single_first = sorted(groups, key=lambda group: " with " in group[0])
+    names = {name for name, _ in single_first[: MOST_NAMED - 1]}
+    named = [group for group in groups if group[0] in names]
+    return named, [group for group in groups if group[0] not in names]
 
 
 def _names(groups: Sequence[_Group]) -> list[str]:
