@@ -288,7 +288,7 @@ def _announce(study: Study, store: Store, planned: PlannedSet, *, quiet: bool) -
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.
     if runs and not quiet and tokens > runs[0].sequence_length:
-        seconds = [estimate_seconds(run) for run in runs]
+        seconds = [estimate_seconds(run, planned) for run in runs]
         print_line(console(sys.stderr), describe_effort(runs[0], tokens, seconds))
 
 

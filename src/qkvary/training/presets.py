@@ -401,7 +401,7 @@ _MODERN_SIZES = (
         16,
         16,
         3e-3,
-        "a minute on one core, to try things",
+        "about two minutes on one core, to try things",
         _CHINCHILLA,
         corpus="tinystories",
         tokenizer="bytes",
