@@ -1,4 +1,4 @@
-"""What a solver that learns nothing scores in each task, and what a perfect one does. Torch-free."""
+"""What a solver that learns nothing scores in each task, and a perfect one. Torch-free."""
 
 import math
 

@@ -103,6 +103,7 @@ def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(timing, "LanguageModel", build)
     monkeypatch.setattr(timing, "MOST_TIMED_MACS", 1)
+    timing._time_layer.cache_clear()  # pyright: ignore[reportPrivateUsage]
     preset = find_preset("lm-300m")
     task = preset.task(data="", data_sha256="0")
     run = RunConfig(task=task, network=preset.network, training=preset.training, seed=0)

@@ -78,7 +78,9 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
     timed = [sizes[index] for index in chosen]
     each = TIMED_SECONDS / len(timed)
-    found = [(time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)) for size in timed]
+    found = [
+        (time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)) for size in timed
+    ]
     step, validation, test = (np.interp(macs, timed, column) for column in zip(*found, strict=True))
     trainings = [cell.run.training for cell in cells]
     steps = [training.steps for training in trainings]
@@ -171,7 +173,6 @@ def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     return median(found[1:]) * whole / run.training.batch_size
 
 
-@functools.lru_cache(maxsize=64)
 def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
     """Return the seconds that a language model trains and is scored on this processor.
 
@@ -189,6 +190,7 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
     return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
 
 
+@functools.lru_cache(maxsize=64)
 def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
     """Return the seconds of a training step for each MAC of its forward pass.
 
