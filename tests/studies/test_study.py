@@ -54,7 +54,7 @@ class Parity:
     ("field", "part", "message"),
     [
         ("task", Parity(), r"expected a task of the class Sequence.*, got Parity; data of your own"),
-        ("network", 7, r"expected a network of the class .*EncoderConfig.*, got int$"),
+        ("network", 7, r"expected a network of the class Network, got int$"),
         ("training", None, r"expected a training of the class TrainingConfig, got NoneType$"),
     ],
 )

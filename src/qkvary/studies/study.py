@@ -99,7 +99,7 @@ class Setting:
         )
         parts = (
             ("a task", self.task, get_args(TaskConfig), own_data),
-            ("a network", self.network, get_args(Network), ""),
+            ("a network", self.network, (Network,), ""),
             ("a training", self.training, (TrainingConfig,), ""),
         )
         for what, part, kinds, more in parts:
