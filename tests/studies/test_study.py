@@ -53,7 +53,7 @@ class Parity:
 @pytest.mark.parametrize(
     ("field", "part", "message"),
     [
-        ("task", Parity(), r"expected a task of the class Sequence.*, got Parity; data of your own"),
+        ("task", Parity(), r"expected a task of the class Sequence.*, got Parity; data of"),
         ("network", 7, r"expected a network of the class Network, got int$"),
         ("training", None, r"expected a training of the class TrainingConfig, got NoneType$"),
     ],

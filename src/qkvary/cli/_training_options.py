@@ -74,9 +74,10 @@ class Changes:
 
     def overrides(self, steps: int | None, execution: dict[str, Any]) -> TrainingOverrides:
         """Return the overrides of the preset, with the steps that were chosen if any were."""
-        given = dataclasses.asdict(self)
+        given: dict[str, Any] = dataclasses.asdict(self)
         del given["minutes"]
-        return TrainingOverrides(**{**given, "steps": steps or self.steps, "execution": execution})
+        given |= {"steps": steps or self.steps, "execution": execution}
+        return TrainingOverrides(**given)
 
     def check(self) -> None:
         """Refuse two lengths of a training."""
