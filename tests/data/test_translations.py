@@ -200,7 +200,7 @@ def test_a_missing_file_of_a_pair_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected the file .*mine\.it \(or \.gz, \.xz\)"):
         load_translations(str(data), ("en", "it"))
     write(tmp_path / "corpus")
-    with pytest.raises(UsageError, match="expected de and en for .*corpus, got en and fr"):
+    with pytest.raises(UsageError, match=r"expected de and en for .*corpus, got en and fr"):
         load_translations(str(tmp_path / "corpus"), ("en", "fr"))
     with pytest.raises(ValueError, match="expected language of Multi30k out of de, en, got 'fr'"):
         TranslationTaskConfig(source="fr", target="en")
