@@ -96,8 +96,6 @@ class ImageSet:
     """The folder of the files on the web, or the archive with them; None for a subset."""
     part_of: ImageSetName | None = None
     """The complete data set of a subset."""
-    class_names: tuple[str, ...] = ()
-    """The names of the classes of images of one's own."""
 
     @property
     def files(self) -> Mapping[str, str]:
@@ -116,7 +114,7 @@ class ImageSet:
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes; empty where their numbers are shown."""
-        return self.class_names or CLASS_NAMES.get(self.part_of or self.name, ())
+        return CLASS_NAMES.get(self.part_of or self.name, ())
 
     @property
     def validates_on_test(self) -> bool:
@@ -159,7 +157,6 @@ class OwnImages:
             classes=len(self.classes),
             train_images=self.train_images,
             test_images=self.test_images,
-            class_names=self.classes,
         )
 
 

@@ -105,7 +105,8 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
         """Return the first images of the validation split, with their classes."""
         (pixels, labels), rows = self._split("validation")
-        shown, names = rows[:SAMPLES], self.config.images.labels
+        shown, own = rows[:SAMPLES], self.config.own
+        names = self.config.images.labels if own is None else own.classes
         pictures = _take(pixels, shown)
         logits = self.logits(model, self._read(pictures).to(next(model.parameters()).device))
         return tuple(

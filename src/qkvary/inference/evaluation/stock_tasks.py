@@ -97,9 +97,10 @@ def evaluate_stock_tasks(
     require_any_text(tokenizer)
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        with _explain(
-            names, "; data sets are downloaded from the hub unless they are in its cache"
-        ), _local_rows(folder):
+        with (
+            _explain(names, "; data sets are downloaded from the hub unless they are in its cache"),
+            _local_rows(folder),
+        ):
             tasks = manager.load(list(names))
         with _explain(names):
             for task in tasks["tasks"].values():
