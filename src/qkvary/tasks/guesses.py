@@ -7,6 +7,7 @@ from qkvary.data.recall import score_positions
 from qkvary.tasks.config import (
     AnomalyTaskConfig,
     ImageTaskConfig,
+    LanguageTaskConfig,
     RecallTaskConfig,
     SequenceTaskConfig,
     TaskConfig,
@@ -14,11 +15,15 @@ from qkvary.tasks.config import (
 )
 from qkvary.tasks.config_parts import Scale
 
+PADDING_MULTIPLE = 64
+"""Tables of language models are padded to a multiple of this, as the papers' and the presets'."""
+
 
 def scale_of(task: TaskConfig, network: Network, metric: str) -> Scale | None:
     """Return the scale of a metric, or None if a guess is not known.
 
-    A guess is uniform; in recall it knows which pair is the likeliest at the position of a query.
+    A guess is uniform; in recall it knows which pair is the likeliest at the position of a query,
+    and in a table that may be padded that the tokens of the padding never occur.
 
     Args:
         task: The task.
@@ -40,8 +45,16 @@ def scale_of(task: TaskConfig, network: Network, metric: str) -> Scale | None:
             choices = getattr(network, "classes", None)
         case _:
             choices = getattr(network, "vocabulary", None)
+            if isinstance(task, LanguageTaskConfig) and choices is not None:
+                choices = _without_padding(choices)
     if choices is not None and metric.endswith("accuracy"):
         return Scale(1.0 / choices, 1.0)
     if choices is not None and metric.endswith("loss"):
         return Scale(math.log(choices), 0.0)
     return None
+
+
+def _without_padding(rows: int) -> int:
+    """Return the fewest tokens that a table of so many rows may have been padded for."""
+    is_padded = rows >= PADDING_MULTIPLE and rows % PADDING_MULTIPLE == 0
+    return rows - PADDING_MULTIPLE + 1 if is_padded else rows
