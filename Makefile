@@ -38,20 +38,23 @@ help:
 	@echo "make check   lint and test"
 	@echo "make clean   remove $(VENV) and caches (never $(OUT))"
 
+ACTIVATE = "to use qkvary in this shell: source $(BIN)/activate"
+
 setup: $(VENV)/.setup
 
 # One recipe for both installers; $(1) is what to install.
 ifneq ($(UV),)
 define install
-VIRTUAL_ENV=$(VENV) $(UV) pip install -qq $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt $(1)
+VIRTUAL_ENV=$(VENV) $(UV) pip install $(if $(TORCH_BACKEND),--torch-backend=$(TORCH_BACKEND)) -c constraints.txt $(1)
 endef
 else
 define install
-$(BIN)/python -m pip install -qq $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
+$(BIN)/python -m pip install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt $(1)
 endef
 endif
 
-$(VENV)/.setup: pyproject.toml constraints.txt
+# What training, studies and pages need; the tests need more.
+$(VENV)/.train: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "qkvary needs Python 3.11 or newer, this is " + sys.version.split()[0])'
 	@echo "setting up $(VENV)"
 ifneq ($(UV),)
@@ -60,8 +63,13 @@ else
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --upgrade "pip>=25.1"
 endif
+	@$(call install,-e ".[train]")
+	@touch $@
+
+$(VENV)/.setup: $(VENV)/.train
 	@$(call install,-e ".[train$(comma)data]" --group test --group bench)
 	@touch $@
+	@echo $(ACTIVATE)
 
 $(VENV)/.lint: $(VENV)/.setup
 	@$(call install,--group lint)
@@ -71,10 +79,12 @@ $(VENV)/.docs: $(VENV)/.setup
 	@$(call install,--group docs)
 	@touch $@
 
-study: $(VENV)/.setup
+study: $(VENV)/.train
+	@echo $(ACTIVATE)
 	@$(BIN)/qkvary study quickstart --out "$(OUT)" $(if $(WORKERS),--workers $(WORKERS))
+	@echo $(ACTIVATE)
 
-report: $(VENV)/.setup
+report: $(VENV)/.train
 	@$(BIN)/qkvary report quickstart --out "$(OUT)"
 
 test: $(VENV)/.setup
@@ -85,7 +95,13 @@ test-cluster: $(VENV)/.setup
 	@$(BIN)/python -m pytest -n 0 -m cluster $(CLUSTER_WARNINGS)
 
 bench: $(VENV)/.setup
-	@for file in benchmarks/*.py; do $(BIN)/python "$$file" $(BENCH_ARGS) || exit $$?; done
+	@errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; \
+	for file in benchmarks/*.py; do \
+		$(BIN)/python "$$file" $(BENCH_ARGS) 2>"$$errors" && code=0 || code=$$?; \
+		missing=$$(grep -E "^ModuleNotFoundError: |^[A-Za-z.]*Error: .* is not installed" "$$errors" | tail -n 1); \
+		if [ $$code -ne 0 ] && [ -n "$$missing" ]; then echo "$$file is left out: $$missing" >&2; \
+		else cat "$$errors" >&2; [ $$code -eq 0 ] || exit $$code; fi; \
+	done
 
 gpu: $(VENV)/.setup
 	@$(BIN)/python benchmarks/gpu/run.py --out "$(OUT)/gpu" $(GPU_ARGS)

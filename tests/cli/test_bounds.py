@@ -103,7 +103,7 @@ def test_a_training(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A plan times steps before it looks at memory.
-    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run: 1.0)
+    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run, _scored: 1.0)
     for words in (["--batch-size", "1000000000000"], ["--context", "1000000000"]):
         assert train(tiny, *words, "--steps", "12", "--dry-run") == RESOURCES
         assert "of memory, " in capsys.readouterr().err

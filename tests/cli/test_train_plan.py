@@ -72,8 +72,7 @@ def test_a_plan_needs_no_network(
     vocabulary: int,
 ) -> None:
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**50)
-    # A timed step of 300 million parameters takes most of a minute.
-    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run: 86400.0)
+    monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run, _scored: 86400.0)
     call = ["train", "lm-300m", "--dry-run", "--json", "--out", str(places / "runs"), *words]
     assert main(call) == 0
     planned = document(capsys)

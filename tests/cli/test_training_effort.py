@@ -8,9 +8,10 @@ import pytest
 from rich.console import Console
 
 from qkvary.arch.models import as_model
-from qkvary.cli._training_effort import describe_effort, estimate_seconds
+from qkvary.cli._training_effort import count_scored, describe_effort, estimate_seconds
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.macs import forward_macs
+from qkvary.data.reuse import PlannedSet
 from qkvary.studies.running import timing
 from qkvary.studies.running.messages import WorkerMessage
 from qkvary.training.config import RunConfig
@@ -27,7 +28,7 @@ def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunCo
 def test_passes_and_hours_are_said() -> None:
     assert describe_effort(preset_run(), 65_536 * 1_530, [7_200.0]) == (
         "3,060 steps of 65,536 tokens; 2.00 passes over the 100,270,080 training tokens; about "
-        "2 h 00 min on this machine, validations not counted"
+        "2 h 00 min on this machine, validations and test included"
     )
     assert describe_effort(preset_run(7, 1), None, [None]) == "7 steps of 1,024 tokens"
     unprepared = describe_effort(preset_run(), None, [None], 80_888)
@@ -38,7 +39,7 @@ def test_passes_and_hours_are_said() -> None:
         "bytes of text. More than 16 passes teach little: try --batch-size 4 --steps 315"
     )
     two = describe_effort(preset_run(), None, [60.0, 30.0])
-    assert two.endswith("about 90 s on this machine for all 2 runs, validations not counted")
+    assert two.endswith("about 90 s on this machine for all 2 runs, validations and test included")
 
 
 @pytest.mark.parametrize(
@@ -54,18 +55,32 @@ def test_shorter_trainings_are_suggested_for_short_texts(training_tokens: int, s
     assert text.endswith(says.format("More than 16 passes teach little: try"))
 
 
-def test_time_grows_with_the_macs_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter(range(100))
-    monkeypatch.setattr(timing, "perf_counter", lambda: float(next(ticks)))
-    monkeypatch.setattr(timing, "MOST_TIMED_MACS", 1)
+UNKNOWN = PlannedSet(name="mine", vocabulary=257, data=None)
+"""A set that is not prepared."""
+
+
+def test_time_grows_with_the_macs_of_all_steps_and_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(timing, "_time_layer", lambda *_: 1e-9)
     run = preset_run(steps=5, rows=3)
-    found = estimate_seconds(run)
-    # One second for the 64 tokens that are timed.
-    timed = forward_macs(as_model(run.network), tokens=64, pairs="square").total
-    assert found == pytest.approx(
-        5 * 3 * forward_macs(as_model(run.network), tokens=1_024, pairs="square").total / timed
+    run = dataclasses.replace(
+        run, task=dataclasses.replace(run.task, validation_tokens=700, test_tokens=100)
     )
-    assert estimate_seconds(preset_run(device="cuda")) is None
+    run = dataclasses.replace(run, training=dataclasses.replace(run.training, evaluate_every=2))
+    per_token = forward_macs(as_model(run.network), tokens=1_024, pairs="square").total / 1_024
+    # Three validations; the test reads its tokens three times; a forward pass is a third of a step.
+    scored = 3 * 700 + 3 * 100
+    expected = 1e-9 * per_token * (5 * 3 * 1_024 + scored / 3)
+    assert estimate_seconds(run, UNKNOWN) == pytest.approx(expected)
+    assert estimate_seconds(preset_run(device="cuda"), UNKNOWN) is None
+
+
+def test_no_more_is_scored_than_a_text_has() -> None:
+    run = preset_run(steps=5)
+    run = dataclasses.replace(run, task=dataclasses.replace(run.task, validation_tokens=700))
+    assert count_scored(run, UNKNOWN) == 700
+    assert count_scored(run, dataclasses.replace(UNKNOWN, text_bytes=20)) == 20 + 3 * 20
 
 
 def test_progress_within_a_step_is_shown() -> None:

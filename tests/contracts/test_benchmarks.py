@@ -3,6 +3,8 @@
 import json
 import math
 import runpy
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -27,6 +29,48 @@ KEYS = {
     "medians_seconds",
     "versions",
 }
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project that is set up, with benchmarks of its own."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    for name in (".train", ".setup"):
+        (tmp_path / ".venv" / name).touch()
+    (tmp_path / "benchmarks").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "code", "said"),
+    [
+        ("import nothing_of_this_name", 0, "a.py is left out: ModuleNotFoundError: "),
+        ("raise ValueError('ray is not installed: run pip')", 0, "a.py is left out: ValueError: "),
+        ("raise ValueError('too slow')", 2, "Traceback "),
+        ("import sys; print('a warning', file=sys.stderr)", 0, "a warning\n"),
+    ],
+)
+def test_make_bench_leaves_out_what_is_not_installed(
+    project: Path, source: str, code: int, said: str
+) -> None:
+    (project / "benchmarks/a.py").write_text(source)
+    (project / "benchmarks/b.py").write_text("print('b ran')")
+    made = subprocess.run(
+        ["make", "--no-print-directory", "bench"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert made.returncode == code
+    assert said in made.stderr
+    assert ("Traceback" in made.stderr) == (code != 0)
+    assert made.stdout == ("b ran\n" if code == 0 else "")
 
 
 def test_there_are_benchmarks() -> None:

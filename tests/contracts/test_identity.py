@@ -46,6 +46,7 @@ ADDED_LATER: dict[str, Any] = {
     **{f"{kind}Config.shared_blocks": False for kind in KINDS},
     "EncoderConfig.pooling": "none",
     "EncoderConfig.reads_vectors": False,
+    "ImageTaskConfig.own": None,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
     "LanguageModelConfig.scale_embedding": False,

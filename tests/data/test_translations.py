@@ -11,6 +11,10 @@ from qkvary.data.checksums import MULTI30K_FILES, MULTI30K_SHA256
 from qkvary.data.downloads import DownloadError
 from qkvary.data.translations import fingerprint, load_translations
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.studies.translation import translation_network
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import TranslationTaskConfig
+from qkvary.tasks.translation import TranslationTask
 
 STEMS = ("train", "val", "test_2016_flickr")
 
@@ -132,3 +136,71 @@ def test_what_is_not_there_is_said_by_name(tmp_path: Path) -> None:
     (folder / "val.en.gz").unlink()
     with pytest.raises(UsageError, match=r"val\.en\.gz cannot be read: No such file"):
         load_translations(str(folder))
+
+
+def write_pair(folder: Path, lines: int = 40, **other: str) -> Path:
+    """Two files of other languages: ``mine.fr`` and ``mine.en``, one of them compressed."""
+    for language in ("fr", "en"):
+        text = "".join(f"{language} {number}\n" for number in range(lines))
+        text = other.get(language, text)
+        if language == "fr":
+            (folder / "mine.fr").write_text(text)
+        else:
+            (folder / "mine.en.gz").write_bytes(gzip.compress(text.encode()))
+    return folder / "mine"
+
+
+def test_two_files_are_read_line_by_line(tmp_path: Path) -> None:
+    """The last twentieth is the test, the one before it the validation."""
+    corpus = load_translations(str(write_pair(tmp_path)), ("en", "fr"))
+    assert corpus.splits["train"]["fr"] == tuple(f"fr {number}" for number in range(36))
+    assert corpus.splits["validation"] == {"en": ("en 36", "en 37"), "fr": ("fr 36", "fr 37")}
+    assert corpus.splits["test"] == {"en": ("en 38", "en 39"), "fr": ("fr 38", "fr 39")}
+
+
+def test_a_translator_of_two_files_is_scored(tmp_path: Path) -> None:
+    """As the guide shows it."""
+    data = str(write_pair(tmp_path))
+    config = TranslationTaskConfig(
+        source="fr",
+        target="en",
+        data=data,
+        data_sha256=load_translations(data, ("en", "fr")).fingerprint,
+    )
+    task = load_task(config)
+    assert isinstance(task, TranslationTask)
+    network = translation_network(
+        d_model=8,
+        num_layers=1,
+        num_heads=2,
+        words=(task.source_words.vocabulary, task.target_words.vocabulary),
+    )
+    scores = task.evaluate(task.build(network, 0).eval(), "test")
+    assert scores.keys() == {"loss", "bleu", "published_bleu"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "other", "error", "says"),
+    [
+        (40, {"fr": "un\n"}, DamagedError, "as many lines in each language, got 40 in .* and 1 in"),
+        (19, {}, UsageError, "expected at least 20 lines in .*mine, got 19"),
+        (40, {"fr": "un\n\n" * 20}, DamagedError, "a sentence on every line of .*, got none on"),
+    ],
+)
+def test_bad_pairs_are_refused(
+    tmp_path: Path, lines: int, other: dict[str, str], error: type[Exception], says: str
+) -> None:
+    data = write_pair(tmp_path, lines, **other)
+    with pytest.raises(error, match=says):
+        load_translations(str(data), ("en", "fr"))
+
+
+def test_a_missing_file_of_a_pair_is_named(tmp_path: Path) -> None:
+    data = write_pair(tmp_path)
+    with pytest.raises(UsageError, match=r"expected the file .*mine\.it \(or \.gz, \.xz\)"):
+        load_translations(str(data), ("en", "it"))
+    write(tmp_path / "corpus")
+    with pytest.raises(UsageError, match=r"expected de and en for .*corpus, got en and fr"):
+        load_translations(str(tmp_path / "corpus"), ("en", "fr"))
+    with pytest.raises(ValueError, match="expected language of Multi30k out of de, en, got 'fr'"):
+        TranslationTaskConfig(source="fr", target="en")

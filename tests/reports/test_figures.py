@@ -35,7 +35,8 @@ def test_every_figure_in_every_format(files: dict[str, bytes]) -> None:
     names = {name.rsplit(".", 1)[0] for name in files}
     assert len(files) == 3 * len(names)
     kinds = {name.split("-")[0] for name in names}
-    assert kinds == {"differences", "frontier", "solving", "curves", "attention", "quality"}
+    sections = {"differences", "frontier", "solving", "curves", "attention", "quality"}
+    assert kinds == {"answer", *sections}
 
 
 def test_files_are_what_their_names_say(files: dict[str, bytes]) -> None:

@@ -47,12 +47,24 @@ def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
     sentences = (*summary.answers, *(one.answer for one in summary.contrasts))
     assert fold.blocks == (Bullets(sentences),)
     assert report.picture is not None
-    assert report.picture.caption.startswith(summary.headline_table)
     assert report.picture.file == "answer"
     page = render_page(report)
     assert page.index('class="picture"') < page.index("<aside") < page.index("<nav")
     assert 'http-equiv="refresh"' not in page
     assert 'http-equiv="refresh" content="20"' in render_page(report, refresh_seconds=20)
+
+
+def test_the_picture_shows_the_cache_where_a_table_has_one() -> None:
+    """The first tables of a running study may be those of networks without a cache."""
+    summary = make_summary(("QKV", "Q-K=V", "MQA"), 2)
+    assert summary.headline_table == "average of reverse, sort, swap"
+    picture = study_report(summary).picture
+    assert picture is not None
+    assert picture.caption == "characters: quality against cache per token"
+    without = tuple(one for one in summary.frontiers if one.axis == "parameters")
+    picture = study_report(dataclasses.replace(summary, frontiers=without)).picture
+    assert picture is not None
+    assert picture.caption == f"{summary.headline_table}: quality against parameters"
 
 
 def test_without_finished_pairs_the_page_says_so_first() -> None:

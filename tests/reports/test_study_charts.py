@@ -21,9 +21,19 @@ def test_frontier_names_every_variant() -> None:
     for point in frontier().points:
         assert f">{point.variant}<" in drawn
         assert f"mark f-{family_of(point.variant, 'QKV').key}" in drawn
-    hollow = sum(point.standing != "frontier" for point in frontier().points)
-    assert drawn.count(" hollow") == hollow
     assert "1 KiB" in drawn
+
+
+def test_only_what_is_surely_dominated_is_drawn_as_dominated() -> None:
+    """A better mean of a cheaper variant may be chance."""
+    first, second, third, *_ = frontier().points
+    points = (
+        dataclasses.replace(first, standing="frontier"),
+        dataclasses.replace(second, standing="dominated by the means only"),
+        dataclasses.replace(third, standing="dominated"),
+    )
+    drawn = charts.frontier_chart(dataclasses.replace(frontier(), points=points), "QKV")
+    assert drawn.to_svg("c").count(" hollow") == 1
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

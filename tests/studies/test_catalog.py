@@ -8,6 +8,7 @@ import pytest
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
+from tests.conftest import Runner
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -98,3 +99,13 @@ def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "with space.py"
     path.write_text("from qkvary.studies.definitions.quickstart import STUDY\n", "utf-8")
     assert load_study(str(path)) == load_study("quickstart")
+
+
+def test_only_a_study_of_features_looks_for_them(run_python: Runner) -> None:
+    """The others neither hash files nor import what reads them."""
+    code = (
+        "import sys; from qkvary.studies.catalog import load_study; load_study({!r}); "
+        "sys.exit('qkvary.data.feature_files' in sys.modules)"
+    )
+    assert run_python(["-c", code.format("quickstart")]).returncode == 0
+    assert run_python(["-c", code.format("anomaly-quick")]).returncode == 1

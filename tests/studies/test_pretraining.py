@@ -107,6 +107,35 @@ def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> 
     assert cell.run.training == dataclasses.replace(preset.training, steps=10**6)
 
 
+@pytest.mark.parametrize(
+    ("preset", "sizes", "validated", "tested"),
+    [
+        # 80 steps of 16 x 256 tokens: 20 validations read half of them together, the test too.
+        ("lm-1m", {"steps": 80}, 8_192, 163_840),
+        ("lm-1m", {"steps": 1}, 256, 5_120),
+        ("lm-1m", {"steps": 80, "context": 32}, 1_024, 20_480),
+        ("lm-1m", {"steps": 80, "validation_tokens": 70_000, "test_tokens": 9}, 70_000, 9),
+        # Longer runs score what they did before validations were scaled.
+        ("lm-1m", {"steps": 640}, VALIDATION_TOKENS, None),
+        ("lm-1m", {}, VALIDATION_TOKENS, None),
+        (
+            "lm-10m-portable",
+            {"steps": 1_000, "batch_size": 16, "context": 256, "evaluate_every": 100},
+            VALIDATION_TOKENS,
+            None,
+        ),
+    ],
+)
+def test_a_short_run_scores_less_than_it_trains_on(
+    preset: str, sizes: dict[str, int], validated: int, tested: int | None
+) -> None:
+    overrides = TrainingOverrides(**sizes)  # type: ignore[arg-type]
+    (cell,) = training_study(find_preset(preset), DATA, overrides=overrides).cells()
+    task = cell.run.task
+    assert isinstance(task, LanguageTaskConfig)
+    assert (task.validation_tokens, task.test_tokens) == (validated, tested)
+
+
 def test_overrides_reach_the_run() -> None:
     overrides = TrainingOverrides(
         batch_size=24,

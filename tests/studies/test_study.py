@@ -5,6 +5,7 @@ import pytest
 
 from qkvary.arch.labels import format_label
 from qkvary.arch.named_networks import find_network
+from qkvary.storage.errors import UsageError
 from qkvary.studies.study import CrossSettingContrast, Study
 from tests.studies.toy_study import toy_study
 
@@ -41,6 +42,26 @@ def test_a_network_may_be_given_by_its_name() -> None:
     assert setting.network == find_network("10M")
     with pytest.raises(ValueError, match="expected a network, got 'lm-9m'"):
         dataclasses.replace(setting, network="lm-9m")  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class Parity:
+    name: str = "parity"
+    metric: str = "accuracy"
+
+
+@pytest.mark.parametrize(
+    ("field", "part", "message"),
+    [
+        ("task", Parity(), r"expected a task of the class Sequence.*, got Parity; data of"),
+        ("network", 7, r"expected a network of the class Network, got int$"),
+        ("training", None, r"expected a training of the class TrainingConfig, got NoneType$"),
+    ],
+)
+def test_a_part_of_another_class_is_refused(field: str, part: object, message: str) -> None:
+    (setting, *_) = toy_study([1]).settings
+    with pytest.raises(UsageError, match=message):
+        dataclasses.replace(setting, **{field: part})
 
 
 def test_labels_become_canonical() -> None:

@@ -70,6 +70,7 @@ def test_tokens_are_counted_in_1024(number: int, written: str) -> None:
         (14.04, "14.0 s"),
         (125, "2 min 05 s"),
         (4440, "1 h 14 min"),
+        (365.25 * 24 * 3600 * 551, "551 years"),
         (None, "–"),
     ],
 )

@@ -23,6 +23,9 @@ from qkvary.text.names import find_name, spell, suggest
 _IDENTITY = gpt_124m("I-K-V")
 
 _MODERN = {
+    "lm-100k": modern_network(
+        d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320
+    ),
     "lm-1m": modern_network(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
     "lm-10m": modern_network(
         d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320

@@ -53,7 +53,7 @@ def print_plan(study: Study, store: Store, data: PlannedSet, *, json_output: boo
                 "tokens": tokens,
                 "petaflops": 6.0 * costs.macs_per_token * tokens / 1e15,
                 "passes": count_passes(run, training_tokens),
-                "estimated_seconds": estimate_seconds(run),
+                "estimated_seconds": estimate_seconds(run, data),
                 "state": store.state(cell.run_key) if is_prepared else "open",
                 "directory": str(store.directory(cell.run_key)) if is_prepared else None,
             }

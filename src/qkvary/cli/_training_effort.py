@@ -3,8 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
-from qkvary.costs.parameters import network_parameters
+from qkvary.data.reuse import PlannedSet
+from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.text.names import count
 from qkvary.text.numbers import real, whole
 from qkvary.text.units import duration
@@ -13,10 +15,10 @@ from qkvary.training.config import RunConfig
 MOST_PASSES = 16
 """Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,
 "Scaling Data-Constrained Language Models"."""
+TEST_PASSES = 3
+"""Forward passes of the test: windows, and documents with and without padding."""
 FEWEST_STEPS = 200
 """Steps below which a smaller batch is the better use of a text."""
-LARGEST_TIMED = 1_000_000_000
-"""Parameters of networks whose steps would take too long to time."""
 
 
 def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
@@ -27,14 +29,33 @@ def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
     return training.steps * training.batch_size * run.sequence_length / training_tokens
 
 
-def estimate_seconds(run: RunConfig) -> float | None:
-    """Return the seconds of a run's steps here, or None for another device or a large network."""
-    if run.device != "cpu" or network_parameters(run.network).total > LARGEST_TIMED:
+def estimate_seconds(run: RunConfig, planned: PlannedSet) -> float | None:
+    """Return the seconds of a run's steps and evaluations here, or None for another device."""
+    if run.device != "cpu":
         return None
     # Other commands need no torch.
     from qkvary.studies.running.timing import estimate_language_seconds
 
-    return estimate_language_seconds(replace(run, seed=0))
+    return estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
+
+
+def count_scored(run: RunConfig, planned: PlannedSet) -> int:
+    """Return the tokens that all validations and the test score.
+
+    The size of a split that is not prepared is not known: only as many count as are asked for, and
+    no more than the text has bytes.
+    """
+    task = cast("LanguageTaskConfig", run.task)
+    splits = {} if planned.data is None else planned.data.splits
+    held_out, test = (
+        splits[name].tokens if name in splits else None for name in ("validation", "test")
+    )
+    unknown = planned.text_bytes
+    wanted = ((task.validation_tokens, held_out), (task.test_tokens, test or held_out))
+    each, last = (
+        min((one for one in (*limits, unknown) if one is not None), default=0) for limits in wanted
+    )
+    return each * -(-run.training.steps // run.training.evaluate_every) + TEST_PASSES * last
 
 
 def describe_effort(
@@ -62,7 +83,7 @@ def describe_effort(
     if len(known) == len(seconds):
         runs = "" if len(seconds) == 1 else f" for all {len(seconds)} runs"
         parts.append(
-            f"about {duration(sum(known), 2)} on this machine{runs}, validations not counted"
+            f"about {duration(sum(known), 2)} on this machine{runs}, validations and test included"
         )
     text = "; ".join(parts)
     if passes is None or passes <= MOST_PASSES:

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from qkvary.cli._options import Log, convert_threads, options, positive
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.errors import UsageError
+from qkvary.studies.pretraining import TrainingOverrides
 from qkvary.tasks.config import Protocol
 from qkvary.training.config import OnNonfinite, Precision
 
@@ -40,16 +41,22 @@ class Changes:
     steps: Annotated[
         int | None, positive("Steps; warm-up and validations are shortened with them.")
     ] = None
+    minutes: Annotated[
+        float | None,
+        Parameter(help="Minutes of each run instead of --steps, estimated on this processor."),
+    ] = None
     batch_size: Annotated[int | None, positive("Rows per step, over all processes.")] = None
     context: Annotated[int | None, positive("Tokens per row: 256, 1k.")] = None
     learning_rate: Annotated[float | None, Parameter(help="The peak of the learning rate.")] = None
     evaluate_every: Annotated[int | None, positive("Steps between validations.")] = None
     validation_tokens: Annotated[
-        int | None, positive("Tokens per validation; as many as published, else 64k.")
+        int | None,
+        positive("Tokens per validation; as many as published, else 64k, fewer in a short run."),
     ] = None
-    test_tokens: Annotated[int | None, positive("Tokens scored at the end; all if not given.")] = (
-        None
-    )
+    test_tokens: Annotated[
+        int | None,
+        positive("Tokens scored at the end; all if not given, fewer in a short run."),
+    ] = None
     on_nonfinite: Annotated[
         OnNonfinite | None,
         Parameter(help="Action at a step with a non-finite loss or gradient: stop, or skip."),
@@ -64,6 +71,18 @@ class Changes:
         Protocol | None, Parameter(help="packed, or padded-paper: the published one.")
     ] = None
     document_mask: Annotated[bool, Parameter(help="Attend within a document only.")] = False
+
+    def overrides(self, steps: int | None, execution: dict[str, Any]) -> TrainingOverrides:
+        """Return the overrides of the preset, with the steps that were chosen if any were."""
+        given: dict[str, Any] = dataclasses.asdict(self)
+        del given["minutes"]
+        given |= {"steps": steps or self.steps, "execution": execution}
+        return TrainingOverrides(**given)
+
+    def check(self) -> None:
+        """Refuse two lengths of a training."""
+        if self.steps is not None and self.minutes is not None:
+            raise UsageError("expected --steps or --minutes, got both")
 
 
 @options

@@ -87,7 +87,8 @@ class Asking:
         str | None,
         Parameter(
             help="arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada "
-            "from local files; any other task of lm-eval from the hub. Separated by commas."
+            "from local files; any other task of lm-eval from its files or the hub. Separated by "
+            "commas."
         ),
     ] = None
     task_data: Annotated[

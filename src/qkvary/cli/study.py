@@ -139,7 +139,7 @@ def _print_plan(study: Study, store: Store, workers: int, *, json_output: bool) 
     if left and seconds is not None:
         part = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
         said.append(
-            f"estimated time{part} on this machine, by a few timed steps and without evaluations: "
+            f"estimated time{part} on this machine, by a few timed steps and evaluations: "
             f"{duration(seconds)} with {count(workers, 'worker')}"
         )
     said += [f"no estimate of {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]

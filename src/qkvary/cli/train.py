@@ -32,6 +32,7 @@ from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._streams import print_error
 from qkvary.cli._texts import write_texts
 from qkvary.cli._training_effort import describe_effort, estimate_seconds
+from qkvary.cli._training_minutes import choose_steps
 from qkvary.cli._training_options import (
     AS_THE_PRESET,
     DEFAULT_RUNNING,
@@ -113,6 +114,7 @@ def command(
     chosen = find_preset(preset)
     check_device(where.device)
     running.check()
+    changes.check()
     require_tracker(running.log)
 
     from qkvary.training.memory import require_training_memory
@@ -123,19 +125,19 @@ def command(
         warning = None if planned.data is None else find_share_error(planned.data)
         if warning is not None and not distribution.rank:
             print_error(warning)
-        study = training_study(
-            chosen,
-            _refer_to(planned),
-            variants=variants,
-            seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
-            overrides=TrainingOverrides(
-                **dataclasses.asdict(changes),
-                execution=computing.overrides(where.device),
-            ),
-            device=where.device,
-            dtype=where.dtype,
+
+        def study_of(steps: int | None) -> Study:
+            overrides = changes.overrides(steps, computing.overrides(where.device))
+            return _make_study(chosen, planned, variants, where, overrides)
+
+        store, minutes = Store(out), changes.minutes
+        study = study_of(
+            None
+            if minutes is None
+            else distribution.run_on_first(
+                lambda: choose_steps(minutes, study_of, planned, store, command_line("train", ""))
+            )
         )
-        store = Store(out)
 
         def check_memory() -> None:
             for cell in study.cells():
@@ -209,14 +211,29 @@ def _plan_set(preset: Preset, corpus: Corpus) -> PlannedSet:
     return plan_set(reference, corpus.tokenizer, default=preset.tokenizer, warn=print_error)
 
 
-def _refer_to(planned: PlannedSet) -> DataReference:
+def _make_study(
+    preset: Preset,
+    planned: PlannedSet,
+    variants: tuple[str, ...],
+    where: Where,
+    overrides: TrainingOverrides,
+) -> Study:
     data = planned.data
-    return DataReference(
+    reference = DataReference(
         name=planned.name,
         folder="" if data is None else str(data.path.resolve()),
         fingerprint="" if data is None else data.fingerprint,
         vocabulary=planned.vocabulary,
         has_test=data is None or "test" in data.splits,
+    )
+    return training_study(
+        preset,
+        reference,
+        variants=variants,
+        seeds=(0,) if where.seeds is None else parse_seeds(where.seeds),
+        overrides=overrides,
+        device=where.device,
+        dtype=where.dtype,
     )
 
 
@@ -288,7 +305,7 @@ def _announce(study: Study, store: Store, planned: PlannedSet, *, quiet: bool) -
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.
     if runs and not quiet and tokens > runs[0].sequence_length:
-        seconds = [estimate_seconds(run) for run in runs]
+        seconds = [estimate_seconds(run, planned) for run in runs]
         print_line(console(sys.stderr), describe_effort(runs[0], tokens, seconds))
 
 

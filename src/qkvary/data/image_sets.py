@@ -6,8 +6,10 @@ published is compared with it. Checksums are those of the uncompressed files.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from qkvary.arch.canonical import NOT_IDENTIFYING, stored
 
 ImageSetName = Literal[
     "mnist",
@@ -19,9 +21,10 @@ ImageSetName = Literal[
     "tiny-imagenet",
     "tiny-imagenet-20",
 ]
-ImageFormat = Literal["idx", "cifar", "folders"]
+ImageFormat = Literal["idx", "cifar", "folders", "own"]
 """``idx``: one file of images and one of labels; ``cifar``: records of labels and pixels;
-``folders``: a JPEG file for each image, in folders or an archive of them."""
+``folders``: a JPEG file for each image, in folders or an archive of them; ``own``: a folder of
+``data.own_images``."""
 
 
 CLASS_NAMES: dict[str, tuple[str, ...]] = {
@@ -68,7 +71,7 @@ class Archive:
 class ImageSet:
     """A data set of labelled images of one size."""
 
-    name: ImageSetName
+    name: str
     """The name."""
     title: str
     """Its name in prose."""
@@ -117,6 +120,44 @@ class ImageSet:
     def validates_on_test(self) -> bool:
         """Whether published protocols take the test images for validation."""
         return self.format != "cifar"
+
+
+@stored("OwnImages")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnImages:
+    """Images of one's own; ``data.own_images.describe_images`` returns those of a folder."""
+
+    data: str = field(metadata=NOT_IDENTIFYING)
+    """The folder; not part of a run's identity."""
+    data_sha256: str
+    """Fingerprint of the images, their labels and classes."""
+    classes: tuple[str, ...]
+    """The names of the classes."""
+    size: int
+    """Rows and columns."""
+    mean: tuple[float, ...]
+    """The mean of each channel of the training images, for pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """Their standard deviation."""
+    train_images: int
+    """Images for training, of which some are held out for validation."""
+    test_images: int
+    """Images for the test."""
+
+    def as_set(self, name: str) -> ImageSet:
+        """Return the images as a data set."""
+        return ImageSet(
+            name=name,
+            title=name,
+            format="own",
+            folder=self.data,
+            train={"images": self.data_sha256},
+            test={},
+            pixels=Pixels(size=self.size, mean=self.mean, std=self.std),
+            classes=len(self.classes),
+            train_images=self.train_images,
+            test_images=self.test_images,
+        )
 
 
 def _name_idx(images: str, labels: str, start: str) -> dict[str, str]:

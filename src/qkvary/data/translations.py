@@ -1,4 +1,4 @@
-"""Sentences and their translations by line: Multi30k, or a folder with files of the same names.
+"""Sentences and their translations by line: Multi30k, a folder like it, or two files of one's own.
 
 Source: Elliott et al. 2016, "Multi30K: Multilingual English-German Image Descriptions", task 1.
 """
@@ -13,10 +13,11 @@ from typing import Literal
 from qkvary.data.checksums import MULTI30K_FILES
 from qkvary.data.files import decompress, find_file, load_published
 from qkvary.data.split_names import DataSplit
-from qkvary.storage.errors import DamagedError
+from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
 Language = Literal["de", "en"]
+"""The languages of Multi30k."""
 
 MULTI30K = "multi30k"
 URL = (
@@ -26,13 +27,16 @@ URL = (
 LARGEST_FILE = 2**24
 """Maximum bytes of a file, compressed or not; the largest of Multi30k has 2 MB."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
+HELD_OUT = 20
+"""Of two files one line of so many, from the last, is for validation, and as many for the test."""
+_LARGEST_OWN_FILE = 2**28
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",
     "validation": "val",
     "test": "test_2016_flickr",
 }
 
-Sentences = Mapping[Language, tuple[str, ...]]
+Sentences = Mapping[str, tuple[str, ...]]
 """The sentences of a split by language: those of one index translate each other."""
 
 
@@ -47,36 +51,82 @@ class Translations:
 
 
 @functools.lru_cache(maxsize=2)
-def load_translations(data: str = MULTI30K) -> Translations:
+def load_translations(
+    data: str = MULTI30K, languages: tuple[str, ...] = _LANGUAGES
+) -> Translations:
     """Return a corpus, read once per process.
 
     The files of Multi30k are those below ``QKVARY_DATA`` or in the cache, or are downloaded into
     the cache.
 
     Args:
-        data: ``multi30k``, or a folder with files of the same names.
+        data: ``multi30k``, a folder with files of the same names, or the common path of two files,
+            each with the name of a language behind it: ``mine`` for ``mine.fr`` and ``mine.en``.
+        languages: The two languages.
 
     Raises:
         UsageError: if a file does not exist, or is not on this machine and downloads are off.
         DamagedError: if a file is not the published one, or not lines of UTF-8 that fit each other.
         DownloadError: if a download fails.
     """
+    if data != MULTI30K and not Path(data).is_dir():
+        return _load_pair(data, languages)
+    if set(languages) != {*_LANGUAGES}:
+        raise UsageError(
+            f"expected de and en for {data}, got {' and '.join(languages)}; two files of other "
+            "languages are given by their common path"
+        )
     splits: dict[DataSplit, Sentences] = {}
     sums: dict[str, str] = {}
     for split, stem in _STEMS.items():
-        lines: dict[Language, tuple[str, ...]] = {}
-        counts: dict[str, int] = {}
+        lines: dict[str, tuple[str, ...]] = {}
+        places: dict[str, str] = {}
         for language in _LANGUAGES:
             name = f"{stem}.{language}.gz"
-            content, where = _read(data, name)
-            lines[language] = _read_lines(content, where)
-            counts[where] = len(lines[language])
+            content, places[language] = _read(data, name)
+            lines[language] = _read_lines(content, places[language], limit=LARGEST_FILE)
             sums[name] = hashlib.sha256(content).hexdigest()
-        if len(set(counts.values())) > 1:
-            found = " and ".join(f"{count:,} in {where}" for where, count in counts.items())
-            raise DamagedError(f"expected as many lines in each language, got {found}")
+        _check_counts(lines, places)
         splits[split] = lines
     return Translations(splits=splits, fingerprint=fingerprint(sums))
+
+
+def _check_counts(lines: Sentences, places: Mapping[str, str]) -> None:
+    if len({len(some) for some in lines.values()}) > 1:
+        found = " and ".join(f"{len(lines[name]):,} in {where}" for name, where in places.items())
+        raise DamagedError(f"expected as many lines in each language, got {found}")
+
+
+def _load_pair(data: str, languages: tuple[str, ...]) -> Translations:
+    """Return two files, whose last lines are held out."""
+    lines: dict[str, tuple[str, ...]] = {}
+    places: dict[str, str] = {}
+    sums: dict[str, str] = {}
+    for language in languages:
+        paths = [Path(f"{data}.{language}{end}") for end in ("", ".gz", ".xz")]
+        path = next((one for one in paths if one.is_file()), None)
+        if path is None:
+            raise UsageError(
+                f"expected the file {paths[0]} (or .gz, .xz), or a folder with the names of "
+                f"Multi30k at {data}, got neither"
+            )
+        content, places[language] = read_file(path, limit=_LARGEST_OWN_FILE), str(path)
+        lines[language] = _read_lines(content, str(path), limit=_LARGEST_OWN_FILE)
+        sums[language] = hashlib.sha256("\n".join(lines[language]).encode()).hexdigest()
+    _check_counts(lines, places)
+    (total,) = {len(some) for some in lines.values()}
+    held_out = total // HELD_OUT
+    if not held_out:
+        raise UsageError(f"expected at least {HELD_OUT} lines in {data}, got {total}")
+    ends = (0, total - 2 * held_out, total - held_out, total)
+    bounds = zip(("train", "validation", "test"), ends[:-1], ends[1:], strict=True)
+    return Translations(
+        splits={
+            split: {name: some[first:last] for name, some in lines.items()}
+            for split, first, last in bounds
+        },
+        fingerprint=fingerprint(sums),
+    )
 
 
 def fingerprint(sums: Mapping[str, str]) -> str:
@@ -85,10 +135,10 @@ def fingerprint(sums: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _read_lines(content: bytes, where: str) -> tuple[str, ...]:
-    """Return the lines of a gzip file of UTF-8, none of them empty."""
+def _read_lines(content: bytes, where: str, *, limit: int) -> tuple[str, ...]:
+    """Return the lines of a file of UTF-8, none of them empty."""
     try:
-        text = decompress(content, where, limit=LARGEST_FILE).decode("utf-8")
+        text = decompress(content, where, limit=limit).decode("utf-8")
     except UnicodeDecodeError as error:
         raise DamagedError(f"expected UTF-8 text in {where}, got {error}") from None
     lines = [line.strip() for line in text.removesuffix("\n").split("\n")]

@@ -98,16 +98,20 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return quality against cost in the table that the answer is about."""
-    charts = {one.axis: one for one in summary.frontiers if one.table == summary.headline_table}
-    chosen = next((charts[axis] for axis in _PICTURE_AXES if axis in charts), None)
-    if chosen is None:
+    """Return quality against cache, in the table that the answer is about if that has one."""
+    charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
+    if not summary.headline_table or not charts:
         return None
+    chosen = min(
+        charts,
+        key=lambda one: (_PICTURE_AXES.index(one.axis), one.table != summary.headline_table),
+    )
     level = numbers.percent(summary.method.confidence, 0)
     return Chart(
         draw=partial(frontier_chart, chosen, summary.baseline),
         caption=f"{chosen.table}: quality against {AXIS_TITLES[chosen.axis]}",
-        detail=f"The line joins the variants that no other beats in both. Bars: {level} intervals "
+        detail=f"The line joins the variants that no other beats in both. Hollow: surely beaten. "
+        f"Bars: {level} intervals "
         f"of the difference to {names.clip(summary.baseline)}.",
         file="answer",
     )
@@ -193,8 +197,9 @@ def _frontiers(summary: Summary, tables: Sequence[ResultTable]) -> Section:
     return Section(
         key="frontiers",
         title="Quality and cost",
-        lead="The line joins the variants on the frontier: none costs less and is better. Filled "
-        "points are on it, hollow ones are not. Bars are the interval of the paired difference to "
+        lead="The line joins the variants with the best means: none costs less and has a better "
+        "one. A hollow point is dominated: another variant costs no more and is shown to be "
+        "better. Bars are the interval of the paired difference to "
         f"{names.clip(summary.baseline)} (this comparison alone), drawn around each variant’s "
         "mean. Points that would cover each other are drawn a little to the right.",
         choices=(Choice(title="Cost", options=axes),) if several else (),

@@ -82,7 +82,7 @@ def frontier_chart(frontier: Frontier, baseline: str) -> svg.Drawing:
     ]
     on_front = [point.variant for point in shown if point.standing == "frontier"]
     description = (
-        f"{len(shown)} variants; nothing is both cheaper and better than "
+        f"{len(shown)} variants; by the means, nothing is both cheaper and better than "
         f"{listed([short(label) for label in on_front]) or 'any'}. "
         "The table below has every figure."
     )
@@ -148,7 +148,7 @@ def _points(
         if ends:
             low, high = up(ends[0]), up(ends[1])
             bars.append(svg.line((x, low), (x, high), f"bar f-{family.key}"))
-        hollow = point.standing != "frontier"
+        hollow = point.standing == "dominated"
         marks.append(mark(family, x, y, 5, hollow=hollow))
         obstacles.append((x - 7, y - 7, x + 7, y + 7))
         named.append((label_placement.Spot(text=short(point.variant), x=x, y=y), family))

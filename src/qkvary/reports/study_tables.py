@@ -266,7 +266,7 @@ def _standing(point: FrontierPoint) -> Cell:
     return Cell(
         raw=point.standing,
         text=names.clip(point.sentence, 300),
-        tone="" if point.standing == "frontier" else "quiet",
+        tone="quiet" if point.standing == "dominated" else "",
     )
 
 

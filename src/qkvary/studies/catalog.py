@@ -12,12 +12,13 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import qkvary.studies.definitions
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
-from qkvary.studies.set_anomaly import pin_features
 from qkvary.studies.study import Study
+from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.text.names import find_name, spell, suggest
 
 
@@ -102,4 +103,13 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         study = protocols[known]
     if not isinstance(study, Study):
         raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
-    return pin_features(study)
+    return _pin_features(study)
+
+
+def _pin_features(study: Study) -> Study:
+    """Return a study with the sha256 of the image features that it reads, if it reads any."""
+    tasks = [setting.task for setting in study.settings]
+    if not any(isinstance(task, AnomalyTaskConfig) for task in tasks):
+        return study
+    module = importlib.import_module("qkvary.studies.set_anomaly")
+    return cast("Study", module.pin_features(study))

@@ -18,6 +18,9 @@ VALIDATIONS = 20
 """Number of validations of a shortened run."""
 VALIDATION_TOKENS = 65_536
 """Tokens per validation of a shortened run, or if the preset does not specify them."""
+MOST_SCORED = 0.5
+"""Tokens that the validations of a shortened run score together, as a share of those that it trains
+on; the final test scores as many at most where this makes validations smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,12 +125,18 @@ def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> 
     reported = preset.reported_step or preset.training.steps
     whole = overrides.steps is None or overrides.steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
+    tested = None
+    if overrides.steps is not None and overrides.steps < preset.training.steps:
+        rows = overrides.steps * (overrides.batch_size or preset.training.batch_size)
+        most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
+        if most < VALIDATION_TOKENS:
+            usual, tested = most, most * VALIDATIONS
     return replace(
         task,
         protocol=overrides.protocol or task.protocol,
         document_mask=overrides.document_mask,
         validation_tokens=overrides.validation_tokens or usual,
-        test_tokens=overrides.test_tokens,
+        test_tokens=overrides.test_tokens or tested,
         has_test=data.has_test,
     )
 
@@ -175,7 +184,7 @@ def _execution(
 
 def _describe(presets: Sequence[Preset], training: TrainingConfig, data: DataReference) -> str:
     preset = presets[0]
-    remarks = dict.fromkeys(remark for one in presets for remark in one.remarks)
+    remarks = dict.fromkeys(remark.text for one in presets for remark in one.remarks)
     tokens = training.steps * training.batch_size * preset.context
     rows = f"{training.batch_size:,} rows of {preset.context:,} tokens"
     parts = [

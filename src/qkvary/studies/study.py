@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, Self, cast, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import canonical_label, format_label, parse_label
@@ -66,6 +66,7 @@ class Setting:
         network: object = self.network
         if isinstance(network, str):
             object.__setattr__(self, "network", find_network(network))
+        self._check_kinds()
         if self.keep_networks and not isinstance(self.network, LanguageModelConfig):
             raise ValueError(
                 f"setting {self.name!r}: expected a language model with keep_networks, got "
@@ -89,6 +90,25 @@ class Setting:
                 f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
                 "got none"
             )
+
+    def _check_kinds(self) -> None:
+        """Refuse parts of other classes, which no store could write."""
+        own_data = (
+            "; data of your own goes into one of these, and a task of your own needs a file in "
+            "qkvary/tasks and a class in qkvary/tasks/config.py"
+        )
+        parts = (
+            ("a task", self.task, get_args(TaskConfig), own_data),
+            ("a network", self.network, (Network,), ""),
+            ("a training", self.training, (TrainingConfig,), ""),
+        )
+        for what, part, kinds, more in parts:
+            if not isinstance(part, kinds):
+                raise UsageError(
+                    f"setting {self.name!r}: expected {what} of the class "
+                    f"{listed([kind.__name__ for kind in kinds], 'or')}, got {type(part).__name__}"
+                    f"{more}"
+                )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
         """Return the network of a variant.

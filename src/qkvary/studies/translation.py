@@ -25,23 +25,34 @@ WARMUP = 4_000
 
 
 def translation_network(
-    source: Language,
-    target: Language,
+    source: Language = "en",
+    target: Language = "de",
     *,
     d_model: int,
     num_layers: int,
     num_heads: int,
     cross_sharing: CrossSharing = "none",
     min_count: int = 1,
+    words: tuple[int, int] | None = None,
 ) -> EncoderDecoderConfig:
     """Return the pre-norm encoder-decoder of the translation experiment.
+
+    Args:
+        source: The language of the source in Multi30k.
+        target: The language of the translation there.
+        d_model: Channels.
+        num_layers: Blocks of the encoder, and of the decoder.
+        num_heads: Query heads.
+        cross_sharing: What attention to the source shares.
+        min_count: Occurrences from which a word has a token.
+        words: Tokens of source and target, for other texts than Multi30k.
 
     Source: code of paper 2: interleaved sinusoids, scaled embeddings, dropout 0.1 after the
     embedding, on attention probabilities, inside the feed-forward network and after each sublayer,
     ReLU, d_ff = 4 d, m = 10, Xavier-uniform matrices, torch's default biases.
     """
     init = Initialization(scheme="xavier-matrices")
-    words = WORDS[min_count]
+    of_source, of_target = words or (WORDS[min_count][source], WORDS[min_count][target])
     return EncoderDecoderConfig(
         attention=AttentionConfig(
             d_model=d_model,
@@ -53,8 +64,8 @@ def translation_network(
         ),
         block=BlockConfig(d_ff=4 * d_model, activation="relu", dropout=0.1, inner_dropout=0.1),
         num_layers=num_layers,
-        vocabulary=words[target],
-        source_vocabulary=words[source],
+        vocabulary=of_target,
+        source_vocabulary=of_source,
         max_tokens=MAX_TOKENS,
         cross_sharing=cross_sharing,
         embedding_dropout=0.1,

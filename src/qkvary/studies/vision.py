@@ -36,7 +36,7 @@ _QUICK_LIMIT = (
 
 
 def vision_network(
-    name: ImageSetName,
+    name: ImageSetName | ImageTaskConfig,
     *,
     patch_size: int,
     d_model: int,
@@ -47,7 +47,7 @@ def vision_network(
     """Return the vision transformer of the published code.
 
     Args:
-        name: The data set.
+        name: The data set, or a task with images of one's own.
         patch_size: Rows and columns of a patch.
         d_model: Channels.
         num_layers: Blocks.
@@ -59,7 +59,8 @@ def vision_network(
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
     from N(0, 1), torch's default initialization elsewhere, a head of two layers.
     """
-    images = IMAGE_SETS[name]
+    task = name if isinstance(name, ImageTaskConfig) else ImageTaskConfig(name=name)
+    images = task.images
     return VisionTransformerConfig(
         attention=AttentionConfig(
             d_model=d_model,
@@ -70,7 +71,7 @@ def vision_network(
         ),
         block=BlockConfig(d_ff=d_model, norm_placement="pre-only"),
         num_layers=num_layers,
-        image_size=images.pixels.size,
+        image_size=task.image_size,
         patch_size=patch_size,
         channels=images.pixels.channels,
         classes=images.classes,

@@ -7,7 +7,7 @@ from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.choices import check_choices, check_word
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet, ImageSetName
+from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages
 from qkvary.data.recall_sizes import check_recall
 from qkvary.tasks.config_parts import (
     ANOMALY_DATA_VERSION,
@@ -16,36 +16,19 @@ from qkvary.tasks.config_parts import (
     RECALL_DATA_VERSION,
     SEQUENCE_DATA_VERSION,
     Accuracy,
+    AnomalyOrder,
     DrawnExamples,
+    Evaluation,
     HashedData,
+    ImageSplits,
     NextToken,
+    NumberProtocol,
+    Protocol,
+    SequenceTaskName,
+    TranslationProtocol,
     check_sizes,
     digest,
 )
-
-SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
-"""The five synthetic tasks."""
-
-Evaluation = Literal["exact", "sampled"]
-"""``exact`` scores every position of a split once, ``sampled`` random batches as published."""
-
-Protocol = Literal["packed", "padded-paper"]
-"""Windows over concatenated documents, or one padded document per row."""
-
-NumberProtocol = Literal["as-published", "clean"]
-"""Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
-with windows of all sizes of numbers in three disjoint splits."""
-
-ImageSplits = Literal["clean", "as-published"]
-"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
-images that are mostly trained on too."""
-
-TranslationProtocol = Literal["as-published", "clean"]
-"""Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
-sacreBLEU."""
-
-AnomalyOrder = Literal["shuffled", "last"]
-"""Place of the anomaly in a set."""
 
 
 @stored("SequenceTaskConfig")
@@ -322,8 +305,8 @@ class ImageTaskConfig(Accuracy):
     Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
     """
 
-    name: ImageSetName
-    """The data set."""
+    name: str
+    """The data set; any name for images of one's own."""
     splits: ImageSplits = "clean"
     """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
     the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
@@ -337,9 +320,20 @@ class ImageTaskConfig(Accuracy):
     """Rows and columns to which images are resized when they are batched; None for their own."""
     evaluation_batch_size: int = 500
     """Images per forward pass of an evaluation."""
+    own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
+    """Images of one's own, as ``data.own_images.describe_images`` returns them."""
 
     def __post_init__(self) -> None:
-        check_word("image data set", self.name, tuple(IMAGE_SETS))
+        if self.own is None and self.name not in IMAGE_SETS:
+            raise ValueError(
+                f"expected an image data set, got {self.name!r}; choices: {', '.join(IMAGE_SETS)}; "
+                "images of your own need own=describe_images(FOLDER) of qkvary.data.own_images"
+            )
+        if self.own is not None and (self.name in IMAGE_SETS or self.splits != "clean"):
+            raise ValueError(
+                "expected a new name and clean splits for images of your own, got "
+                f"{self.name!r} and {self.splits}"
+            )
         check_word("splits", self.splits, get_args(ImageSplits))
         check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
         if self.validation_images >= self.images.train_images:
@@ -351,7 +345,7 @@ class ImageTaskConfig(Accuracy):
     @property
     def images(self) -> ImageSet:
         """The data set."""
-        return IMAGE_SETS[self.name]
+        return IMAGE_SETS[self.name] if self.own is None else self.own.as_set(self.name)
 
     @property
     def image_size(self) -> int:
@@ -376,9 +370,9 @@ class TranslationTaskConfig(HashedData):
     has_test: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     """Constant; it identifies the task in a record."""
-    source: Literal["de", "en"]
-    """The language of the source."""
-    target: Literal["de", "en"]
+    source: str
+    """The language of the source; of Multi30k ``de`` or ``en``."""
+    target: str
     """The language of the translation."""
     protocol: TranslationProtocol = "clean"
     """``clean`` has the loss per word and sacreBLEU for a metric. ``as-published`` divides the loss
@@ -393,7 +387,8 @@ class TranslationTaskConfig(HashedData):
     evaluation_batch_size: int = 50
     """Sentences per batch in evaluations."""
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
-    """``multi30k``, or a folder with files of the same names; not part of a run's identity."""
+    """``multi30k``, a folder with files of the same names, or the common path of two files, such as
+    ``mine`` for ``mine.fr`` and ``mine.en``; not part of a run's identity."""
     data_sha256: str = MULTI30K_SHA256
     """Fingerprint of the files."""
 
@@ -404,6 +399,9 @@ class TranslationTaskConfig(HashedData):
             raise ValueError(
                 f"task translation: expected two languages, got {self.source} for both"
             )
+        if self.data == "multi30k":
+            check_word("language of Multi30k", self.source, ("de", "en"))
+            check_word("language of Multi30k", self.target, ("de", "en"))
         if not 0.0 <= self.label_smoothing < 1.0:
             raise ValueError(
                 f"task translation: label_smoothing must be in [0, 1), got {self.label_smoothing}"
@@ -413,6 +411,11 @@ class TranslationTaskConfig(HashedData):
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs: those of an average sentence of Multi30k."""
         return min(MULTI30K_TOKENS, self.max_tokens)
+
+    @property
+    def languages(self) -> tuple[str, str]:
+        """Both languages, in one order."""
+        return (min(self.source, self.target), max(self.source, self.target))
 
     @property
     def metric(self) -> str:

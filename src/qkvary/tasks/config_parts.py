@@ -1,9 +1,33 @@
 """The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
 
 import hashlib
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from qkvary.data.split_names import DataSplit
+
+SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
+"""The five synthetic tasks."""
+
+Evaluation = Literal["exact", "sampled"]
+"""``exact`` scores every position of a split once, ``sampled`` random batches as published."""
+
+Protocol = Literal["packed", "padded-paper"]
+"""Windows over concatenated documents, or one padded document per row."""
+
+NumberProtocol = Literal["as-published", "clean"]
+"""Spelled numbers without 8000, the last windows scored as validation and as test; or all numbers,
+with windows of all sizes of numbers in three disjoint splits."""
+
+ImageSplits = Literal["clean", "as-published"]
+"""``clean`` holds validation images out; ``as-published`` validates on the test images, or on
+images that are mostly trained on too."""
+
+TranslationProtocol = Literal["as-published", "clean"]
+"""Loss and BLEU of paper 2's code, which padding dilutes and marks inflate; or per token, and
+sacreBLEU."""
+
+AnomalyOrder = Literal["shuffled", "last"]
+"""Place of the anomaly in a set."""
 
 TEXT_VOCABULARY = 257
 """Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
@@ -22,6 +46,19 @@ NUMBER_DATA_VERSION = 1
 
 RECALL_DATA_VERSION = 1
 """Incremented by hand when the generator draws other sequences of pairs and queries."""
+
+
+class Scale(NamedTuple):
+    """The two ends of a metric."""
+
+    guess: float
+    """The score of a solver that learns nothing."""
+    perfect: float
+    """The best possible score."""
+
+    def learnt(self, score: float) -> float:
+        """Return the share of the way from a guess to a perfect score, negative below a guess."""
+        return (score - self.guess) / (self.perfect - self.guess)
 
 
 class Accuracy:

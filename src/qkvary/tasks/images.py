@@ -14,6 +14,7 @@ from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.data.augmentation import Crops, draw_crops
 from qkvary.data.epochs import epoch_batch
 from qkvary.data.images import Images, load_images
+from qkvary.data.own_images import Labelled, load_own_images
 from qkvary.data.random_numbers import permutation
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
@@ -46,7 +47,8 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             DamagedError: if a file is not the published one.
         """
         super().__init__(config)
-        loaded, about = load_images(config.name), config.images
+        loaded = load_images(config.name) if config.own is None else load_own_images(config.own)
+        about = config.images
         # Divided by 255 as well: pixels are bytes.
         self._mean = torch.tensor(about.pixels.mean).mul_(255)[:, None, None]
         self._scale = torch.tensor(about.pixels.std).mul_(255).reciprocal_()[:, None, None]
@@ -103,7 +105,8 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
     def samples(self, model: nn.Module, _generate: Generate | None = None) -> tuple[Sample, ...]:
         """Return the first images of the validation split, with their classes."""
         (pixels, labels), rows = self._split("validation")
-        shown, names = rows[:SAMPLES], self.config.images.labels
+        shown, own = rows[:SAMPLES], self.config.own
+        names = self.config.images.labels if own is None else own.classes
         pictures = _take(pixels, shown)
         logits = self.logits(model, self._read(pictures).to(next(model.parameters()).device))
         return tuple(
@@ -152,7 +155,7 @@ def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     return train[:-held_out].sort().values, validation[-held_out:].sort().values
 
 
-def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
+def _as_tensors(images: Images | Labelled) -> tuple[Tensor, Tensor]:
     with warnings.catch_warnings():
         # torch has no read-only tensors, and a copy may take gigabytes; nothing writes to these.
         warnings.simplefilter("ignore")

@@ -70,7 +70,7 @@ class TranslationTask:
         """
         require("sacrebleu")
         self.config = config
-        self.data = load_translations(config.data)
+        self.data = load_translations(config.data, config.languages)
         if self.data.fingerprint != config.data_sha256:
             raise DamagedError(
                 f"expected the files of {config.data} with sha256 {config.data_sha256}, got "

@@ -40,10 +40,15 @@ def tokens(number: float) -> str:
     return whole(number)
 
 
+_YEAR = 365.25 * 24 * 3600
+
+
 def duration(seconds: float | None, digits: int = 3) -> str:
     """Format a duration in a suitable unit."""
     if seconds is None or not math.isfinite(seconds):
         return real(seconds)
+    if seconds >= _YEAR:
+        return f"{real(seconds / _YEAR, digits)} years"
     if round(seconds) >= 3600:
         hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours:,} h {minutes:02d} min"

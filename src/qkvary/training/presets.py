@@ -6,6 +6,7 @@ A preset consists of network, training, protocol, corpus and tokenizer. Torch-fr
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Literal
 
 from qkvary.arch.labels import as_label, format_label
 from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name, keep_positions
@@ -29,6 +30,23 @@ VOCABULARY_MULTIPLE = 64
 THREE_PROJECTIONS = "Kayyam et al. 2026 (Do Transformers Need Three Projections?): text and code"
 QUERY_IDENTITY = "Karbevski and Mijoski ([Key,Value] is probably all you need): text and code"
 MODERN = "no paper: blocks of LLaMA, learning rates and batches of GPT-3 (below 124M of Pythia)"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """A remark for the description of a preset."""
+
+    text: str
+    """The remark."""
+    about: Literal["rotary", "decoupled"] | None = None
+    """The positions that it explains; None if it is about none."""
+
+    def holds(self, network: LanguageModelConfig) -> bool:
+        """Return whether it holds for a network: for one that has the positions."""
+        variants = [layer.variant for layer in network.layers]
+        if self.about == "decoupled":
+            return any(variant.decoupled is not None for variant in variants)
+        return self.about is None or any(one.positions == self.about for one in variants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +73,7 @@ class Preset:
     """Positions that the source scored in each validation."""
     reported_step: int | None = None
     """The step whose results the source reports, if it is not the last step."""
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     """Remarks for the description that hold for the variant."""
     base: str = ""
     """The preset from which this one differs in variant or tuning; it accepts other variants."""
@@ -105,7 +123,7 @@ class Preset:
                 f"{label!r}; for other variants use the preset {self.base}"
             )
         network = self.network.with_variant(variant)
-        kept = (remark for remark in self.remarks if _holds(remark, network))
+        kept = (remark for remark in self.remarks if remark.holds(network))
         return replace(self, network=network, remarks=tuple(kept))
 
     def with_vocabulary(self, tokens: int) -> "Preset":
@@ -211,7 +229,7 @@ def _three_projections(
         variants=variants,
         validation_tokens=validated * micro * network.max_tokens,
         reported_step=reported_step,
-        remarks=(_PADDED, *remarks),
+        remarks=tuple(map(Remark, (_PADDED, *remarks))),
     )
 
 
@@ -302,7 +320,7 @@ def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
         variants=("QKV", "I-K-V") if is_baseline else (),
         validation_tokens=_GPT2_VALIDATION,
         reported_step=100_000,
-        remarks=remarks,
+        remarks=tuple(map(Remark, remarks)),
         base="" if is_baseline else "gpt2-124m",
     )
 
@@ -329,27 +347,19 @@ _PAPER_3 = (
 
 # ---- for new work
 
-_MODERN_REMARK = (
+_MODERN_REMARK = Remark(
     "half of each head's channels rotate; where the value reads the key's projection the output "
-    "is rotated back (value_rope counter)"
+    "is rotated back (value_rope counter)",
+    about="rotary",
 )
 
-_PORTABLE_REMARK = (
+_PORTABLE_REMARK = Remark(
     "key and value are one normalised tensor, and one rotated key of 16 channels serves all heads: "
-    "latent attention, which engines compute"
+    "latent attention, which engines compute",
+    about="decoupled",
 )
 
 _CHINCHILLA = "20 tokens a parameter as Chinchilla"
-
-
-def _holds(remark: str, network: LanguageModelConfig) -> bool:
-    """Return whether a remark holds for a network: those about positions need layers with them."""
-    variants = [layer.variant for layer in network.layers]
-    if remark == _MODERN_REMARK:
-        return any(variant.positions == "rotary" for variant in variants)
-    if remark == _PORTABLE_REMARK:
-        return any(variant.decoupled is not None for variant in variants)
-    return True
 
 
 def _modern(
@@ -380,11 +390,22 @@ def _modern(
         corpus=corpus,
         tokenizer=tokenizer,
         source=MODERN,
-        remarks=(_MODERN_REMARK, *(remarks or (_CHINCHILLA,))),
+        remarks=(_MODERN_REMARK, *map(Remark, remarks or (_CHINCHILLA,))),
     )
 
 
 _MODERN_SIZES = (
+    _modern(
+        "lm-100k",
+        960,
+        16,
+        16,
+        3e-3,
+        "about two minutes on one core, to try things",
+        _CHINCHILLA,
+        corpus="tinystories",
+        tokenizer="bytes",
+    ),
     _modern(
         "lm-1m",
         1_280,

@@ -1,6 +1,7 @@
 """Tasks as lm-eval loads them; task files of a test stand in for its own, which need a network."""
 
 import functools
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +14,14 @@ from lm_eval.tasks import TaskManager
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.evaluation import stock_tasks
 from qkvary.inference.evaluation.harness import NetworkLM, _sampling
-from qkvary.inference.evaluation.stock_tasks import evaluate_stock_tasks, find_stock_tasks
+from qkvary.inference.evaluation.stock_tasks import (
+    StockScore,
+    evaluate_stock_tasks,
+    find_stock_tasks,
+)
 from qkvary.inference.requests import Sampling
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import DamagedError, UsageError
 from tests.contracts.variant_cases import randomize
 from tests.inference.evaluation.networks import byte_network
 from tests.inference.evaluation.stock_task_files import ROWS, TASKS, write_stock_tasks
@@ -99,6 +104,33 @@ def test_what_cannot_be_evaluated_is_one_sentence(model: LanguageModel, tmp_path
     assert "\n" not in str(caught.value)
     with pytest.raises(UsageError, match="a tokenizer for any text"):
         evaluate_stock_tasks(model, CharacterTokenizer("abc"), ["choosing"], manager)
+
+
+def test_files_of_a_folder_come_before_the_hub(model: LanguageModel, tmp_path: Path) -> None:
+    """Of the questions, the second and the third are in the file."""
+    names = ["choosing", "reading"]
+    whole, other = _scores(model, names, None)
+    files = tmp_path / "files"
+    files.mkdir()
+    lines = [json.dumps(row) for row in ROWS[1:]]
+    (files / "choosing_test.jsonl").write_text("\n".join(lines))
+    (files / "choosing_train.jsonl").write_text("no split of the task")
+    local, same = _scores(model, names, files)
+    assert (whole.documents, local.documents) == (3, 2)
+    assert same == other
+    (tmp_path / "rows.jsonl").unlink()
+    (again,) = _scores(model, ["choosing"], files)
+    assert again == local
+    for damaged in ("not json", "[1, 2]", ""):
+        (files / "choosing_test.jsonl").write_text(damaged)
+        with pytest.raises(DamagedError, match=r"expected .* JSON .*choosing_test\.jsonl"):
+            _scores(model, ["choosing"], files)
+
+
+def _scores(model: LanguageModel, names: list[str], folder: Path | None) -> list[StockScore]:
+    manager = find_stock_tasks(names)
+    found = evaluate_stock_tasks(model, ByteTokenizer(), names, manager, folder=folder)
+    return [found[name] for name in names]
 
 
 def test_prompts_that_lose_their_beginning_are_counted(model: LanguageModel) -> None:

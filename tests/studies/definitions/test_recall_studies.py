@@ -12,8 +12,9 @@ from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.recall import draw_recall, score_positions
 from qkvary.studies.catalog import load_study
 from qkvary.studies.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_floor, with_cores
-from qkvary.studies.results.chance import guess_score
+from qkvary.studies.study import Setting
 from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
+from qkvary.tasks.guesses import scale_of
 
 PUBLISHED = {(64, 4): 512, (128, 8): 512, (256, 16): 256}
 """Length and pairs, and sequences per step: code of Arora et al. 2023, figure 2."""
@@ -48,14 +49,20 @@ def test_published_grid() -> None:
     assert len(study.cells()) == 3 * 4 * (2 * 8 + 2 + 2 * 4 + 2) * 4 * 3
 
 
+def guess_of(setting: Setting) -> float:
+    scale = scale_of(setting.task, setting.network, setting.task.metric)
+    assert scale is not None
+    assert scale.perfect == 1
+    return scale.guess
+
+
 def test_a_solver_that_recalls_nothing_knows_positions() -> None:
     for setting in load_study("recall-quick").settings:
-        guess = guess_score(setting)
-        assert guess is not None
+        guess = guess_of(setting)
         assert f" scores {1 / 4:g}, " in setting.note
         assert f" {guess:.3f}: neither recalls." in setting.note
     (setting,) = load_study("authors-quick").settings
-    assert guess_score(setting) == 0.25
+    assert guess_of(setting) == 0.25
     assert " scores 0.25" in setting.note
 
 

@@ -97,6 +97,27 @@ def test_different_machines_are_reported() -> None:
     assert any("2 different machines or versions" in text for text in summary.caveats)
 
 
+def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
+    study = make_study(seeds=(1, 2, 3))
+    whole = {"cpu": "one", "torch": "2.13.0", "commit": None, "instructions": "AVX2"}
+    known = {1: {"cpu": "one", "torch": "2.13.0", "commit": None}, 2: whole, 3: whole}
+    records = [
+        make_record(cell, "failed" if cell.seed == 1 else 0.5, environment=known[cell.seed])
+        for cell in study.cells()
+    ]
+    summary = summarise(study, records)
+    assert summary.environments == (
+        (("cpu", "one"), ("torch", "2.13.0"), ("instructions", "AVX2")),
+    )
+    assert not any("machines" in text for text in summary.caveats)
+    records[0] = dataclasses.replace(records[0], environment={"cpu": "another"})
+    assert len(summarise(study, records).environments) == 2
+    changed = dataclasses.replace(records[1], environment={**whole, "changed": "threads"})
+    assert len(summarise(study, [changed, records[2]]).environments) == 2
+    failed = make_record(study.cells()[0], "failed", environment=known[1])
+    assert len(summarise(study, [failed, changed]).environments) == 1
+
+
 def test_what_the_configuration_decides_is_no_other_machine() -> None:
     study = make_study(seeds=(1, 2))
     kernels = {"QKV": "sdpa", "Q-K=V": "explicit"}

@@ -25,11 +25,21 @@ def study_of(
     metric: str = "test_loss",
     costs: Mapping[str, Any] | None = None,
     cache: int | None = None,
+    vocabulary: int = 10_000,
     **more: Any,
 ) -> Summary:
-    """Summarise a study of eight seeds with a level for each variant or cell."""
+    """Summarise a study of eight seeds with a level for each variant or cell.
+
+    A guess has a loss of ``ln vocabulary``: 9.2 is far above all levels.
+    """
     level = levels if callable(levels) else lambda cell: levels[cell.variant]
-    study = make_study(*more.pop("settings", ()), seeds=range(1, 9), **more)
+    settings = more.pop("settings", (make_setting("reverse"),))
+    if metric == "test_loss":
+        settings = [
+            replace(one, task=replace(one.task, vocabulary=vocabulary))  # type: ignore[call-arg]
+            for one in settings
+        ]
+    study = make_study(*settings, seeds=range(1, 9), **more)
     records = []
     for cell in study.cells():
         turn = cell.seed + study.variants.index(cell.variant)
@@ -97,11 +107,21 @@ def test_of_many_variants_with_a_cost_the_smallest_are_named() -> None:
     assert costs.endswith("and 2 others up to 0.70.")
 
 
-def test_several_changes_at_once_are_named_where_they_gain() -> None:
+def test_several_changes_at_once_are_named_too() -> None:
     levels = {"QKV": 2.2, "Q=K-V": 2.3, "(Q=K-V)+": 2.1, "(Q=K=V)+": 2.4}
     costs, gains = study_of(levels, variants=tuple(levels)).headline
-    assert costs == "Q=K costs 0.10 nats."
+    assert costs == "Q=K costs 0.10 nats and Q=K=V with the position term + 0.20."
     assert gains == "Q=K with the position term + is better by 0.10 nats."
+
+
+def test_of_many_variants_those_with_several_changes_are_left_out_first() -> None:
+    labels = ("QKV", "(Q=K-V)+", "Q-K=V", "Q=K-V", "I-K-V", "I-K=V", "Q-MQA", "Q=K=V")
+    levels = {label: 2.2 + 0.1 * index for index, label in enumerate(labels)}
+    (costs,) = study_of(levels, variants=labels).headline
+    assert costs == (
+        "Q=K with the position term + costs 0.10 nats, K=V 0.20, Q=K 0.30, an identity query 0.40, "
+        "Q=K=V 0.70 and 2 others up to 0.60."
+    )
 
 
 def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
@@ -111,30 +131,6 @@ def test_at_most_is_the_end_of_the_interval_rounded_up() -> None:
     assert difference.high is not None
     said = float(re.findall(r"at most ([\d.]+)", summary.headline[0])[0])
     assert difference.high <= said < 1.1 * difference.high
-
-
-def test_a_cost_is_none_only_if_the_interval_excludes_two_hundredths_of_the_baseline() -> None:
-    sizes = re.compile(r"\d+\.\d+")
-    for level in (2.2, 1.0, 0.5):
-        summary = study_of({"QKV": level, "MQA": level}, variants=("QKV", "MQA"))
-        gap = summary.table("reverse").row("MQA").difference
-        assert gap is not None
-        assert gap.low is not None
-        assert gap.high is not None
-        (said,) = summary.headline
-        if gap.high < 0.02 * level:
-            assert (
-                said
-                == f"Sharing heads has no measurable cost (at most {sizes.findall(said)[0]} nats)."
-            )
-        else:
-            better, worse = sizes.findall(said)
-            assert (
-                said == f"Not decided: sharing heads (from {better} nats better to {worse} worse)."
-            )
-            assert -gap.low <= float(better) < -1.1 * gap.low
-            assert gap.high <= float(worse) < 1.1 * gap.high
-        assert ("measurable" in said) == (level != 0.5)
 
 
 def test_what_is_not_decided_comes_last_with_both_ends() -> None:
@@ -154,24 +150,6 @@ def test_what_is_not_decided_comes_last_with_both_ends() -> None:
     for (worse, better), shown in zip(expected, named, strict=True):
         assert better <= float(shown[0]) < better + 0.0011
         assert worse <= float(shown[1]) < worse + 0.0011
-
-
-def test_an_interval_as_large_as_the_quantity_says_nothing() -> None:
-    levels = {"QKV": 0.011, "MQA": 0.011}
-    summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
-    # The short answer says only that nothing was learnt.
-    headline = write_headline(summary.tables, summary.contrasts, summary.baseline)
-    assert headline.sentences == ("These runs are too few to say anything about sharing heads.",)
-
-
-def test_of_nothing_no_share_is_too_large() -> None:
-    levels = {"QKV": 0.0, "MQA": 0.0}
-    summary = study_of(levels, metric="test_accuracy", variants=tuple(levels))
-    (table,) = summary.tables
-    rows = tuple(replace(row, mean=0.0) if row.variant == "QKV" else row for row in table.rows)
-    said = write_headline((replace(table, rows=rows),), summary.contrasts, summary.baseline)
-    assert said.sentences[0].startswith("Not decided: sharing heads (from ")
-    assert summary.headline[0].startswith("Nothing was learnt")
 
 
 def test_a_higher_accuracy_is_better() -> None:

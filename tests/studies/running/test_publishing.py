@@ -4,7 +4,13 @@ import pytest
 
 from qkvary.storage.errors import ResourceError
 from qkvary.studies.running import publishing
-from qkvary.studies.running.publishing import FIRST_SECONDS, INTERVAL_SECONDS, SHARE, Publisher
+from qkvary.studies.running.publishing import (
+    EARLY_INTERVAL_SECONDS,
+    FIRST_SECONDS,
+    INTERVAL_SECONDS,
+    SHARE,
+    Publisher,
+)
 
 
 @pytest.fixture
@@ -18,19 +24,18 @@ def test_new_results_are_published_after_the_interval(clock: list[float]) -> Non
     calls: list[float] = []
     publisher = Publisher(lambda: calls.append(clock[0]))
     start = clock[0]
-    for second in range(100):
+    for second in range(500):
         clock[0] = start + second
-        if second < 60:
+        if second < 440:
             publisher.add()
         assert publisher.publish() == ""
-    assert [call - start for call in calls] == [
-        FIRST_SECONDS,
-        FIRST_SECONDS + INTERVAL_SECONDS,
-        70.0,
-    ]
+    early = [FIRST_SECONDS + EARLY_INTERVAL_SECONDS * number for number in range(16)]
+    assert early[-1] == 310
+    later = [310 + INTERVAL_SECONDS * number for number in range(1, 6)]
+    assert [call - start for call in calls] == [*early, *later]
 
 
-def test_a_slow_page_is_written_less_often(clock: list[float]) -> None:
+def test_a_slow_page_is_written_less_often_after_five_minutes(clock: list[float]) -> None:
     calls: list[float] = []
 
     def slow() -> None:
@@ -39,14 +44,15 @@ def test_a_slow_page_is_written_less_often(clock: list[float]) -> None:
 
     publisher = Publisher(slow)
     start = clock[0]
-    while clock[0] < start + 400:
+    while clock[0] < start + 800:
         clock[0] += 1.0
         publisher.add()
         publisher.publish()
-    assert [later - first for first, later in itertools.pairwise(calls)] == [6.0 / SHARE] * (
-        len(calls) - 1
-    )
-    assert len(calls) == 4
+    gaps = [later - first for first, later in itertools.pairwise(calls)]
+    early = [gap for gap, call in zip(gaps, calls, strict=False) if call + 6 < start + 300]
+    assert set(early) == {EARLY_INTERVAL_SECONDS}
+    assert len(early) == 15
+    assert set(gaps[len(early) :]) == {6.0 / SHARE}
 
 
 @pytest.mark.parametrize("error", [ResourceError, KeyError, ZeroDivisionError])

@@ -58,6 +58,7 @@ def test_results_are_published_while_runs_remain(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publishing, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "EARLY_SECONDS", 0.0)
     monkeypatch.setattr(publishing, "INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(publishing, "SHARE", 1e9)
     study, store = toy_study(range(4)), Store(root / "runs")

@@ -6,12 +6,15 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
+from qkvary.nn.language_model import LanguageModel
 from qkvary.studies.running import timing
 from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, RunConfig
+from qkvary.training.presets import find_preset
 from tests.studies.toy_study import toy_study
 
 
@@ -29,19 +32,84 @@ def study_of_widths(widths: range) -> Study:
 def test_time_is_interpolated_by_macs(monkeypatch: pytest.MonkeyPatch) -> None:
     timed: list[RunConfig] = []
 
-    def time_step(run: RunConfig) -> float:
+    def time_step(run: RunConfig, _seconds: float = 0.0) -> float:
         timed.append(run)
         macs = forward_macs(as_model(run.network), tokens=run.sequence_length, pairs="square").total
         return 0.5 + 1e-3 * macs * run.training.batch_size
 
     monkeypatch.setattr(timing, "time_step", time_step)
+    monkeypatch.setattr(timing, "time_scores", lambda _run, _seconds: (0.25, 3.0))
     cells = study_of_widths(range(5, 16)).cells()
-    expected = sum(7 * time_step(cell.run) for cell in cells)
+    (every,) = {cell.run.training.evaluate_every for cell in cells}
+    scores = 0.25 * -(-7 // every) + 3.0
+    expected = sum(7 * time_step(cell.run) + scores for cell in cells)
     timed.clear()
     assert timing.estimate_seconds(cells) == pytest.approx(expected)
     assert len(timed) == timing.MOST_TIMED
     one = cells[:1]
-    assert timing.estimate_seconds(one) == pytest.approx(7 * time_step(one[0].run))
+    assert timing.estimate_seconds(one) == pytest.approx(7 * time_step(one[0].run) + scores)
+
+
+def test_a_long_evaluation_is_ended_and_scaled_by_its_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By a clock of one second a batch, ten batches take ten seconds."""
+    run = toy_study([1]).cells()[0].run
+    task, network = timing._build(run)  # pyright: ignore[reportPrivateUsage]
+    batch = next(iter(task.evaluation_batches("validation")))  # type: ignore[attr-defined]
+    clock = [0.0]
+    scored: list[int] = []
+
+    def forward(inputs: Tensor) -> Tensor:
+        scored.append(len(inputs))
+        clock[0] += 1.0
+        return torch.zeros(*inputs.shape, 10)
+
+    monkeypatch.setattr(timing, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(network, "forward", forward)
+    monkeypatch.setattr(task, "evaluation_batches", lambda _split: iter([batch] * 10))
+    for limit, calls in ((2.5, 3), (100.0, 10)):
+        scored.clear()
+        found = timing._time_score(  # pyright: ignore[reportPrivateUsage]
+            task, network, "validation", limit
+        )
+        assert (found, len(scored)) == (10.0, calls)
+
+
+def test_timing_ends_after_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = toy_study([1]).cells()[0].run
+    task = load_task(run.task)
+    seen: list[int] = []
+
+    def loss(model: nn.Module, batch: Batch) -> Tensor:
+        seen.append(len(batch.inputs))
+        return type(task).loss(task, model, batch)
+
+    monkeypatch.setattr(task, "loss", loss)
+    monkeypatch.setattr(timing, "load_task", lambda _: task)
+    monkeypatch.setattr(timing, "perf_counter", itertools.count().__next__)
+    timing.time_step(run, seconds=0.0)
+    # One to warm up, and one that counts.
+    assert len(seen) == 2
+
+
+def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the size of the network, no step of all of it is taken."""
+    built: list[LanguageModelConfig] = []
+
+    def build(network: LanguageModelConfig) -> LanguageModel:
+        built.append(network)
+        return LanguageModel(network)
+
+    monkeypatch.setattr(timing, "LanguageModel", build)
+    monkeypatch.setattr(timing, "MOST_TIMED_MACS", 1)
+    timing._time_layer.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    preset = find_preset("lm-300m")
+    task = preset.task(data="", data_sha256="0")
+    run = RunConfig(task=task, network=preset.network, training=preset.training, seed=0)
+    assert timing.estimate_language_seconds(run) > 0
+    (network,) = built
+    assert (network.num_layers, network.vocabulary) == (1, timing.TIMED_VOCABULARY)
 
 
 def test_a_step_takes_time() -> None:

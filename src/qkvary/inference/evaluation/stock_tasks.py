@@ -1,24 +1,30 @@
-"""Any task that lm-eval knows, as lm-eval loads it: its data sets come from the hub.
+"""Any task that lm-eval knows, as lm-eval loads it: its data sets are local files or the hub's.
 
 Unlike the tasks with local files (``harness``), these have the metrics that lm-eval gives them.
 Needs the extra ``eval``.
 """
 
+import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import torch
+from datasets import Dataset
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import measure_accuracy
 from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
+from qkvary.inference.evaluation.local_tasks import LARGEST_FILE
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import near_names
 
 
@@ -66,6 +72,7 @@ def evaluate_stock_tasks(
     fewshot: int | None = None,
     limit: int | None = None,
     batch_size: int = 8,
+    folder: Path | None = None,
 ) -> dict[str, StockScore]:
     """Evaluate a network on tasks of lm-eval.
 
@@ -77,18 +84,22 @@ def evaluate_stock_tasks(
         fewshot: Solved examples before each question; by default those of each task.
         limit: The maximum number of questions per task, the first ones.
         batch_size: Requests per batch.
+        folder: A folder with ``TASK_SPLIT.jsonl`` for some tasks, whose lines have the fields of
+            the data set on the hub.
 
     Returns:
         Scores by the names of tasks and groups, as lm-eval lists them.
 
     Raises:
         UsageError: if the data of a task cannot be loaded, or lm-eval refuses the task.
+        DamagedError: if a local file is damaged.
     """
     require_any_text(tokenizer)
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        with _explain(
-            names, "; data sets are downloaded from the hub unless they are in its cache"
+        with (
+            _explain(names, "; data sets are downloaded from the hub unless they are in its cache"),
+            _local_rows(folder),
         ):
             tasks = manager.load(list(names))
         with _explain(names):
@@ -98,6 +109,47 @@ def evaluate_stock_tasks(
             results = evaluate(lm, tasks, limit=limit, bootstrap_iters=0, log_samples=True)
     found = cast("Mapping[str, Any]", results)
     return {name: _read_score(found, name, lm.truncated_share(name)) for name in found["results"]}
+
+
+@contextmanager
+def _local_rows(folder: Path | None) -> Generator[None]:
+    """Give the tasks that are loaded the rows of local files, where a task has files."""
+    download = ConfigurableTask.download
+
+    def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:
+        start = f"{task.config.task}_"
+        paths = [] if folder is None else sorted(folder.glob(f"{start}*.jsonl"))
+        splits = {path.stem.removeprefix(start): path for path in paths}
+        config = task.config
+        wanted = {config.training_split, config.validation_split, config.test_split}
+        rows = {split: _read_rows(path) for split, path in splits.items() if split in wanted}
+        if not rows:
+            download(task, *arguments, **options)
+            return
+        task.dataset = cast("Any", rows)
+        # A split without a file is one that the task does not have.
+        for name in ("training_split", "validation_split", "test_split", "fewshot_split"):
+            if getattr(config, name) not in rows:
+                setattr(config, name, None)
+
+    setattr(ConfigurableTask, "download", load)  # noqa: B010 -- restored below
+    try:
+        yield
+    finally:
+        setattr(ConfigurableTask, "download", download)  # noqa: B010
+
+
+def _read_rows(path: Path) -> Dataset:
+    lines = read_file(path, limit=LARGEST_FILE).splitlines()
+    try:
+        rows = [json.loads(line) for line in lines if line.strip()]
+        if rows and all(isinstance(row, dict) for row in rows):
+            return Dataset.from_list(rows)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedError(
+            f"expected an object of JSON on each line of {path}, got {error}"
+        ) from None
+    raise DamagedError(f"expected objects of JSON in {path}, got none or other values")
 
 
 @contextmanager

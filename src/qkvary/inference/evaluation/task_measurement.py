@@ -125,7 +125,12 @@ def measure_tasks(
     others: dict[str, StockScore] = {}
     if asked.others:
         others = _load("stock_tasks").evaluate_stock_tasks(
-            network, tokenizer, asked.others, asked.manager, **options
+            network,
+            tokenizer,
+            asked.others,
+            asked.manager,
+            folder=reading.task_data,
+            **options,
         )
     return TaskMeasurement(
         asked=asked,

@@ -134,17 +134,34 @@ def summarise(
 def _environments(
     observations: Sequence[Observation],
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
-    """Return the distinct environments of the runs, in the order of their first run."""
-    found = [
-        tuple(
-            (name, str(value))
-            for name, value in run.record.environment.items()
-            if name not in _CONFIGURED
-        )
-        for run in observations
-        if run.record is not None
-    ]
-    return tuple(dict.fromkeys(found))
+    """Return the distinct environments of the runs, in the order of their first run.
+
+    A run that failed may know less than others: two environments are one if they agree in what
+    both know, and in whether a run was changed on the way.
+    """
+    found: list[dict[str, str]] = []
+    for run in observations:
+        if run.record is None:
+            continue
+        unchanged = {} if run.record.status == "failed" else {"changed": ""}
+        known = {
+            name: str(value)
+            for name, value in {**unchanged, **run.record.environment}.items()
+            if name not in _CONFIGURED and value is not None
+        }
+        same = next((one for one in found if _agree(one, known)), None)
+        if same is None:
+            found.append(known)
+        else:
+            same.update(known)
+    return tuple(
+        tuple((name, value) for name, value in one.items() if (name, value) != ("changed", ""))
+        for one in found
+    )
+
+
+def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from statistics import fmean
 
-from qkvary.data.recall import score_positions
 from qkvary.studies.results.summary import RunRow
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import (
-    AnomalyTaskConfig,
-    ImageTaskConfig,
-    RecallTaskConfig,
-    SequenceTaskConfig,
-    TextTaskConfig,
-)
+from qkvary.studies.study import Study
+from qkvary.tasks.guesses import scale_of
 from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
-LEARNT = 0.05
+LEARNT = 0.1
 """The least share of the way from a guess to a perfect score that counts as learnt."""
 
 
@@ -34,15 +26,17 @@ def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ..
         A sentence if there are any, and whether all settings with a finished run are such.
     """
     values: dict[str, dict[str, list[float]]] = {}
+    metrics: dict[str, str] = {}
     for run in runs:
-        if run.selected and run.value is not None:
+        if run.selected and run.value is not None and run.metric is not None:
             values.setdefault(run.setting, {}).setdefault(run.variant, []).append(run.value)
+            metrics[run.setting] = run.metric
     settings = [setting for setting in study.settings if setting.name in values]
     guesses = {
-        setting.name: f"{setting.task.metric} {real(guess)}"
+        setting.name: f"{metrics[setting.name].removeprefix('test_')} {real(scale.guess)}"
         for setting in settings
-        if (guess := guess_score(setting)) is not None
-        and not _is_learnt(setting, guess, map(fmean, values[setting.name].values()))
+        if (scale := scale_of(setting.task, setting.network, metrics[setting.name])) is not None
+        and max(scale.learnt(fmean(some)) for some in values[setting.name].values()) < LEARNT
     }
     if not guesses:
         return (), False
@@ -51,35 +45,3 @@ def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ..
         f"({listed([*dict.fromkeys(guesses.values())])})."
     )
     return (sentence,), len(guesses) == len(settings)
-
-
-def guess_score(setting: Setting) -> float | None:
-    """Return the score of a solver that learns nothing, or None if it is not known.
-
-    It guesses uniformly; in recall it knows which pair is the likeliest at the position of a query.
-    """
-    task = setting.task
-    if setting.metric not in (None, task.metric):
-        return None
-    match task:
-        case SequenceTaskConfig():
-            choices = task.vocabulary
-        case ImageTaskConfig():
-            choices = task.images.classes
-        case AnomalyTaskConfig():
-            choices = task.set_size
-        case RecallTaskConfig():
-            return score_positions(task.length, task.pairs, task.power)
-        case TextTaskConfig():
-            choices = getattr(setting.network, "classes", None)
-        case _:
-            choices = getattr(setting.network, "vocabulary", None)
-    if choices is None:
-        return None
-    return {"accuracy": 1.0 / choices, "loss": math.log(choices)}.get(task.metric)
-
-
-def _is_learnt(setting: Setting, guess: float, means: Iterable[float]) -> bool:
-    if setting.task.higher_is_better:
-        return max(means) - guess >= LEARNT * (1.0 - guess)
-    return guess - min(means) >= LEARNT * guess

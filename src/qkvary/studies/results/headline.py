@@ -3,7 +3,8 @@
 Each sentence follows from corrected intervals, those of all comparisons with the baseline, or those
 of all planned contrasts, holding at once: a variant costs something where its interval excludes
 zero, and "at most" is the end of an interval. A cost counts as none if the interval excludes costs
-of ``MARGIN``; otherwise it is not decided. ``answers`` states every comparison in full.
+of ``MARGIN`` of what the baseline learnt; otherwise it is not decided. ``answers`` states every
+comparison in full.
 """
 
 import math
@@ -27,7 +28,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import decimals_of, fixed
 
 MARGIN = 0.02
-"""The share of the baseline's mean below which a cost must certainly lie to be no cost."""
+"""The share of what the baseline learnt below which a cost must certainly lie to be no cost."""
 MOST_NAMED = 6
 """Variants that a sentence names, those without a visible cost with the surest first."""
 MOST_OTHER_TABLES = 2
@@ -144,7 +145,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     """State which variants cost nothing that shows, what others cost, and what is not decided."""
     groups = _group(table, baseline)
     unit, higher = _unit(table), table.higher_is_better
-    whole = abs(table.row(baseline).mean or 0.0)
+    whole = _learnt(table, baseline)
     undecided = _select(groups, "not distinguished")
     undecided.sort(key=lambda group: _most(group[1], higher))
     mosts = [_most(gaps, higher) for _, gaps in undecided]
@@ -180,18 +181,29 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
     return [f"{text[:1].upper()}{text[1:]}." for text in parts]
 
 
+def _learnt(table: ResultTable, baseline: str) -> float:
+    """Return how far the baseline came from a guess, and at most its mean; 0 if that is not known.
+
+    A small share of a long way may be a large share of a small loss, so the smaller one counts.
+    """
+    mean = table.row(baseline).mean
+    if mean is None or table.scale is None or table.scale.learnt(mean) <= 0:
+        return 0.0
+    return min(abs(mean - table.scale.guess), abs(mean))
+
+
 def _list_costs(table: ResultTable, baseline: str) -> list[str]:
     """State the sizes of the decided differences, the smallest first."""
     unit, found = _unit(table), list[str]()
     for verdict, verb in (("worse", "costs"), ("better", "is better by")):
         groups = _select(_group(table, baseline), verdict)
         groups.sort(key=lambda group: max(map(_magnitude, group[1])))
-        named = groups if len(groups) <= MOST_NAMED else groups[: MOST_NAMED - 1]
+        named, rest = _split_named(groups)
         decimals = _decimals([gap for _, gaps in named for gap in gaps])
         texts = [f"{name} {_sizes(gaps, decimals)}" for name, gaps in named]
-        if rest := len(groups) - len(named):
-            largest = max(groups[-1][1], key=_magnitude)
-            texts.append(f"{rest} others up to {_size(largest, decimals)}")
+        if rest:
+            largest = max((gap for _, gaps in rest for gap in gaps), key=_magnitude)
+            texts.append(f"{len(rest)} others up to {_size(largest, decimals)}")
         if texts:
             texts[0] = f"{groups[0][0]} {verb} {_sizes(groups[0][1], decimals)}{unit}"
             found.append(listed(texts))
@@ -203,10 +215,7 @@ _Group = tuple[str, Sequence[Difference]]
 
 
 def _group(table: ResultTable, baseline: str) -> list[_Group]:
-    """Group the variants that change the same and have one verdict; others stay single.
-
-    Variants with several changes at once are left out if there are others, except for gains.
-    """
+    """Group the variants that change the same and have one verdict; others stay single."""
     words: dict[str, dict[str, Difference]] = {}
     for variant, gap in _compared(table).items():
         words.setdefault(_words(variant, baseline), {})[variant] = gap
@@ -216,8 +225,7 @@ def _group(table: ResultTable, baseline: str) -> list[_Group]:
             groups.append((name, [*members.values()]))
         else:
             groups += [(variant, [gap]) for variant, gap in members.items()]
-    gains = {name for name, _ in _select(groups, "better")}
-    return [group for group in groups if " with " not in group[0] or group[0] in gains] or groups
+    return groups
 
 
 def _words(label: str, baseline: str) -> str:
@@ -233,11 +241,19 @@ def _select(groups: Sequence[_Group], verdict: str) -> list[_Group]:
 
 def _first_named(groups: Sequence[_Group]) -> list[_Group]:
     """Return the groups that a sentence has room for, and the others as one."""
-    if len(groups) <= MOST_NAMED:
-        return [*groups]
-    rest = groups[MOST_NAMED - 1 :]
+    named, rest = _split_named(groups)
     others = [gap for _, gaps in rest for gap in gaps]
-    return [*groups[: MOST_NAMED - 1], (f"{len(rest)} others", others)]
+    return [*named, *([(f"{len(rest)} others", others)] if rest else [])]
+
+
+def _split_named(groups: Sequence[_Group]) -> tuple[list[_Group], list[_Group]]:
+    """Return the groups that a sentence has room for, single changes before several, and others."""
+    if len(groups) <= MOST_NAMED:
+        return [*groups], []
+    single_first = sorted(groups, key=lambda group: " with " in group[0])
+    names = {name for name, _ in single_first[: MOST_NAMED - 1]}
+    named = [group for group in groups if group[0] in names]
+    return named, [group for group in groups if group[0] not in names]
 
 
 def _names(groups: Sequence[_Group]) -> list[str]:

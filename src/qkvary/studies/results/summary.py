@@ -8,6 +8,8 @@ with a non-finite result counts as diverged. Never imports torch.
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.tasks.config_parts import Scale
+
 Verdict = Literal["better", "worse", "not distinguished", "no interval"]
 TableKind = Literal["setting", "task", "average"]
 PairUnit = Literal["seed", "setting"]
@@ -175,6 +177,8 @@ class ResultTable:
     """The notes of the settings, each once."""
     is_tested: bool | None = True
     """Whether the data of its settings have a test split; None if only some have."""
+    scale: Scale | None = None
+    """The metric of a guess and of a perfect network, averaged as the rows; None if not known."""
 
     @property
     def metric_title(self) -> str:

@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from qkvary.arch.labels import canonical_label
-from qkvary.studies.results.comparisons import Pairing, Values, pair_up
+from qkvary.studies.results.comparisons import Pairing, Values, average_over_tasks, pair_up
 from qkvary.studies.results.observations import Observation
 from qkvary.studies.results.statistics import restricted_steps
 from qkvary.studies.results.summary import ResultTable, TableKind
 from qkvary.studies.results.verdicts import DifferenceWording, is_share, steps_wording
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
+from qkvary.tasks.config_parts import Scale
+from qkvary.tasks.guesses import scale_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,16 +186,31 @@ def _specify(
     settings = tuple(setting.name for setting in members)
     runs = [run for run in observations if run.row.metric and run.row.setting in settings]
     is_tested = {setting.task.has_test for setting in members}
+    metric = (runs[0].row.metric or "") if runs else ""
     return ResultTable(
         name=name,
         kind=kind,
         tasks=tuple(dict.fromkeys(setting.task.name for setting in members)),
         settings=settings,
-        metric=(runs[0].row.metric or "") if runs else "",
+        metric=metric,
         higher_is_better=all(run.record.higher_is_better for run in runs[:1] if run.record),
         rows=(),
         notes=tuple(
             dict.fromkeys(one.note for one in study.settings if one.note and one.name in settings)
         ),
         is_tested=is_tested.pop() if len(is_tested) == 1 else None,
+        scale=_average_scale(members, metric),
     )
+
+
+def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
+    """Return the scale of a table's metric, averaged as its rows are."""
+    scales = {one.name: scale_of(one.task, one.network, metric) for one in members}
+    tasks = {one.name: one.task.name for one in members}
+    guess, perfect = (
+        average_over_tasks(
+            {name: scale[end] for name, scale in scales.items() if scale}, tasks, [*scales]
+        )
+        for end in range(2)
+    )
+    return None if guess is None or perfect is None else Scale(guess, perfect)

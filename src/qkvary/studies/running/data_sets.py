@@ -8,6 +8,7 @@ from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.image_features import load_features
 from qkvary.data.images import check_images, find_images
 from qkvary.data.labelled_texts import check_labelled_texts
+from qkvary.data.own_images import load_own_images
 from qkvary.data.prepared import read_fingerprint
 from qkvary.data.prepared_sets import ensure_prepared, find_prepared
 from qkvary.data.translations import load_translations
@@ -36,8 +37,10 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         QkvaryError: as ``ensure_prepared``, ``load_translations`` and ``check_labelled_texts``.
     """
     tasks = [cell.run.task for cell in cells]
-    for data in {task.data for task in tasks if isinstance(task, TranslationTaskConfig)}:
-        load_translations(data)
+    for data, languages in {
+        (task.data, task.languages) for task in tasks if isinstance(task, TranslationTaskConfig)
+    }:
+        load_translations(data, languages)
     for texts in {task for task in tasks if isinstance(task, TextTaskConfig)}:
         check_labelled_texts(texts.data, texts.labels, texts.data_sha256)
     named = {
@@ -45,8 +48,14 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         for task in tasks
         if isinstance(task, LanguageTaskConfig)
     }
-    for name in {task.name: None for task in tasks if isinstance(task, ImageTaskConfig)}:
-        check_images(name)
+    for images in {
+        (task.name, task.own): None for task in tasks if isinstance(task, ImageTaskConfig)
+    }:
+        name, own = images
+        if own is None:
+            check_images(name)
+        else:
+            load_own_images(own)
     for sets in {task for task in tasks if isinstance(task, AnomalyTaskConfig)}:
         load_features(sets.features, sets.features_sha256)
         # Samples show them, where they are on this machine.

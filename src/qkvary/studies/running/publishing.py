@@ -5,10 +5,12 @@ from collections.abc import Callable
 
 FIRST_SECONDS = 10.0
 """The minimum of seconds before the first call."""
+EARLY_SECONDS, EARLY_INTERVAL_SECONDS = 300.0, 20.0
+"""The first seconds, in which people look often, and the minimum between two calls in them."""
 INTERVAL_SECONDS = 30.0
-"""The minimum of seconds between two calls."""
+"""The minimum of seconds between two calls later."""
 SHARE = 0.05
-"""The maximum share of the time that the calls take."""
+"""The maximum share of the time that the later calls take."""
 
 
 class Publisher:
@@ -17,7 +19,8 @@ class Publisher:
     def __init__(self, function: Callable[[], None] | None = None) -> None:
         self._function = function
         self._new = False
-        self._next = time.monotonic() + FIRST_SECONDS
+        self._started = time.monotonic()
+        self._next = self._started + FIRST_SECONDS
 
     def add(self) -> None:
         """Note that there is a new result."""
@@ -39,6 +42,9 @@ class Publisher:
         except Exception as error:  # noqa: BLE001
             self._function = None
             return f"the page is not written before the end: {error}"
-        took = time.monotonic() - began
-        self._next = began + max(INTERVAL_SECONDS, took / SHARE)
+        ended = time.monotonic()
+        if ended - self._started < EARLY_SECONDS:
+            self._next = began + max(EARLY_INTERVAL_SECONDS, 2 * (ended - began))
+        else:
+            self._next = began + max(INTERVAL_SECONDS, (ended - began) / SHARE)
         return ""

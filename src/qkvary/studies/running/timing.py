@@ -1,7 +1,10 @@
-"""Times a few training steps to estimate how long the runs of a study take."""
+"""Estimates how long runs take: times a few steps and evaluations for seconds, then multiplies."""
 
 import functools
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from statistics import median
 from time import perf_counter
@@ -9,6 +12,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from torch import nn
 
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
@@ -17,7 +21,9 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
+from qkvary.tasks.classification import ClassificationTask
 from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.contract import Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
@@ -25,10 +31,20 @@ from qkvary.training.memory import require_device
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
-TIMED_TOKENS, MOST_TIMED_MACS = 64, 5_000_000_000
+TIMED_TOKENS, MOST_TIMED_MACS = 64, 2_000_000_000
 """Maximum tokens of a row of a language model, and MACs of all rows of a timed forward pass."""
 MOST_TIMED = 6
 """Number of networks whose steps are timed; those of others are interpolated by their MACs."""
+TIMED_SECONDS = 5.0
+"""Seconds after which nothing more is timed."""
+TIMED_VOCABULARY = 1_024
+"""Most rows of the tables of a language model that is timed."""
+FORWARD_SHARE = 1 / 3
+"""Share of a forward pass in a training step."""
+
+
+class _OutOfTimeError(Exception):
+    """Ends an evaluation that takes long."""
 
 
 def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
@@ -49,9 +65,9 @@ def find_missing_data(cells: Sequence[Cell]) -> dict[Cell, str]:
 
 
 def estimate_seconds(cells: Sequence[Cell]) -> float:
-    """Return the seconds that one process needs for the training steps of some runs.
+    """Return the seconds that one process needs for the steps and evaluations of some runs.
 
-    Evaluations are not counted.
+    Timing takes a few seconds, shared by networks of different sizes.
 
     Raises:
         QkvaryError: if the data of a task is not there.
@@ -61,62 +77,147 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     sizes = sorted(runs)
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
     timed = [sizes[index] for index in chosen]
-    seconds = np.interp(macs, timed, [time_step(runs[size]) for size in timed])
-    steps = [cell.run.training.steps for cell in cells]
-    return float(np.dot(seconds, steps))
+    each = TIMED_SECONDS / len(timed)
+    found = [
+        (time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)) for size in timed
+    ]
+    step, validation, test = (np.interp(macs, timed, column) for column in zip(*found, strict=True))
+    trainings = [cell.run.training for cell in cells]
+    steps = [training.steps for training in trainings]
+    validations = [-(-training.steps // training.evaluate_every) for training in trainings]
+    return float(np.dot(step, steps) + np.dot(validation, validations) + np.sum(test))
 
 
-def time_step(run: RunConfig) -> float:
+def time_scores(run: RunConfig, seconds: float) -> tuple[float, float]:
+    """Return the seconds of a validation and of the test, each timed for half of ``seconds``."""
+    task, network = _build(run)
+    network.eval()
+    validation, test = (
+        _time_score(task, network, split, seconds / 2) for split in ("validation", "test")
+    )
+    return validation, test
+
+
+def _time_score(task: Task, network: nn.Module, split: Split, seconds: float) -> float:
+    """Return the seconds of an evaluation.
+
+    One that takes longer than ``seconds`` is ended, and scaled by its batches if it has a list of
+    them; else the result is too small.
+    """
+    started = perf_counter()
+    with _limit(network, started + seconds) as calls, torch.no_grad():
+        try:
+            task.evaluate(network, split)
+        except _OutOfTimeError:
+            spent, scored = perf_counter() - started, max(1, calls[0] - 1)
+            if not isinstance(task, ClassificationTask):
+                return spent
+            return spent * sum(1 for _ in task.evaluation_batches(split)) / scored
+    return perf_counter() - started
+
+
+@contextmanager
+def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
+    """Count the calls of a network; the first call of any module after ``end`` raises."""
+    calls = [0]
+
+    def count(module: nn.Module, _inputs: object) -> None:
+        calls[0] += module is network
+        if perf_counter() > end:
+            raise _OutOfTimeError
+
+    handle = nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        yield calls
+    finally:
+        handle.remove()
+
+
+def _build(run: RunConfig) -> tuple[Task, nn.Module]:
+    require_device(run.device)
+    torch.set_num_threads(run.threads)
+    task = load_task(run.task)
+    return task, task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
+
+
+def time_step(run: RunConfig, seconds: float = math.inf) -> float:
     """Return the median seconds of a training step, after a first step that is not counted.
 
     Steps have the micro-batches and the precision of the run. On a processor, a step of many MACs
     is timed with fewer examples, and scaled.
+
+    Args:
+        run: The run.
+        seconds: Seconds after which no further step is timed; at least one is.
     """
-    require_device(run.device)
+    end = perf_counter() + seconds
     whole = run.training.batch_size
     if run.device == "cpu":
         most = max(1, whole * MOST_TIMED_MACS // _step_macs(run))
         run = replace(run, training=replace(run.training, batch_size=min(whole, most)))
-    torch.set_num_threads(run.threads)
-    task = load_task(run.task)
-    network = task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype)).train()
+    task, network = _build(run)
+    network.train()
     optimizer = make_optimizer(network, run.network, run.training.optimizer)
     gradients = Gradients(run, task, network, SingleProcess())
-    seconds: list[float] = []
+    found: list[float] = []
     for step in range(TIMED_STEPS + 1):
+        if step > 1 and perf_counter() > end:
+            break
         started = perf_counter()
         gradients.find(step)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if run.device.startswith("cuda"):
             torch.cuda.synchronize(run.device)
-        seconds.append(perf_counter() - started)
-    return median(seconds[1:]) * whole / run.training.batch_size
+        found.append(perf_counter() - started)
+    return median(found[1:]) * whole / run.training.batch_size
+
+
+def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
+    """Return the seconds that a language model trains and is scored on this processor.
+
+    One layer is timed with arbitrary tokens, so that neither data nor the whole network is needed,
+    and scaled by MACs.
+
+    Args:
+        run: The run.
+        scored_tokens: Tokens of all validations and of the test.
+    """
+    network, training = cast("LanguageModelConfig", run.network), run.training
+    each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
+    tokens = training.batch_size * run.sequence_length
+    per_token = _step_macs(run) / tokens
+    return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
 
 
 @functools.lru_cache(maxsize=64)
-def estimate_language_seconds(run: RunConfig) -> float:
-    """Return the seconds that the training steps of a language model take on this processor.
+def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half: bool) -> float:
+    """Return the seconds of a training step for each MAC of its forward pass.
 
-    A small batch of arbitrary tokens is timed, so that no data is read, and scaled by its MACs.
+    The batch doubles until a step takes long enough to be timed.
     """
-    torch.set_num_threads(run.threads)
-    network, training = cast("LanguageModelConfig", run.network), run.training
-    length = min(TIMED_TOKENS, run.sequence_length)
-    macs = forward_macs(as_model(network), tokens=length, pairs="square").total
-    rows = max(1, min(training.batch_size, MOST_TIMED_MACS // macs))
-    sample = torch.zeros(rows, length, dtype=torch.long)
-    model = LanguageModel(network).to(getattr(torch, run.dtype)).train()
-    in_half = training.execution.precision == "bf16"
-    seconds: list[float] = []
-    # The first passes allocate memory.
-    for _ in range(3):
+    torch.set_num_threads(threads)
+    small = replace(
+        network,
+        attention=network.layers[0],
+        num_layers=1,
+        vocabulary=min(network.vocabulary, TIMED_VOCABULARY),
+    )
+    length = min(TIMED_TOKENS, network.max_tokens)
+    macs = forward_macs(as_model(small), tokens=length, pairs="square").total
+    model = LanguageModel(small).to(getattr(torch, dtype)).train()
+    end = perf_counter() + TIMED_SECONDS / 4
+    for rows in (2**power for power in itertools.count()):
+        sample = torch.zeros(rows, length, dtype=torch.long)
         started = perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
             loss = model(sample, targets=sample)
         loss.backward()
-        seconds.append(perf_counter() - started)
-    return min(seconds) * training.steps * _step_macs(run) / (rows * macs)
+        spent = perf_counter() - started
+        # The first passes allocate memory.
+        if (rows > 2 and rows * macs >= MOST_TIMED_MACS / 4) or perf_counter() > end:
+            return spent / (rows * macs)
+    raise AssertionError
 
 
 def _step_macs(run: RunConfig) -> int:

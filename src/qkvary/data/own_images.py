@@ -1,0 +1,249 @@
+"""Images of one's own: files in the layout of MNIST, or a folder of pictures for each class.
+
+FOLDER/train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-...   (plain, .gz or .xz)
+FOLDER/train/CLASS/*.png, FOLDER/test/CLASS/*.png                   (or .jpg; needs Pillow)
+FOLDER/CLASS/*.png                                                  (a fifth is for the test)
+"""
+
+import functools
+import hashlib
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.data.files import decompress
+from qkvary.data.idx import read_idx
+from qkvary.data.image_sets import OwnImages
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.packages import require
+from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text.names import listed
+
+LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
+"""Maximum bytes of an IDX file, compressed or not, and of a picture."""
+LARGEST_SIDE = 1_024
+TEST_SHARE = 5
+"""One of so many pictures is for the test if there is no folder for it."""
+_ENDINGS = (".png", ".jpg", ".jpeg")
+_IDX = {"train": ("train",), "test": ("t10k", "test")}
+
+
+class Labelled(NamedTuple):
+    """Images, ``[count, channels, size, size]``, and labels, ``[count]``."""
+
+    pixels: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class OwnSplits(NamedTuple):
+    """The images of a folder, and the names of their classes."""
+
+    train: Labelled
+    test: Labelled
+    classes: tuple[str, ...]
+
+
+def describe_images(folder: StrPath) -> OwnImages:
+    """Return what a task needs to know of the images of a folder.
+
+    Raises:
+        UsageError: if the folder has neither layout, fewer than two classes, or an empty split.
+        DamagedError: if a file is damaged, or images differ in size or are not square.
+    """
+    train, test, classes = read_own_images(str(Path(folder).expanduser().resolve()))
+    pixels = train.pixels.astype(np.float64) / 255
+    mean, std = pixels.mean(axis=(0, 2, 3)), pixels.std(axis=(0, 2, 3))
+    return OwnImages(
+        data=str(Path(folder).expanduser().resolve()),
+        data_sha256=_fingerprint(train, test, classes),
+        classes=classes,
+        size=train.pixels.shape[-1],
+        # Of a constant channel nothing is to be scaled.
+        mean=tuple(round(float(one), 4) for one in mean),
+        std=tuple(round(float(one), 4) or 1.0 for one in std),
+        train_images=len(train.labels),
+        test_images=len(test.labels),
+    )
+
+
+def load_own_images(expected: OwnImages) -> OwnSplits:
+    """Return the images of a task.
+
+    Raises:
+        UsageError: as :func:`describe_images`, or if the folder has other images by now.
+        DamagedError: as :func:`describe_images`.
+    """
+    found = read_own_images(expected.data)
+    sha256 = _fingerprint(*found)
+    if sha256 != expected.data_sha256:
+        raise UsageError(
+            f"expected the images {expected.data_sha256[:12]} in {expected.data}, got "
+            f"{sha256[:12]}: other images are another run"
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=1)
+def read_own_images(folder: str) -> OwnSplits:
+    """Return the images of a folder in either layout; the last ones stay in memory.
+
+    Raises:
+        UsageError: as :func:`describe_images`.
+        DamagedError: as :func:`describe_images`.
+    """
+    root = Path(folder)
+    found = _read_idx(root) or _read_pictures(root)
+    if found is None:
+        raise UsageError(
+            f"expected train-images-idx3-ubyte and its companions, or folders of .png files, one "
+            f"for each class, in {folder}, got neither"
+        )
+    if len(found.classes) < 2:
+        raise UsageError(f"expected at least 2 classes in {folder}, got {listed(found.classes)}")
+    for split, part in (("training", found.train), ("test", found.test)):
+        if not len(part.labels):
+            raise UsageError(f"expected images for {split} in {folder}, got none")
+    sides = {part.pixels.shape[1:] for part in (found.train, found.test)}
+    if len(sides) > 1:
+        raise DamagedError(f"expected images of one size in {folder}, got {sorted(sides)}")
+    for part in (found.train, found.test):
+        part.pixels.flags.writeable = part.labels.flags.writeable = False
+    return found
+
+
+def _fingerprint(train: Labelled, test: Labelled, classes: Sequence[str]) -> str:
+    digest = hashlib.sha256("\n".join(classes).encode())
+    for part in (train, test):
+        digest.update(str(part.pixels.shape).encode())
+        digest.update(part.pixels.tobytes())
+        digest.update(part.labels.tobytes())
+    return digest.hexdigest()
+
+
+# ---- the layout of MNIST
+
+
+def _read_idx(root: Path) -> OwnSplits | None:
+    places = {
+        (split, kind): next(
+            (
+                path
+                for start in starts
+                for path in sorted(root.glob(f"*{start}-{kind}-ubyte*"))
+                if path.is_file()
+            ),
+            None,
+        )
+        for split, starts in _IDX.items()
+        for kind in ("images-idx3", "labels-idx1")
+    }
+    if not any(places.values()):
+        return None
+    parts: dict[str, Labelled] = {}
+    for split in _IDX:
+        files = [places[split, kind] for kind in ("images-idx3", "labels-idx1")]
+        if None in files:
+            raise UsageError(
+                f"expected images and labels for {split} in {root}, got "
+                f"{listed([path.name for path in places.values() if path])}"
+            )
+        pixels, labels = (_read_array(path) for path in files if path is not None)
+        if pixels.ndim != 3 or pixels.shape[1] != pixels.shape[2]:
+            raise DamagedError(f"expected square images in {files[0]}, got {pixels.shape}")
+        if labels.shape != pixels.shape[:1]:
+            raise DamagedError(f"expected {len(pixels):,} labels in {files[1]}, got {labels.shape}")
+        parts[split] = Labelled(pixels[:, None].copy(), labels.astype(np.int64))
+    last = max((int(part.labels.max()) for part in parts.values() if part.labels.size), default=0)
+    return OwnSplits(parts["train"], parts["test"], tuple(map(str, range(last + 1))))
+
+
+def _read_array(path: Path) -> NDArray[np.uint8]:
+    data = decompress(read_file(path, limit=LARGEST_FILE), str(path), limit=LARGEST_FILE)
+    return read_idx(data, str(path))
+
+
+# ---- folders of pictures
+
+
+def _read_pictures(root: Path) -> OwnSplits | None:
+    """Read pictures by class, sorted by name; None if there are none."""
+    apart = {split: _list_pictures(root / split) for split in ("train", "test")}
+    files = apart if all(apart.values()) else {"train": _list_pictures(root), "test": {}}
+    classes = tuple(sorted(files["train"]))
+    if not classes:
+        return None
+    unknown = sorted(files["test"].keys() - files["train"].keys())
+    if unknown:
+        raise UsageError(f"expected the classes of {root / 'train'}, got {listed(unknown)} too")
+    require("PIL")
+    splits: dict[str, list[tuple[bytes, int, Path]]] = {"train": [], "test": []}
+    for split, by_class in files.items():
+        for name, paths in sorted(by_class.items()):
+            for path in paths:
+                data = read_file(path, limit=LARGEST_PICTURE)
+                is_test = files is not apart and _is_for_test(data)
+                splits["test" if is_test else split].append((data, classes.index(name), path))
+    decoded = {path: _decode(data, path) for some in splits.values() for data, _, path in some}
+    # Colours of one picture make all pictures coloured.
+    channels = max(len(pixels) for pixels in decoded.values())
+    sides = {pixels.shape[1:] for pixels in decoded.values()}
+    if len(sides) > 1:
+        odd = next(path for path, pixels in decoded.items() if pixels.shape[1:] != min(sides))
+        raise DamagedError(
+            f"expected pictures of one size in {root}, got {len(sides)}, among them that of {odd}"
+        )
+    parts = [
+        Labelled(
+            np.array(
+                [np.broadcast_to(decoded[path], (channels, *min(sides))) for _, _, path in some],
+                dtype=np.uint8,
+            ).reshape(-1, channels, *min(sides)),
+            np.array([label for _, label, _ in some], dtype=np.int64),
+        )
+        for some in splits.values()
+    ]
+    return OwnSplits(parts[0], parts[1], classes)
+
+
+def _list_pictures(folder: Path) -> Mapping[str, list[Path]]:
+    found: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob("*/*")):
+        if path.suffix.lower() in _ENDINGS and path.is_file():
+            found.setdefault(path.parent.name, []).append(path)
+    return found
+
+
+def _is_for_test(data: bytes) -> bool:
+    """Decide by the contents, so that equal pictures are in one split."""
+    return int.from_bytes(hashlib.sha256(data).digest()[:4], "big") % TEST_SHARE == 0
+
+
+def _decode(data: bytes, path: Path) -> NDArray[np.uint8]:
+    """Return a picture as ``[1 or 3, size, size]``."""
+    # An extra, which is required only where pictures are read.
+    from PIL import Image  # noqa: PLC0415
+
+    try:
+        with warnings.catch_warnings():
+            # A header that claims a huge picture is refused below.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
+                width, height = picture.size
+                if width != height or width > LARGEST_SIDE:
+                    raise DamagedError(
+                        f"expected a square picture of at most {LARGEST_SIDE} pixels a side in "
+                        f"{path}, got {width} x {height}"
+                    )
+                if picture.mode in ("1", "L"):
+                    return np.asarray(picture.convert("L"))[None]
+                return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        if isinstance(error, DamagedError):
+            raise
+        raise DamagedError(f"expected a whole PNG or JPEG in {path}, got {error}") from None

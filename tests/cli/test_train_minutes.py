@@ -1,0 +1,75 @@
+"""A training of so many minutes has the steps that take them, and resumes with these steps."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from qkvary.studies.running import timing
+from tests.cli.tiny_training import document, tiny_places, train
+
+places = pytest.fixture(autouse=True)(tiny_places)
+
+
+def typed(folder: Path, patch: pytest.MonkeyPatch, *words: str) -> int:
+    """Train as typed on a command line, which is what a note of a training keeps."""
+    patch.setattr(sys, "argv", ["qkvary", "train", *words])
+    patch.setattr("tests.cli.tiny_training.TINY", ["--batch-size", "4"])
+    return train(folder, *words)
+
+
+def test_minutes_are_steps_by_the_time_of_a_layer(
+    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "_time_layer", lambda *_: 1e-7)
+    found = {}
+    for minutes in ("1", "10"):
+        assert typed(places, monkeypatch, "--minutes", minutes, "--dry-run", "--json") == 0
+        (run,) = document(capsys)["runs"]
+        found[minutes] = run["tokens"]
+        assert 0.85 * 60 * float(minutes) < run["estimated_seconds"] <= 60 * float(minutes)
+    # The test reads the same text in both.
+    assert 9 < found["10"] / found["1"] < 14
+
+
+def test_the_same_command_keeps_its_steps(
+    places: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the machine does in the meantime."""
+    runs = []
+    for seconds, words in ((0.01, ()), (0.005, ()), (0.005, ("--learning-rate", "0.01"))):
+        monkeypatch.setattr(
+            timing,
+            "estimate_language_seconds",
+            lambda run, _scored, each=seconds: each * run.training.steps,
+        )
+        assert typed(places, monkeypatch, "--minutes", "0.001", "--json", *words) == 0
+        capsys.readouterr()
+        records = (places / "runs").glob("*/*/record.json")
+        steps = [
+            json.loads(path.read_text())["config"]["training"]["steps"]
+            for path in sorted(records, key=lambda path: path.stat().st_mtime_ns)
+        ]
+        runs.append(steps)
+    # A thousandth of a minute is 6 steps of 10 ms, or 12 of 5 ms.
+    assert runs == [[6], [6], [6, 12]]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--minutes", "5", "--steps", "7"), "expected --steps or --minutes, got both"),
+        (("--minutes", "0"), "expected a number of minutes above 0, got 0"),
+        (("--minutes", "nan"), "expected a number of minutes above 0, got nan"),
+    ],
+)
+def test_bad_lengths_are_refused(
+    places: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    says: str,
+) -> None:
+    assert typed(places, monkeypatch, *words, "--dry-run") == 2
+    assert says in capsys.readouterr().err

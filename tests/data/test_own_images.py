@@ -1,0 +1,193 @@
+"""Images of one's own: both layouts, and what is refused with one sentence."""
+
+import gzip
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from qkvary.data.own_images import describe_images, load_own_images, read_own_images
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
+from qkvary.studies.vision import vision_network
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import ImageTaskConfig
+from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig
+from tests.data.small_images import draw, small_contents
+
+Pixels = NDArray[np.uint8]
+
+
+@pytest.fixture(autouse=True)
+def _read_again() -> None:
+    read_own_images.cache_clear()
+
+
+def write_idx(folder: Path, *, train: int = 31, test: int = 7, classes: int = 5) -> Path:
+    folder.mkdir()
+    for name, data in small_contents("mnist", train=train, test=test, classes=classes).items():
+        (folder / f"{name}.gz").write_bytes(gzip.compress(data))
+    return folder
+
+
+def picture(pixels: Pixels, kind: str = "PNG") -> bytes:
+    """A file of ``[size, size]`` or ``[size, size, 3]``."""
+    found = io.BytesIO()
+    Image.fromarray(pixels).save(found, kind)
+    return found.getvalue()
+
+
+def write_pictures(folder: Path, *parts: str, per_class: int = 11, channels: int = 3) -> Path:
+    """Pictures of three classes, below each of the parts."""
+    for number, part in enumerate(parts or (".",)):
+        for label, name in enumerate(("cat", "dog", "eel")):
+            (folder / part / name).mkdir(parents=True)
+            shape = (6, 6, 3)[: 2 if channels == 1 else 3]
+            drawn = draw(per_class, *shape, seed=100 * number + label)
+            for index, pixels in enumerate(drawn):
+                (folder / part / name / f"{index}.png").write_bytes(picture(pixels))
+    (folder / "README.txt").write_text("about these")
+    return folder
+
+
+def test_the_layout_of_mnist_is_read(tmp_path: Path) -> None:
+    folder = write_idx(tmp_path / "kmnist")
+    own = describe_images(folder)
+    assert (own.classes, own.size) == (tuple("01234"), 6)
+    assert (own.train_images, own.test_images) == (31, 7)
+    pixels = draw(31, 6, 6, seed=0)
+    assert own.mean == (round(float((pixels / 255).mean()), 4),)
+    assert own.std == (round(float((pixels / 255).std()), 4),)
+    train, test, _ = load_own_images(own)
+    assert np.array_equal(train.pixels[:, 0], pixels)
+    assert test.labels.tolist() == draw(7, seed=11, below=5).tolist()
+
+
+def test_pictures_are_read_from_a_folder_of_each_class(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "pets", "train", "test")
+    train, test, classes = read_own_images(str(folder))
+    assert classes == ("cat", "dog", "eel")
+    assert train.pixels.shape == test.pixels.shape == (33, 3, 6, 6)
+    # Sorted by name: 0, 1, 10, 2, ...
+    order = sorted(range(11), key=str)
+    expected = draw(11, 6, 6, 3, seed=102)[order].transpose(0, 3, 1, 2)
+    assert np.array_equal(test.pixels[22:], expected)
+    assert train.labels.tolist() == [0] * 11 + [1] * 11 + [2] * 11
+
+
+def test_without_parts_a_fifth_is_for_the_test(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "pets", per_class=50, channels=1)
+    train, test, _ = read_own_images(str(folder))
+    assert train.pixels.shape[1:] == (1, 6, 6)
+    assert len(train.labels) + len(test.labels) == 150
+    assert 15 <= len(test.labels) <= 45
+    # A copy is on the same side as its original.
+    for path in sorted((folder / "cat").iterdir()):
+        (folder / "dog" / f"copy-{path.name}").write_bytes(path.read_bytes())
+    read_own_images.cache_clear()
+    train, test, _ = read_own_images(str(folder))
+    sides = [{image.tobytes() for image in part.pixels} for part in (train, test)]
+    assert not sides[0] & sides[1]
+
+
+def test_one_coloured_picture_makes_all_coloured(tmp_path: Path) -> None:
+    folder = write_pictures(tmp_path / "pets", "train", "test", channels=1)
+    (folder / "train/cat/x.jpg").write_bytes(picture(draw(6, 6, 3, seed=5), "JPEG"))
+    train, test, _ = read_own_images(str(folder))
+    assert train.pixels.shape[1:] == test.pixels.shape[1:] == (3, 6, 6)
+    assert (test.pixels[:, 0] == test.pixels[:, 2]).all()
+
+
+def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
+    """As the guide shows it; other images are another run, another folder is not."""
+    own = describe_images(write_pictures(tmp_path / "pets", "train", "test"))
+    config = ImageTaskConfig(name="pets", own=own, validation_images=7)
+    network = vision_network(config, patch_size=3, d_model=8, num_layers=1, num_heads=2)
+    training = TrainingConfig(
+        steps=1, batch_size=2, optimizer=OptimizerConfig(learning_rate=1e-3), evaluate_every=1
+    )
+    key = RunConfig(task=config, network=network, training=training, seed=0).run_key()
+    task = load_task(config)
+    model = task.build(network, 0).eval()
+    assert task.evaluate(model, "test").keys() == {"loss", "accuracy"}
+    assert task.batch(0, 5, 0).inputs.shape == (5, 3, 6, 6)
+    (sample, *_) = task.samples(model)  # type: ignore[attr-defined]
+    assert sample.truth in own.classes
+
+    (tmp_path / "pets").rename(tmp_path / "moved")
+    read_own_images.cache_clear()
+    moved = ImageTaskConfig(
+        name="pets", own=describe_images(tmp_path / "moved"), validation_images=7
+    )
+    assert RunConfig(task=moved, network=network, training=training, seed=0).run_key() == key
+    (tmp_path / "moved/train/cat/0.png").write_bytes(picture(draw(6, 6, 3, seed=9)))
+    read_own_images.cache_clear()
+    other = ImageTaskConfig(
+        name="pets", own=describe_images(tmp_path / "moved"), validation_images=7
+    )
+    assert RunConfig(task=other, network=network, training=training, seed=0).run_key() != key
+    with pytest.raises(UsageError, match=r"expected the images .* other images are another run"):
+        load_task(moved)
+
+
+def spoil(folder: Path, name: str, data: bytes) -> None:
+    (folder / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "error", "says"),
+    [
+        ("train/cat/0.png", b"no picture", DamagedError, "expected a whole PNG or JPEG in .*0.png"),
+        (
+            "train/cat/0.png",
+            picture(draw(7, 7, 3, seed=1)),
+            DamagedError,
+            "expected pictures of one size in .*, got 2",
+        ),
+        (
+            "train/cat/0.png",
+            picture(draw(5, 6, 3, seed=1)),
+            DamagedError,
+            "expected a square picture of at most 1024 pixels a side in .*, got 6 x 5",
+        ),
+    ],
+)
+def test_bad_pictures_are_refused(
+    tmp_path: Path, name: str, data: bytes, error: type[QkvaryError], says: str
+) -> None:
+    folder = write_pictures(tmp_path / "pets", "train", "test")
+    (folder / name).write_bytes(data)
+    with pytest.raises(error, match=says):
+        describe_images(folder)
+
+
+def test_bad_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "empty", tmp_path / "none"):
+        with pytest.raises(UsageError, match="expected train-images-idx3-ubyte and its companions"):
+            describe_images(folder)
+    folder = write_pictures(tmp_path / "pets", "train", "test")
+    (folder / "test/gnu").mkdir()
+    (folder / "test/gnu/0.png").write_bytes(picture(draw(6, 6, 3, seed=1)))
+    with pytest.raises(UsageError, match=r"expected the classes of .*train, got gnu too"):
+        describe_images(folder)
+    one = tmp_path / "one"
+    (one / "cat").mkdir(parents=True)
+    (one / "cat/0.png").write_bytes(picture(draw(6, 6, 3, seed=1)))
+    with pytest.raises(UsageError, match=r"expected at least 2 classes in .*one, got cat"):
+        describe_images(one)
+    idx = write_idx(tmp_path / "idx")
+    (idx / "t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(UsageError, match="expected images and labels for test in"):
+        describe_images(idx)
+
+
+def test_a_config_says_how_own_images_are_given(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"got 'kmnist'; choices: mnist, .*own=describe_images"):
+        ImageTaskConfig(name="kmnist")
+    own = describe_images(write_idx(tmp_path / "kmnist"))
+    for fields in ({"name": "mnist"}, {"name": "kmnist", "splits": "as-published"}):
+        with pytest.raises(ValueError, match="expected a new name and clean splits"):
+            ImageTaskConfig(own=own, validation_images=7, **fields)  # type: ignore[arg-type]
