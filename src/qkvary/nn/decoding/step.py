@@ -11,7 +11,7 @@ from typing import TypeGuard
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.modules import module
+from torch.nn.utils import parametrize
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
@@ -24,13 +24,15 @@ from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.native import Call, Stored
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
+from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
+from qkvary.nn.linear import is_watched
 from qkvary.nn.positions import Rotation, sinusoid
-from qkvary.nn.projections import Projection
-from qkvary.nn.quantized_weights import Numbers, find_numbers
+from qkvary.nn.projections import LowRank
+from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
 from qkvary.nn.stack import Stack, check_length
-from qkvary.nn.terms import term_classes
+from qkvary.nn.terms import Latent, term_classes
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -39,11 +41,6 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Failures, as ``step.cpp`` counts them; others are of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-"""Attributes where torch keeps hooks of all modules."""
-OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
-"""Attributes where a module keeps its own hooks, or its own ``forward``."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -132,11 +129,12 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
         return False
     if isinstance(model, EncoderDecoder) != bool(crossed):
         return False
+    if any(is_watched(part) or not _is_as_built(part) for part in model.modules()):
+        return False
     numbers = list(find_numbers(model))
     dtype = numbers[0].dtype
     return (
         not model.training
-        and not _is_watched(model)
         and model.config.block.norm_placement != "stream"
         and model.config.block.norm != "none"
         and model.config.block.skips == "both"
@@ -157,12 +155,23 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
     return plain and numbers.dtype == dtype and numbers.stored.device.type == "cpu"
 
 
-def _is_watched(model: nn.Module) -> bool:
-    """Return whether hooks wait for calls of modules, which one library call would skip."""
-    # Torch has no function that tells.
-    return any(vars(module).get(name) for name in GLOBAL_HOOKS) or any(
-        vars(part).get(name) for part in model.modules() for name in OWN_HOOKS
-    )
+def _is_as_built(part: nn.Module) -> bool:
+    """Return whether a module and what it applies are of the kinds that the library reads."""
+    match part:
+        case Attention():
+            names, kinds = (*part.projections.values(), part.o_proj), (nn.Linear, LowRank)
+        case FeedForward():
+            names, kinds = (part.up, part.down, part.gate), (nn.Linear,)
+        case Latent():
+            names, kinds = (part.key, part.value), (nn.Linear,)
+        case Block():
+            names, kinds = (part.attention, part.feed_forward), (Attention, FeedForward)
+        case parametrize.ParametrizationList():
+            names, kinds = tuple(part), (Dequantized,)
+        case _:
+            return True
+    found = (parametrize.type_before_parametrizations(one) for one in names if one is not None)
+    return all(kind in kinds for kind in found)
 
 
 def _supports_layer(cache: LayerCache) -> bool:
@@ -418,11 +427,11 @@ class NativeStep:
             layer.gate = self._linear(feed_forward.gate)
         layer.activation = ACTIVATIONS[feed_forward.config.activation]
 
-    def _projected(self, projection: Projection) -> _Projected:
-        has_down = projection.down is not None
+    def _projected(self, projection: nn.Module) -> _Projected:
+        has_down = isinstance(projection, LowRank)
         return _Projected(
             down=self._matrix(projection, "down", None) if has_down else _Matrix(),
-            weight=self._matrix(projection, "weight", projection.bias),
+            weight=self._matrix(projection, "weight", getattr(projection, "bias", None)),
         )
 
     def _linear(self, linear: nn.Linear) -> _Matrix:
