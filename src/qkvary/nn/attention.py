@@ -152,7 +152,7 @@ class Attention(nn.Module):
         for name, projection in self.projections.items():
             if isinstance(projection, LowRank):
                 projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
-            if isinstance(projection, nn.Linear):
+            else:
                 initializer.linear(f"{name}_proj", projection, init, config.projection_std)
         initializer.linear(
             "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
@@ -171,7 +171,7 @@ class Attention(nn.Module):
             f"num_heads={config.num_heads}, causal={config.causal}"
         )
 
-    def _projection(self, source: Source) -> nn.Module | None:
+    def _projection(self, source: Source) -> nn.Linear | LowRank | None:
         config = self.config
         if source not in config.variant.projections:
             return None
@@ -179,13 +179,13 @@ class Attention(nn.Module):
         return make_projection(config.d_model, config.width(source), bias=config.bias, rank=rank)
 
     @property
-    def projections(self) -> dict[Source, nn.Module]:
+    def projections(self) -> dict[Source, nn.Linear | LowRank]:
         """The learned projections, in the order q, k, v, and those of decoupled positions.
 
         They are ``nn.Linear``, or ``LowRank``; any module that maps the same channels may take the
         place of one.
         """
-        named: dict[Source, nn.Module | None] = {
+        named: dict[Source, nn.Linear | LowRank | None] = {
             "q": self.q_proj,
             "k": self.k_proj,
             "v": self.v_proj,

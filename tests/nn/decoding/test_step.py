@@ -18,7 +18,6 @@ from qkvary.nn.decoding import build, native, step
 from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.projections import LowRank
 from qkvary.nn.quantized_weights import quantize_weights
 from tests.contracts.variant_cases import randomize
 from tests.nn.decoding.cases import GATES, distance, draw
@@ -232,8 +231,8 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
     found = [model.embedding, model.output_weight]
     for block in model.stack.blocks:
         for projection in block.attention.projections.values():
-            down = [projection.down] if isinstance(projection, LowRank) else []
-            found += [*down, projection.weight]
+            parts = (getattr(projection, "down", None), projection.weight)
+            found += [part for part in parts if part is not None]
         latent = block.attention.key_value.latent
         found += [] if latent is None else [latent.key.weight, latent.value.weight]
         found.append(block.attention.o_proj.weight)

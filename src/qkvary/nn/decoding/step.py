@@ -11,7 +11,6 @@ from typing import TypeGuard
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
@@ -22,17 +21,16 @@ from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
+from qkvary.nn.decoding.modules import is_as_built
 from qkvary.nn.decoding.native import Call, Stored
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
-from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
-from qkvary.nn.linear import is_watched
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import LowRank
-from qkvary.nn.quantized_weights import Dequantized, Numbers, find_numbers
+from qkvary.nn.quantized_weights import Numbers, find_numbers
 from qkvary.nn.stack import Stack, check_length
-from qkvary.nn.terms import Latent, term_classes
+from qkvary.nn.terms import term_classes
 
 SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -129,7 +127,7 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
         return False
     if isinstance(model, EncoderDecoder) != bool(crossed):
         return False
-    if any(is_watched(part) or not _is_as_built(part) for part in model.modules()):
+    if not is_as_built(model):
         return False
     numbers = list(find_numbers(model))
     dtype = numbers[0].dtype
@@ -153,25 +151,6 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
     if scales is not None:
         plain = plain and scales.is_contiguous() and scales.dtype == torch.float32
     return plain and numbers.dtype == dtype and numbers.stored.device.type == "cpu"
-
-
-def _is_as_built(part: nn.Module) -> bool:
-    """Return whether a module and what it applies are of the kinds that the library reads."""
-    match part:
-        case Attention():
-            names, kinds = (*part.projections.values(), part.o_proj), (nn.Linear, LowRank)
-        case FeedForward():
-            names, kinds = (part.up, part.down, part.gate), (nn.Linear,)
-        case Latent():
-            names, kinds = (part.key, part.value), (nn.Linear,)
-        case Block():
-            names, kinds = (part.attention, part.feed_forward), (Attention, FeedForward)
-        case parametrize.ParametrizationList():
-            names, kinds = tuple(part), (Dequantized,)
-        case _:
-            return True
-    found = (parametrize.type_before_parametrizations(one) for one in names if one is not None)
-    return all(kind in kinds for kind in found)
 
 
 def _supports_layer(cache: LayerCache) -> bool:
