@@ -228,7 +228,7 @@ class Attention(nn.Module):
             layout: Positions and masks of the call, where a network computed them already; with a
                 memory, that of ``Layout.over``.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
-                of the memory.
+                of the memory. Of the others the layer reads zeros, whatever they are.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
@@ -309,6 +309,7 @@ class Attention(nn.Module):
         if latent is not None:
             maker = replace(maker, latent=None)
         # Sources.
+        x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         rotation = make_rotation(config, layout.query_positions, x.dtype)
         stored = config.variant.cached if memory is None else ()
         sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
