@@ -21,10 +21,10 @@ ROUNDS = 6
 """Timings per implementation; the shortest counts, because other load only slows a step down."""
 LEAST_TIMED = 64
 """The cache length up to which one choice holds."""
-MOST_ROWS = 32
-"""Rows up to which ``auto`` takes the native call. Up to 8 it needs 0.2 to 0.7 times the time of
-layers, with 32 rows 0.8 to 1.2 times, with 64, where products of whole matrices gain, 1.1 to 1.9
-times (4 layers of width 512)."""
+MOST_ROWS = 50
+"""Rows up to which ``auto`` takes the native call. It needs 0.2 to 0.7 times the time of layers for
+up to 8 rows, 0.7 to 1.1 times for 50, and 0.7 to 1.9 times for 64, where products of whole matrices
+gain (width 128 to 512, one thread)."""
 
 StepFunction = Callable[[Tensor, Tensor | None], Tensor]
 
