@@ -91,7 +91,7 @@ class Token:
     """Decodes one more token behind a context of random entries, or behind a random state."""
 
     def __init__(self, label: str, context: int) -> None:
-        """Fill a cache and choose the fastest step."""
+        """Fill a cache and choose the step."""
         model = make_network(label, context + ROOM).eval()
         options = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
         self.cache = KVCache(model.config.layers, max_tokens=context + ROOM, options=options)

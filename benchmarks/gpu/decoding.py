@@ -124,7 +124,7 @@ def decode(
     gc.collect()
     empty_cache(device)
     others = allocated(device) - weights
-    cache = make_cache(network, context + effort.steps + WARM_UP)
+    cache = make_cache(network, context + effort.steps + WARM_UP, kernel="fastest")
     tokens = fill(network, cache, batch, context)
     empty_cache(device)
     step = Stepper(network, cache)

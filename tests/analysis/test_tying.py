@@ -83,7 +83,6 @@ class Tied(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(weight.float())
         self.bias = nn.Parameter(((old - weight) @ mean).float())
-        self.width, self.down = len(weight), None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias)

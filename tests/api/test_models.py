@@ -40,8 +40,8 @@ def test_a_layer_by_sizes_is_the_layer_of_its_configuration() -> None:
 def test_a_layer_says_what_it_is() -> None:
     printed = repr(qk.Attention(d_model=42, num_heads=7, variant="Q-K[r5]-V", bias=False))
     assert "Q-K[r5]-V, d_model=42, num_heads=7, causal=False" in printed
-    assert "(q_proj): Projection(in_features=42, out_features=42, bias=False)" in printed
-    assert "(k_proj): Projection(in_features=42, out_features=42, bias=False, rank=5)" in printed
+    assert "(q_proj): Linear(in_features=42, out_features=42, bias=False)" in printed
+    assert "(k_proj): LowRank(in_features=42, out_features=42, bias=False, rank=5)" in printed
 
 
 def test_a_network_is_a_name_or_its_sizes() -> None:

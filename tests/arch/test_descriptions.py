@@ -2,7 +2,8 @@
 
 import pytest
 
-from qkvary.arch.descriptions import describe, name_cached, name_changes, write_equation
+from qkvary.arch.descriptions import describe, name_cached, name_changes
+from qkvary.arch.equations import write_equation
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.table import VARIANTS
 
@@ -22,7 +23,7 @@ from qkvary.arch.table import VARIANTS
                 "query is the layer input; key and value read one projection; "
                 "one KV head, read by every query head"
             ),
-            "softmax(s x (x Wk)ᵀ) (x Wk)",
+            "softmax(s xₕ (x Wk)ᵀ) (x Wk)",
             "K",
         ),
         (
@@ -33,7 +34,7 @@ from qkvary.arch.table import VARIANTS
                 "a penalty proportional to the distance |i-j| is added to the scores; "
                 "attention reaches 8 tokens; softmax temperature 0.5"
             ),
-            "softmax((τ s (x Wv) (x Ak Bk)ᵀ + 1 gᵀ - m |i-j|) / 0.5) (x Wv)",
+            "softmax((τ s (x Wv) (x Ak Bk)ᵀ + 1 gᵀ - m |i-j|) / 0.5; |i-j| < 8) (x Wv)",
             "K and V",
         ),
         (
@@ -44,7 +45,7 @@ from qkvary.arch.table import VARIANTS
                 "the query is the shared source through a linear map of its own per head; "
                 "query and key are rotated by their positions"
             ),
-            "softmax(s R(x Wk M) R(x Wk)ᵀ) (x Wk)",
+            "R⁻¹(softmax(s R(x Wk M) R(x Wk)ᵀ) R(x Wk))",
             "K",
         ),
         (
@@ -53,7 +54,7 @@ from qkvary.arch.table import VARIANTS
                 "value learned; query and key read one projection; "
                 "the diagonal of the scores is divided by its mean"
             ),
-            "softmax(D(s (x Wk) (x Wk)ᵀ)) (x Wv)",
+            "softmax(diag-mean(s (x Wk) (x Wk)ᵀ)) (x Wv)",
             "K and V",
         ),
         (
@@ -62,7 +63,7 @@ from qkvary.arch.table import VARIANTS
                 "value learned; query and key read one projection; the diagonal of K Kᵀ is divided "
                 "by its norm before the score scale is applied; softmax temperature 2"
             ),
-            "softmax((s D((x Wk) (x Wk)ᵀ)) / 2) (x Wv)",
+            "softmax((s diag-norm((x Wk) (x Wk)ᵀ)) / 2) (x Wv)",
             "K and V",
         ),
         (
@@ -72,7 +73,7 @@ from qkvary.arch.table import VARIANTS
                 "attention also reaches tokens at distances that 8 divides; softmax temperature 2; "
                 "no softmax: weights are the Gaussian kernel of query and key, not normalised"
             ),
-            "exp((-s |(x Wq)ᵢ - (x Wk)ⱼ|² / 2) / 2) (x Wk)",
+            "exp((-s |(x Wq)ᵢ - (x Wk)ⱼ|² / 2) / 2; |i-j| < 4 or 8 divides i-j) (x Wk)",
             "K",
         ),
         (
@@ -83,8 +84,8 @@ from qkvary.arch.table import VARIANTS
                 "and key; weights are divided by their sum without the decay"
             ),
             (
-                "[(1 + elu (x Wk)) (1 + elu (x Wk))ᵀ λ^(i-j) / Σⱼ (1 + elu (x Wk)) "
-                "(1 + elu (x Wk))ᵀ] (x Wk)"
+                "[(1 + elu(x Wk)) (1 + elu(x Wk))ᵀ ⊙ λ^(i-j) / Σⱼ (1 + elu(x Wk)) "
+                "(1 + elu(x Wk))ᵀ] (x Wk)"
             ),
             "a state",
         ),
@@ -94,7 +95,7 @@ from qkvary.arch.table import VARIANTS
                 "key and value each learned; query is the layer input; no softmax: weights are "
                 "products of relu of query and key; weights are not divided by their sum"
             ),
-            "[s (relu x) (relu (x Wk))ᵀ] (x Wv)",
+            "[s relu(xₕ) relu(x Wk)ᵀ] (x Wv)",
             "a state",
         ),
         (
@@ -112,13 +113,13 @@ from qkvary.arch.table import VARIANTS
                 "key and value each learned; query is the layer input; no softmax: each channel of "
                 "query and key is divided by its l1 norm over the tokens"
             ),
-            "(x / ‖x‖₁) ((x Wk) / ‖(x Wk)‖₁)ᵀ (x Wv)",
+            "(xₕ / ‖xₕ‖₁) ((x Wk) / ‖x Wk‖₁)ᵀ (x Wv)",
             "K and V",
         ),
         (
             "Q-I-I",
             "query learned; key and value are the layer input",
-            "softmax(s (x Wq) xᵀ) x",
+            "softmax(s (x Wq) xₕᵀ) xₕ",
             "x",
         ),
     ],

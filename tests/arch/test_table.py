@@ -5,7 +5,8 @@ import re
 import pytest
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.descriptions import describe, name_cached
+from qkvary.arch.equations import write_equation
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.sharing import SHARINGS
 from qkvary.arch.table import VARIANTS, NamedVariant
@@ -48,7 +49,7 @@ def test_every_entry_fits_a_layer_and_is_described(entry: NamedVariant) -> None:
     assert config.score_scale > 0
     sentence, equation = describe(entry.variant), write_equation(entry.variant)
     assert re.fullmatch(r"[a-z1-9].*[^.;]", sentence), sentence
-    assert equation.startswith("softmax(") == (entry.variant.core == "softmax")
+    assert equation.startswith(("softmax(", "R⁻¹(softmax(")) == (entry.variant.core == "softmax")
     assert equation.count("(") == equation.count(")")
     assert name_cached(entry.variant)
 

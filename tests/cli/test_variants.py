@@ -51,7 +51,9 @@ def test_figures_are_those_of_the_layer(capsys: pytest.CaptureFixture[str]) -> N
         assert row["macs_per_sequence"] == pytest.approx(7 * row["macs_per_token"], abs=7)
         assert row["tuple"]
         assert row["meaning"]
-        assert row["equation"].startswith("softmax(") == (variant.core == "softmax")
+        assert row["equation"].startswith(("softmax(", "R⁻¹(softmax(")) == (
+            variant.core == "softmax"
+        )
 
 
 def test_any_spelling_and_any_combination_can_be_asked_for(

@@ -1,5 +1,6 @@
 """The Python that the guide shows runs as it stands."""
 
+import inspect
 import re
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def test_the_reference_has_every_public_name() -> None:
     assert [
         name for name, module in named.items() if not {module, f"{module}.{name}"} & shown
     ] == []
+
+
+def test_the_arguments_of_a_layer_are_listed() -> None:
+    page = (ROOT / "docs/guide/multihead.md").read_text("utf-8")
+    _, _, table = page.partition("## The arguments")
+    listed = re.findall(r"^\| `(\w+)`", table.partition("\n## ")[0], re.MULTILINE)
+    taken = [*inspect.signature(qk.Attention.__init__).parameters]
+    assert listed == [name for name in taken if name not in ("self", "config")]
 
 
 @pytest.mark.parametrize("block", EXAMPLES)

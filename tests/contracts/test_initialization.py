@@ -14,6 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig, VisionTransformerConfig
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.projections import LowRank
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.studies.protocols import number_network
 from tests.contracts.variant_cases import (
@@ -133,7 +134,7 @@ def test_projections_have_their_deviation(label: str, scheme: InitScheme, matche
     for source in attention.variant.projections:
         projection = layer.get_submodule(f"{source}_proj")
         weight = projection.weight
-        if projection.down is not None:
+        if isinstance(projection, LowRank):
             weight = weight @ projection.down
         assert isinstance(weight, torch.Tensor)
         assert float(weight.detach().std()) == pytest.approx(expected, rel=0.1)

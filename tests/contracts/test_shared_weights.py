@@ -45,7 +45,7 @@ def role_matrix(layer: Attention, role: str) -> tuple[Tensor, Tensor]:
     else:
         projection = getattr(layer, f"{source}_proj")
         weight, bias = projection.weight, projection.bias
-        weight = weight if projection.down is None else weight @ projection.down
+        weight = weight @ projection.down if hasattr(projection, "down") else weight
     if role != "query" and layer.config.variant.latent is not None:
         expansion = getattr(layer.latent, role).weight
         weight, bias = expansion @ weight, expansion @ bias

@@ -16,7 +16,7 @@ from qkvary.inference.decoding import complete, make_cache, prefill
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import choice
+from qkvary.nn.decoding import choice, native
 from qkvary.nn.decoding import step as native_step
 from qkvary.nn.language_model import LanguageModel
 
@@ -111,12 +111,12 @@ def take_steps(kernel: DecodeKernel, count: int, *, prompt: int = 11) -> tuple[S
 @pytest.mark.usefixtures("pretended")
 def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPatch) -> None:
     clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
-    take, _ = take_steps("auto", 2)
+    take, _ = take_steps("fastest", 2)
     assert take.chosen == {64: best}
     assert best in choice.chosen().values()
     # The next one reads what was found, and would find another.
     clock(monkeypatch, lambda name: 9.0 if name == best else 2.0)
-    take, _ = take_steps("auto", 2)
+    take, _ = take_steps("fastest", 2)
     assert take.chosen == {64: best}
 
 
@@ -124,11 +124,36 @@ def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPat
 def test_a_longer_cache_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = {"step": 3.0, "layer": 1.0, "attention": 2.0}
     clock(monkeypatch, slow.__getitem__)
-    take, found = take_steps("auto", 30, prompt=50)
+    take, found = take_steps("fastest", 30, prompt=50)
     assert take.chosen == {64: "layer", 128: "layer"}
     assert len([kind for kind in choice.chosen() if kind.startswith("step,")]) == 2
     _, expected = take_steps("layer", 30, prompt=50)
     assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("has_step", [True, False])
+@pytest.mark.parametrize("best", ["step", "layer", "attention"])
+def test_by_default_no_time_decides(
+    best: str, has_step: bool, pretended: type[PretendedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does the length of a text: one function computes all of it."""
+    monkeypatch.setattr(native_step, "supports", lambda *_: has_step)
+    clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
+    take, _ = take_steps("auto", 70, prompt=50)
+    layers = "layer" if native.library() is None else "attention"
+    assert set(take.chosen.values()) == {"step" if has_step else layers}
+    assert pretended.calls == 70 * has_step
+    assert choice.chosen() == {}
+
+
+@pytest.mark.parametrize("rows", [1, stepping.MOST_ROWS, stepping.MOST_ROWS + 1])
+def test_many_rows_go_through_the_layers(rows: int, pretended: type[PretendedStep]) -> None:
+    model = make()
+    with torch.inference_mode():
+        cache = make_cache(model, LONGEST)
+        prefill(model, torch.arange(5).expand(rows, 5), cache=cache)
+        Stepper(model, cache)(torch.arange(rows) % 19)
+    assert pretended.calls == int(rows <= stepping.MOST_ROWS)
 
 
 def test_a_pinned_kernel_is_not_timed(pretended: type[PretendedStep]) -> None:
@@ -176,7 +201,7 @@ def test_steps_that_cannot_be_undone_are_not_timed(
     """The first of them is taken: the native one, where there is one."""
     monkeypatch.setattr(native_step, "supports", lambda *_: has_compiler)
     model = make(label)
-    options = CacheOptions(storage=storage, kernel="auto")
+    options = CacheOptions(storage=storage, kernel="fastest")
     cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
     with torch.inference_mode():
         prefill(model, torch.arange(11)[None], cache=cache)

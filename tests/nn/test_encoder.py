@@ -21,6 +21,17 @@ def test_a_one_hot_vector_is_its_token() -> None:
     torch.testing.assert_close(*maps, rtol=0, atol=1e-12)
 
 
+def test_padding_that_is_not_finite_is_left_out_of_the_mean() -> None:
+    config = dataclasses.replace(make_encoder_config("Q-K=V", pooling="mean"), reads_vectors=True)
+    network = Encoder(config).double().eval()
+    vectors, real = torch.randn(2, 5, 13).double(), torch.ones(2, 5, dtype=torch.bool)
+    real[1, 3:] = False
+    with torch.no_grad():
+        expected = network(vectors, attention_mask=real)
+        vectors[1, 3], vectors[1, 4] = torch.nan, 1e300
+        assert torch.equal(network(vectors, attention_mask=real), expected)
+
+
 def test_dropout_drops_numbers_of_a_vector() -> None:
     config = dataclasses.replace(
         make_encoder_config("QKV"), reads_vectors=True, input_dropout=0.5, num_layers=1

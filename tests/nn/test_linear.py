@@ -15,7 +15,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.nn import linear as linear_module
 from qkvary.nn.fused_loss import linear_cross_entropy
-from qkvary.nn.linear import LARGE, Linear, goes_to_onednn, linear, multiply_transposed
+from qkvary.nn.linear import (
+    LARGE,
+    apply,
+    goes_to_onednn,
+    is_plain,
+    linear,
+    multiply_transposed,
+)
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
@@ -251,14 +258,51 @@ def test_where_memory_begins_does_not_change_bits() -> None:
     assert len(results) == 1
 
 
-def test_the_layer_is_torchs_but_for_the_product() -> None:
-    layer = Linear(INNER, WIDTH)
-    assert isinstance(layer, torch.nn.Linear)
+def test_a_plain_layer_is_torchs_but_for_the_product() -> None:
+    layer = torch.nn.Linear(INNER, WIDTH)
     x = make(ROWS, INNER)
     with Watch() as watch:
-        out = layer(x)
+        out = apply(layer, x)
     assert watch.count == 1
     assert is_close(out, exact(x, layer.weight, layer.bias))
+
+
+def test_what_waits_for_a_layer_is_not_passed_over() -> None:
+    layer, x, called = torch.nn.Linear(5, 3), make(2, 5), list[str]()
+    everywhere = torch.nn.modules.module
+
+    def note(*_: object) -> None:
+        called.append("hook")
+
+    for register in (
+        layer.register_forward_hook,
+        layer.register_forward_pre_hook,
+        layer.register_full_backward_hook,
+        layer.register_full_backward_pre_hook,
+        everywhere.register_module_forward_hook,
+        everywhere.register_module_forward_pre_hook,
+        everywhere.register_module_full_backward_hook,
+        everywhere.register_module_full_backward_pre_hook,
+    ):
+        assert is_plain(layer)
+        hook = register(note)
+        assert not is_plain(layer)
+        apply(layer, x.requires_grad_()).sum().backward()
+        assert called.pop() == "hook"
+        called.clear()
+        hook.remove()
+    layer.forward = lambda _: x
+    assert apply(layer, x) is x
+
+
+def test_a_layer_of_another_kind_is_called() -> None:
+    class Doubled(torch.nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+            return 2.0 * super().forward(input)
+
+    layer, x = Doubled(5, 3), make(2, 5)
+    assert torch.equal(apply(layer, x), layer(x))
+    assert not torch.allclose(apply(layer, x), F.linear(x, layer.weight, layer.bias))
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

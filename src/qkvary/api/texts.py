@@ -80,8 +80,8 @@ def generate(
 ) -> str | list[str]:
     """Continue a text, or several together.
 
-    The same call gives the same text on the same machine, and a prompt the same text with any other
-    prompts.
+    The same call gives the same text on the same machine. Other prompts change an answer by
+    rounding at most.
 
     Args:
         model: The name or path of a checkpoint, or what ``qk.load`` returned.

@@ -352,18 +352,34 @@ class AttentionConfig:
 
         Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", section 5.
         """
-        roles: tuple[Role, ...] = ("query", "key")
-        if self.scale.identity == "none" or not set(roles) & set(self.variant.identity_roles):
+        if self.scale.identity == "none" or not compares_identity(self.variant):
             return 1.0
         if self.scale.identity == "published":
             return PUBLISHED_IDENTITY_SCALE
         baseline_std = self.init.weight_std(self.d_model, self._baseline_width)
         learned = self.projection_std * math.sqrt(self.d_model)
-        sources = (self.variant.sharing.roles[role] for role in roles)
-        query, key = (1.0 if source == IDENTITY else learned for source in sources)
-        if "residual" in self.variant.query_form:
-            query = _residual_rms(self.variant.query_form, learned)
-        return baseline_std**2 * self.d_model / (query * key)
+        return correct_identity(self.variant, learned, baseline_std**2 * self.d_model)
+
+
+def compares_identity(variant: Variant) -> bool:
+    """Return whether query or key contains the layer input."""
+    roles: tuple[Role, ...] = ("query", "key")
+    return bool(set(roles) & set(variant.identity_roles))
+
+
+def correct_identity(variant: Variant, learned: float, baseline: float) -> float:
+    """Return the factor that undoes the larger scores of an identity query or key.
+
+    Args:
+        variant: A variant that compares the layer input.
+        learned: Root mean square of a learned role, for a layer input of 1.
+        baseline: Mean square of a learned role of the baseline.
+    """
+    sources = (variant.sharing.query, variant.sharing.key)
+    query, key = (1.0 if source == IDENTITY else learned for source in sources)
+    if "residual" in variant.query_form:
+        query = _residual_rms(variant.query_form, learned)
+    return baseline / (query * key)
 
 
 @functools.cache

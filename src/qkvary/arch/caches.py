@@ -25,9 +25,12 @@ block of tokens."""
 QUANTIZED_BITS: dict[CacheStorage, int] = {"int8": 8, "int4": 4, "int3": 3, "int2": 2}
 """Bits of a code, by storage."""
 
-DecodeKernel = Literal["layer", "auto", "folded", "matmul", "compiled", "native", "triton"]
-"""The kernel that attends to stored entries: the layer's own, the one that a short timing on this
-machine finds fastest, or one of those pinned."""
+DecodeKernel = Literal[
+    "layer", "auto", "fastest", "folded", "matmul", "compiled", "native", "triton"
+]
+"""The kernel that attends to stored entries: the layer's own, the one that ``auto`` picks by
+device, type and shape and never by timing, the one that a short timing on this machine finds
+``fastest``, or one of those pinned."""
 
 
 @stored("CacheOptions")

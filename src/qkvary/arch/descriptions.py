@@ -1,11 +1,11 @@
-"""The meaning of a variant in words and in mathematics, and the layers of a model in words."""
+"""The meaning of a variant and the layers of a model, in words."""
 
 from dataclasses import fields
 
 from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
-from qkvary.arch.sharing import IDENTITY, KEY_ROPE, ROLES, Source
+from qkvary.arch.sharing import IDENTITY, KEY_ROPE, ROLES
 from qkvary.arch.terms import CORES, NORMALISERS
 from qkvary.arch.variants import AnyVariant, LayerVariants, Variant
 from qkvary.text.names import listed
@@ -94,38 +94,6 @@ def name_changes(variant: Variant, baseline: Variant) -> str:
     return " with ".join(filter(None, (changes[0], listed(changes[1:]))))
 
 
-def write_equation(variant: Variant) -> str:
-    """Return the attention of one head as an equation, in plain text.
-
-    Args:
-        variant: Any variant.
-
-    Returns:
-        For example "softmax(s (x Wq)(x Wk)ᵀ) (x Wk)"; s is the score scale, the output projection
-        is left out.
-    """
-    sharing = variant.sharing
-    query, key, value = (_write_source(variant, source) for source in sharing.roles.values())
-    forms = {"residual": f"x + {query}", "residual-gelu": f"x + gelu({query})", "map": f"{query} M"}
-    factors = (forms.get(variant.query_form, query), _write_key_value(variant, key, "k"))
-    value = _write_key_value(variant, value, "v")
-    role = next((term.role for term in variant.terms if term.role), None)
-    query, key = (role.format(role=one) if role else _group(one) for one in factors)
-    core = CORES[variant.core]
-    scores = core.products.format(query=query, key=key) or f"{query} {key}ᵀ"
-    products, is_scaled = scores, bool(core.products)
-    for term in variant.terms:
-        if not (is_scaled or term.before_scale or term.scores == "{scores}"):
-            scores, is_scaled = f"s {scores}", True
-        scores = term.scores.format(scores=scores, value=getattr(variant, term.field))
-    scores = scores if is_scaled else f"s {scores}"
-    if core.keeps_state:
-        kind = variant.normaliser if variant.is_normalised else "unnormalised"
-        scores = NORMALISERS[kind][1].format(scores=scores, products=products)
-    weights = core.equation.format(scores=scores, query=query, key=key)
-    return f"{weights} {_group(value)}"
-
-
 def name_cached(variant: Variant) -> str:
     """Return what decoding stores per token, such as ``K and V``, ``K`` or ``x``, or a state."""
     if variant.keeps_state:
@@ -155,23 +123,6 @@ def _describe_sources(variant: Variant) -> list[str]:
         elif len(readers) > 1:
             parts.append(f"{listed(readers)} read one projection")
     return parts
-
-
-def _write_source(variant: Variant, source: Source) -> str:
-    if source == IDENTITY:
-        return "x"
-    return f"x A{source} B{source}" if variant.rank(source) else f"x W{source}"
-
-
-def _write_key_value(variant: Variant, source: str, letter: str) -> str:
-    for term in variant.terms:
-        if term.key_value is not None:
-            source = term.key_value.format(source=source, letter=letter)
-    return source
-
-
-def _group(term: str) -> str:
-    return term if term == "x" else f"({term})"
 
 
 def _describe_layer(layer: Layer) -> str:

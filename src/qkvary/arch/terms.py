@@ -102,6 +102,8 @@ class TermEntry:
     """Query and key with it, as an equation, where it changes them."""
     key_value: str | None = None
     """The equation of key or value with it, from ``{source}`` and the role's letter."""
+    where: str = ""
+    """The definitions of the symbols of its equation."""
     is_symmetric: bool = True
     """Whether scores that are equal for (i, j) and (j, i) stay so."""
     before_scale: bool = False
@@ -118,8 +120,19 @@ class TermEntry:
 
     def describe(self, variant: ScoreTerms) -> str:
         """Return its meaning in a variant that has it."""
+        return self.words.format(value=self._value(variant))
+
+    def write_scores(self, variant: ScoreTerms, scores: str) -> str:
+        """Return the scores with it, as an equation, in a variant that has it."""
+        return self.scores.format(scores=scores, value=self._value(variant))
+
+    def define(self, variant: ScoreTerms) -> str:
+        """Return the definitions of its symbols, in a variant that has it."""
+        return self.where.format(value=self._value(variant))
+
+    def _value(self, variant: ScoreTerms) -> Any:
         value = getattr(variant, self.field)
-        return self.words.format(value=value.partition("-")[0] if self.values else value)
+        return value.partition("-")[0] if self.values else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +144,9 @@ class CoreEntry:
     words: str
     """Its meaning, as a clause of a sentence; empty for the softmax."""
     equation: str
-    """The weights, as an equation of ``{scores}``, or of ``{query}`` and ``{key}``."""
+    """The weights, as an equation of ``{scores}`` and of which pairs are ``{seen}``, or of
+    ``{query}`` and ``{key}``; hidden pairs have the weight 0. ``{bare_query}`` and
+    ``{bare_key}`` are without parentheses."""
     products: str = ""
     """The scores without terms, where they are not s q kᵀ, of ``{query}`` and ``{key}``."""
     fields: tuple[str, ...] = ()
@@ -165,6 +180,10 @@ TERMS: tuple[TermEntry, ...] = (
         "kv_norm",
         "what key and value share is normalised over all KV heads",
         key_value="N({source})",
+        where=(
+            "N divides each token by the root mean square of all its KV heads, √(mean c² + 1e-6), "
+            "and multiplies each channel by a learned gain"
+        ),
         is_symmetric=False,
     ),
     TermEntry(
@@ -172,16 +191,29 @@ TERMS: tuple[TermEntry, ...] = (
         "latent",
         "key and value are each made of a latent of {value} channels",
         key_value="{source} B{letter}",
+        where="x Wk is the latent of {value} channels, one for all heads",
         is_symmetric=False,
     ),
     TermEntry(
-        "rotary", "positions", "query and key are rotated by their positions", role="R({role})"
+        "rotary",
+        "positions",
+        "query and key are rotated by their positions",
+        role="R({role})",
+        where=(
+            "R rotates the last r channels of a head, half of them by default: channels k and "
+            "k + r/2 of these are a pair, rotated by p·10000^(-2k/r) at position p; "
+            "R⁻¹ rotates back"
+        ),
     ),
     TermEntry(
         "decoupled",
         "decoupled",
         "{value} rotated channels of each query meet one rotated key that all heads share",
-        "[{scores} + R(x Wqr) R(x Wkr)ᵀ]",
+        "({scores} + R(x Wqr) R(x Wkr)ᵀ)",
+        where=(
+            "R rotates all r = {value} channels: channels k and k + r/2 are a pair, rotated by "
+            "p·10000^(-2k/r) at position p; R(x Wkr) is one head for all"
+        ),
         is_symmetric=False,
         before_scale=True,
     ),
@@ -189,14 +221,22 @@ TERMS: tuple[TermEntry, ...] = (
         "diagonal",
         "diagonal",
         "the diagonal of the scores is divided by its {value}",
-        "D({scores})",
+        "diag-{value}({scores})",
+        where=(
+            "diag-{value} divides each entry (i, i) by the {value} of the entries (j, j) of the "
+            "tokens j that i sees"
+        ),
         values=("mean", "norm"),
     ),
     TermEntry(
         "unscaled-diagonal",
         "diagonal",
         "the diagonal of K Kᵀ is divided by its {value} before the score scale is applied",
-        "D({scores})",
+        "diag-{value}({scores})",
+        where=(
+            "diag-{value} divides each entry (i, i) by the {value} of the entries (j, j) of the "
+            "tokens j that i sees"
+        ),
         before_scale=True,
         values=("mean-unscaled", "norm-unscaled"),
     ),
@@ -205,6 +245,10 @@ TERMS: tuple[TermEntry, ...] = (
         "plus",
         "scores become tau a_ij + g(j): a temperature and a bias per key position",
         "τ {scores} + 1 gᵀ",
+        where=(
+            "τ = Σ w_c over the m = 10 learned weights w; g(j) = w_6 sin j + w_7 cos j + "
+            "w_8 sin(j·10000^(-1/3)) + w_9 cos(j·10000^(-1/3)) at position j"
+        ),
         is_symmetric=False,
     ),
     TermEntry(
@@ -212,6 +256,7 @@ TERMS: tuple[TermEntry, ...] = (
         "key_bias",
         "scores become tau a_ij + b(j): a temperature and a table of biases of key positions",
         "τ {scores} + 1 bᵀ",
+        where="τ and b(j), a table of positions j, are learned",
         is_symmetric=False,
     ),
     TermEntry(
@@ -219,6 +264,9 @@ TERMS: tuple[TermEntry, ...] = (
         "positions",
         "a learned bias per head and distance i-j is added to the scores",
         "{scores} + b(i-j)",
+        where=(
+            "b(i-j) is a learned table of each head; distances beyond 128 have the entry of 128"
+        ),
         is_symmetric=False,
     ),
     TermEntry(
@@ -226,6 +274,7 @@ TERMS: tuple[TermEntry, ...] = (
         "positions",
         "a penalty proportional to the distance |i-j| is added to the scores",
         "{scores} - m |i-j|",
+        where="m = 2^(-8h/n) for head h of n, counted from 1",
     ),
     TermEntry(
         "temperature", "temperature", "softmax temperature {value:g}", "({scores}) / {value:g}"
@@ -234,7 +283,11 @@ TERMS: tuple[TermEntry, ...] = (
         "decay",
         "decay",
         "weights decay with the distance, by a {value} factor per KV head",
-        "{scores} λ^(i-j)",
+        "{scores} ⊙ λ^(i-j)",
+        where=(
+            "λ = 1 - 2^(-4-h) for KV head h, counted from 1, or 1/(1 + e^(-w)) of its learned "
+            "weight w"
+        ),
         values=("learned", "fixed"),
     ),
 )
@@ -251,7 +304,7 @@ def _linear(name: Core, words: str, features: str, *fields: str) -> CoreEntry:
         name,
         f"no softmax: weights are products of {words}",
         "[{scores}]",
-        products=f"{features.format('{query}')} {features.format('{key}')}ᵀ",
+        products="{} {}ᵀ".format(*(features.replace("role", role) for role in ("query", "key"))),
         fields=("decay", *fields),
         keeps_state=True,
     )
@@ -260,30 +313,30 @@ def _linear(name: Core, words: str, features: str, *fields: str) -> CoreEntry:
 CORES: Mapping[str, CoreEntry] = {
     core.name: core
     for core in (
-        CoreEntry("softmax", "", "softmax({scores})", fields=_ANY),
+        CoreEntry("softmax", "", "softmax({scores}{seen})", fields=_ANY),
         CoreEntry(
             "sima",
             "no softmax: each channel of query and key is divided by its l1 norm over the tokens",
-            "({query} / ‖{query}‖₁) ({key} / ‖{key}‖₁)ᵀ",
+            "({query} / ‖{bare_query}‖₁) ({key} / ‖{bare_key}‖₁)ᵀ",
             has_causal=False,
         ),
         CoreEntry(
             "soft",
             "no softmax: weights are the Gaussian kernel of query and key, not normalised",
-            "exp({scores})",
+            "exp({scores}{seen})",
             products="-s |{query}ᵢ - {key}ⱼ|² / 2",
             fields=("positions", "window", "stride", "temperature"),
         ),
-        _linear("linear", "1 + elu of query and key", "(1 + elu {})", "normaliser"),
-        _linear("linear-relu", "relu of query and key", "(relu {})", "normaliser"),
+        _linear("linear", "1 + elu of query and key", "(1 + elu({bare_role}))", "normaliser"),
+        _linear("linear-relu", "relu of query and key", "relu({bare_role})", "normaliser"),
         _linear(
             "linear-softmax",
             "the softmax over the channels of query and key",
-            "(softmax {})",
+            "channel-softmax({bare_role})",
             "normaliser",
         ),
         # Sums of products of any sign may be zero, so that nothing divides by them.
-        _linear("linear-identity", "query and key, not normalised", "{}"),
+        _linear("linear-identity", "query and key, not normalised", "{role}"),
     )
 }
 """Every core by name.

@@ -14,6 +14,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import Source
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.projections import read_matrix
 from qkvary.nn.role_maps import make_role_maps
 
 Weights = dict[str, Tensor]
@@ -90,7 +91,7 @@ def _make_query(attention: Attention) -> Tensor:
 
 
 def _rope(attention: Attention, source: Source) -> Tensor:
-    weight = attention.projections[source].weight.detach().cpu().double()
+    weight, _ = read_matrix(attention.projections[source])
     return weight.unflatten(0, (attention.config.heads(source), -1))
 
 
@@ -108,7 +109,7 @@ def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
         return both, both
     copies = config.num_heads // config.num_kv_heads
     key, value = (
-        part.weight.detach().cpu().double().unflatten(0, (config.num_kv_heads, -1))
+        read_matrix(part)[0].unflatten(0, (config.num_kv_heads, -1))
         for part in (latent.key, latent.value)
     )
     return key.repeat_interleave(copies, dim=0), value.repeat_interleave(copies, dim=0)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.structure import check_structure, list_differences, name_some
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -87,11 +88,12 @@ def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None 
         tokenizer: The tokenizer of the model's vocabulary.
 
     Raises:
-        UsageError: if ``path`` holds something else, the tokenizer does not fit, or a weight is not
-            finite.
+        UsageError: if ``path`` holds something else, the tokenizer does not fit, a weight is not
+            finite, or a layer of the network was replaced.
         ResourceError: if the disk is full, broken or not writable.
     """
     path = read_path(path, "the path of a folder")
+    check_structure(model)
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
     try:
         _check_numbers(weights, "the model")
@@ -161,19 +163,9 @@ def build_model(
     dtype = _check_numbers(weights, where)
     _check_vocabulary(config, tokenizer, where)
     network = LanguageModel(config).to(dtype)
-    own = network.state_dict()
-    problems = [
-        *(f"{name} is missing" for name in sorted(own.keys() - weights.keys())),
-        *(f"{name} is not known" for name in sorted(weights.keys() - own.keys())),
-        *(
-            f"{name} is {list(weights[name].shape)} instead of {list(own[name].shape)}"
-            for name in sorted(own.keys() & weights.keys())
-            if own[name].shape != weights[name].shape
-        ),
-    ]
+    problems = list_differences(network.state_dict(), weights)
     if problems:
-        more = f" and {len(problems) - 3} more" if len(problems) > 3 else ""
-        raise DamagedError(f"{where} does not fit its network: {', '.join(problems[:3])}{more}")
+        raise DamagedError(f"{where} does not fit its network: {name_some(problems)}")
     network.load_state_dict(dict(weights))
     return LoadedModel(network.eval(), tokenizer)
 

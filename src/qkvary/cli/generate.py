@@ -118,7 +118,8 @@ class Caching:
         CacheStorage, Parameter(help="Storage of the cache; few bits change the text.")
     ] = "preallocated"
     kernel: Annotated[
-        DecodeKernel, Parameter(help="The kernel: the fastest here, or one by name.")
+        DecodeKernel,
+        Parameter(help="The kernel: by device and shape (auto), by a timing (fastest), or one."),
     ] = "auto"
 
     def maker(self, loaded: "LoadedModel") -> "CacheMaker":
@@ -142,7 +143,7 @@ class Caching:
 
         # A state is no cache that a kernel reads.
         reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
-        wanted = reads_cache and pinned(self.kernel) in ("auto", "native")
+        wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
         text = notice() if wanted else None
         if text is not None:
             console(sys.stderr).print(printable(text), markup=False, soft_wrap=True)
@@ -169,7 +170,8 @@ def command(
     """Continue prompts with a language model: greedy, sampled, or by beam search.
 
     Texts are printed as they are generated, in order. The same command gives the same text on the
-    same machine, and a prompt the same text with any other prompts.
+    same machine. Other prompts change an answer by rounding at most: --deterministic-batch rules
+    that out.
     """
     if running.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")

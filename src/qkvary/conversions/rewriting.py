@@ -9,6 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from qkvary.checkpoints.models import build_model
+from qkvary.checkpoints.structure import check_structure
 from qkvary.conversions.catalog import load_rewrite
 from qkvary.conversions.draft import Conditioning, RewriteOptions, make_draft
 from qkvary.nn.language_model import LanguageModel
@@ -71,6 +72,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
         UsageError: for an unknown rewrite, one whose conditions do not hold, or a network whose
             logits differ by more than rounding after it.
     """
+    check_structure(network)
     dtype = network.embedding.dtype
     found = load_rewrite(name).rewrite(make_draft(network), options)
     exact = build_model(found.config, found.weights, None, "the rewritten network").network

@@ -84,7 +84,7 @@ class FixedStep:
     def _kernel(self) -> str:
         """Return the kernel of attention: nothing can be timed here."""
         name = self.cache.layers[0].kernel
-        return name if name != "auto" else "folded"
+        return "folded" if name in ("auto", "fastest") else name
 
     def _move(self, length: int, mask: Tensor | None) -> None:
         """Set the place and the position of the next token, and what it sees."""

@@ -23,9 +23,9 @@ from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import CORES, MOST_DECODED
 from qkvary.nn.layout import AttentionMask, Layout
-from qkvary.nn.linear import Linear
+from qkvary.nn.linear import apply
 from qkvary.nn.positions import make_rotation
-from qkvary.nn.projections import Projection, make_query, make_sources
+from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
 from qkvary.nn.roles import RoleMaker
 from qkvary.nn.scores import Scores
 from qkvary.nn.terms import TERMS, KeyValueNorm, Latent, ScoreTerm
@@ -55,7 +55,9 @@ class Attention(nn.Module):
     """
 
     @overload
-    def __init__(self, config: AttentionConfig, *, seed: int | None = 0) -> None: ...
+    def __init__(
+        self, config: AttentionConfig, *, seed: int | None = None, draw: bool = True
+    ) -> None: ...
 
     @overload
     def __init__(
@@ -68,7 +70,8 @@ class Attention(nn.Module):
         head_dim: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        seed: int | None = 0,
+        seed: int | None = None,
+        draw: bool = True,
     ) -> None: ...
 
     def __init__(
@@ -82,7 +85,8 @@ class Attention(nn.Module):
         head_dim: int | None = None,
         bias: bool | None = None,
         dropout: float | None = None,
-        seed: int | None = 0,
+        seed: int | None = None,
+        draw: bool = True,
     ) -> None:
         """Create the parameters and give them their first values.
 
@@ -95,8 +99,9 @@ class Attention(nn.Module):
             head_dim: Channels of a head; by default ``d_model / num_heads``.
             bias: Whether all projections have biases, as they do by default.
             dropout: Dropout on attention probabilities; none by default.
-            seed: Seed of the initial values, a different one for each layer of a network: layers of
-                one seed start equal. ``None`` leaves the parameters unset, for a network that
+            seed: Seed of the initial values: layers of one seed start equal. By default it is
+                drawn from torch's generator, which ``torch.manual_seed`` sets.
+            draw: Whether parameters get values at all; False leaves them unset, for a network that
                 initialises all of its layers itself.
 
         Raises:
@@ -127,7 +132,7 @@ class Attention(nn.Module):
         self.q_rope_proj = self._projection("q_rope")
         self.k_rope_proj = self._projection("k_rope")
         size = config.size_per_head
-        self.o_proj = Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
+        self.o_proj = nn.Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
         self._term_names = tuple(entry.name for entry in config.variant.terms)
@@ -137,14 +142,18 @@ class Attention(nn.Module):
         self.score_scale = config.score_scale
         self.annealing = 1.0
         """The factor of the temperature at the current step (:func:`anneal`)."""
-        if seed is not None:
+        if draw:
+            seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
 
     def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""
         config, init = self.config, self.config.init
         for name, projection in self.projections.items():
-            projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
+            if isinstance(projection, LowRank):
+                projection.initialize(initializer, f"{name}_proj", init, config.projection_std)
+            else:
+                initializer.linear(f"{name}_proj", projection, init, config.projection_std)
         initializer.linear(
             "o_proj", self.o_proj, init, init.output_std if init.scheme == "normal" else None
         )
@@ -162,17 +171,21 @@ class Attention(nn.Module):
             f"num_heads={config.num_heads}, causal={config.causal}"
         )
 
-    def _projection(self, source: Source) -> Projection | None:
+    def _projection(self, source: Source) -> nn.Linear | LowRank | None:
         config = self.config
         if source not in config.variant.projections:
             return None
         rank = config.rank(source)
-        return Projection(config.d_model, config.width(source), bias=config.bias, rank=rank)
+        return make_projection(config.d_model, config.width(source), bias=config.bias, rank=rank)
 
     @property
-    def projections(self) -> dict[Source, Projection]:
-        """The learned projections, in the order q, k, v, and those of decoupled positions."""
-        named: dict[Source, Projection | None] = {
+    def projections(self) -> dict[Source, nn.Linear | LowRank]:
+        """The learned projections, in the order q, k, v, and those of decoupled positions.
+
+        They are ``nn.Linear``, or ``LowRank``; any module that maps the same channels may take the
+        place of one.
+        """
+        named: dict[Source, nn.Linear | LowRank | None] = {
             "q": self.q_proj,
             "k": self.k_proj,
             "v": self.v_proj,
@@ -215,7 +228,7 @@ class Attention(nn.Module):
             layout: Positions and masks of the call, where a network computed them already; with a
                 memory, that of ``Layout.over``.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
-                of the memory.
+                of the memory. Of the others the layer reads zeros, whatever they are.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
@@ -251,7 +264,7 @@ class Attention(nn.Module):
         mixed = self.core(scores, value, training=self.training, decode_kernel=kernel, state=state)
         if restore is not None:
             mixed = restore(mixed)
-        return self.o_proj(mixed.transpose(1, 2).flatten(2))
+        return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
 
     def check_state(self, layout: Layout) -> None:
         """Check that a layer with a state supports a call, before its cache is changed.
@@ -291,9 +304,12 @@ class Attention(nn.Module):
         """Return the scores with their terms, the value, and the map of mixed values."""
         config, sharing, maker = self.config, self.config.variant.sharing, self.key_value
         latent = maker.latent if self._absorbs(cache, x.shape[1]) else None
+        if latent is not None and not latent.can_absorb:
+            latent = None
         if latent is not None:
             maker = replace(maker, latent=None)
         # Sources.
+        x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         rotation = make_rotation(config, layout.query_positions, x.dtype)
         stored = config.variant.cached if memory is None else ()
         sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)

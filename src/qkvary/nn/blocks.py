@@ -31,7 +31,7 @@ class Block(nn.Module):
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
-        self.attention = Attention(attention, seed=None)
+        self.attention = Attention(attention, draw=False)
         self.attention_norm = make_norm(attention.d_model, config)
         self.feed_forward = FeedForward(attention.d_model, config)
         self.feed_forward_norm = make_norm(attention.d_model, config)

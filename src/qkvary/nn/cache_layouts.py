@@ -16,7 +16,7 @@ from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache, blank_padding
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import Rotation
-from qkvary.nn.projections import split_heads
+from qkvary.nn.projections import LowRank, split_heads
 from qkvary.nn.roles import RoleMaker, Roles
 from qkvary.nn.roles import Sources as Parts
 
@@ -51,7 +51,7 @@ class SourceCodec:
         """Return the sources, latents as one head."""
         maker = self.maker
         return {
-            source: maker.projections[source].project_down(new.x)[:, None]
+            source: self._low_rank(source).project_down(new.x)[:, None]
             if self._is_latent(source)
             else new.sources[source]
             for source in maker.config.variant.cached
@@ -63,12 +63,22 @@ class SourceCodec:
         sources = dict(stored)
         latents: list[Source] = [*filter(self._is_latent, config.variant.cached)]
         for source in latents:
-            flat = maker.projections[source].project_up(stored[source].squeeze(1))
+            flat = self._low_rank(source).project_up(stored[source].squeeze(1))
             sources[source] = split_heads(flat, config.heads(source))
         return maker.make(maker.normalise(sources, latents), make_rotation())
 
     def _is_latent(self, source: Source) -> bool:
         return self.has_latents and self.maker.config.latent(source) is not None
+
+    def _low_rank(self, source: Source) -> LowRank:
+        projection = self.maker.projections[source]
+        if not isinstance(projection, LowRank):
+            # All bad input is a ValueError.
+            raise ValueError(  # noqa: TRY004
+                f"expected a low-rank projection {source} for a cache of latents, got "
+                f"{type(projection).__name__}; choose another layout of the cache"
+            )
+        return projection
 
 
 @dataclass(frozen=True, slots=True)

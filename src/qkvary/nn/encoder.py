@@ -126,4 +126,5 @@ def _mean(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     if attention_mask is None:
         return hidden.mean(dim=1)
     weights = attention_mask.to(hidden.dtype)[..., None]
-    return (hidden * weights).sum(dim=1) / weights.sum(dim=1)
+    # Not a product: padding may hold numbers that are not finite.
+    return hidden.masked_fill(weights == 0, 0.0).sum(dim=1) / weights.sum(dim=1)

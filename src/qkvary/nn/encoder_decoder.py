@@ -166,7 +166,7 @@ class DecoderStack(Stack):
             sharing = own.variant.sharing
             replaced = is_published and sharing.query == sharing.key
             kind = ReplacedQuery if replaced else Attention
-            blocks.append(DecoderBlock(own, kind(cross, seed=None), config.block))
+            blocks.append(DecoderBlock(own, kind(cross, draw=False), config.block))
         super().__init__(config, blocks)
 
     def decode(

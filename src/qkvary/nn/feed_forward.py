@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import Initialization
 from qkvary.arch.networks import BlockConfig
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.linear import Linear
+from qkvary.nn.linear import apply
 
 
 class FeedForward(nn.Module):
@@ -17,20 +17,20 @@ class FeedForward(nn.Module):
         super().__init__()
         self.config = config
         bias = config.has_feed_forward_bias
-        self.up = Linear(d_model, config.d_ff, bias=bias)
+        self.up = nn.Linear(d_model, config.d_ff, bias=bias)
         gated = config.activation == "swiglu"
-        self.gate = Linear(d_model, config.d_ff, bias=bias) if gated else None
-        self.down = Linear(config.d_ff, d_model, bias=bias)
+        self.gate = nn.Linear(d_model, config.d_ff, bias=bias) if gated else None
+        self.down = nn.Linear(config.d_ff, d_model, bias=bias)
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Apply to every token."""
-        inner = F.dropout(self.up(x), self.config.inner_dropout, self.training)
+        inner = F.dropout(apply(self.up, x), self.config.inner_dropout, self.training)
         if self.gate is not None:
-            return self.down(F.silu(self.gate(x)) * inner)
+            return apply(self.down, F.silu(apply(self.gate, x)) * inner)
         if self.config.activation == "relu":
-            return self.down(F.relu(inner))
+            return apply(self.down, F.relu(inner))
         is_tanh = self.config.activation == "gelu-tanh"
-        return self.down(F.gelu(inner, approximate="tanh" if is_tanh else "none"))
+        return apply(self.down, F.gelu(inner, approximate="tanh" if is_tanh else "none"))
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
         """Draw the matrices; under ``normal`` the last has a deviation of its own."""

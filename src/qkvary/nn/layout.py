@@ -72,6 +72,7 @@ class Layout:
             self._key_positions = self._count_positions()
         self._query_positions = query_positions
         self._penalties: dict[tuple[bool, int | None, int | None, torch.dtype], Tensor | None] = {}
+        self._hidden: dict[int, Tensor | None] = {}
         self._ends: dict[int, Layout] = {}
         self._is_in_a_row = False
         self.padding_penalties: dict[torch.dtype, Tensor | None] = {}
@@ -180,6 +181,22 @@ class Layout:
         else:
             # Once for all layers: a GPU makes the host wait for the answer.
             self._is_in_a_row = True
+
+    def blank(self, x: Float[Tensor, "batch tokens width"]) -> Float[Tensor, "batch tokens width"]:
+        """Return the input of the last keys with zeros in place of padding.
+
+        A weight of zero does not hide a number that is not finite.
+        """
+        if self.attention_mask is None:
+            return x
+        mask, count = self.attention_mask[:, self.num_keys - x.shape[1] :, None], x.shape[1]
+        if torch.compiler.is_compiling() or mask.device.type != "cpu":
+            # A graph cannot branch on its tensors, and a processor would wait for the answer.
+            return x.masked_fill(~mask, 0.0)
+        if count not in self._hidden:
+            self._hidden[count] = None if bool(mask.all()) else ~mask
+        hidden = self._hidden[count]
+        return x if hidden is None else x.masked_fill(hidden, 0.0)
 
     def is_plain_causal(
         self, *, causal: bool, window: int | None, stride: int | None = None

@@ -6,11 +6,14 @@ up float32 numbers in float32, in another order. Everything else is left to torc
 without AVX-512, other types and devices, autocast, compiled and traced code, ``torch.func``,
 forward derivatives, small products, and everything where ``torch.backends.mkldnn.set_flags`` has
 switched oneDNN off.
+
+The matrices of networks are modules of ``nn.Linear`` itself, so that the tools for these find them:
+adapters that take their place, hooks, dynamic quantisation.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +23,8 @@ from torch import Tensor, nn
 # torch has no public name for it.
 from torch._C import _are_functorch_transforms_active  # pyright: ignore[reportPrivateUsage]
 from torch.autograd.forward_ad import unpack_dual
+from torch.nn.modules import module
+from torch.nn.utils.parametrize import type_before_parametrizations
 from torch.utils.flop_counter import register_flop_formula
 
 LARGE = 2**23
@@ -32,16 +37,41 @@ _PLAIN = {Tensor, nn.Parameter}
 """Subclasses of tensors, as those that are spread over processes, know torch's operations only."""
 
 
-class Linear(nn.Linear):
-    """``torch.nn.Linear`` whose product is :func:`linear`."""
+_GLOBAL_HOOKS = (
+    *("_global_forward_hooks", "_global_forward_pre_hooks"),
+    *("_global_backward_hooks", "_global_backward_pre_hooks"),
+)
+"""Attributes where torch keeps hooks of all modules."""
+_OWN_HOOKS = (
+    *("_forward_hooks", "_forward_pre_hooks"),
+    *("_backward_hooks", "_backward_pre_hooks"),
+)
+"""Attributes where a module keeps its own hooks."""
 
-    def forward(
-        self,
-        # The name is torch's.
-        input: Float[Tensor, "*batch inner"],  # noqa: A002
-    ) -> Float[Tensor, "*batch width"]:
-        """``input W^T + b``."""
-        return linear(input, self.weight, self.bias)
+
+def is_watched(layer: nn.Module) -> bool:
+    """Return whether hooks wait for calls of a module, or its ``forward`` was replaced."""
+    # torch has no function that tells.
+    return (
+        any(getattr(module, name) for name in _GLOBAL_HOOKS)
+        or any(getattr(layer, name) for name in _OWN_HOOKS)
+        or "forward" in layer.__dict__
+    )
+
+
+def is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Return whether a call of a layer is ``x W^T + b`` and nothing else.
+
+    So it is for ``nn.Linear`` itself, parametrized or not, unless something :func:`is_watched`.
+    """
+    own = type(layer)
+    is_linear = own is nn.Linear or type_before_parametrizations(layer) is nn.Linear
+    return is_linear and not is_watched(layer)
+
+
+def apply(layer: nn.Module, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
+    """Return ``layer(x)``: of a plain layer by :func:`linear`, of another by calling it."""
+    return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
 
 
 def linear(

@@ -15,7 +15,7 @@ from torch.nn.utils import parametrize
 
 from qkvary.nn.cache_codes import check_finite, dequantize_tokens, quantize_tokens
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.projections import Projection
+from qkvary.nn.projections import LowRank
 
 BITS = 8
 GROUP = 64
@@ -110,7 +110,7 @@ def find_numbers(model: nn.Module) -> Iterator[Numbers]:
 def _matrices(model: LanguageModel) -> Iterator[tuple[nn.Module, str]]:
     yield model, model.output_name
     for module in model.stack.modules():
-        if isinstance(module, Projection) and module.down is not None:
+        if isinstance(module, LowRank):
             yield module, "down"
-        if isinstance(module, (Projection, nn.Linear)):
+        if isinstance(module, (LowRank, nn.Linear)):
             yield module, "weight"

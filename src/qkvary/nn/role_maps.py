@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qkvary.arch.sharing import IDENTITY, Source
 from qkvary.nn.attention import Attention
+from qkvary.nn.projections import read_matrix
 
 
 class LinearMap(NamedTuple):
@@ -46,7 +47,8 @@ def make_role_maps(attention: Attention) -> RoleMaps:
     """Return query, key and value as linear maps of the layer input.
 
     Raises:
-        ValueError: for a query that is not linear in the layer input.
+        ValueError: for a query that is not linear in the layer input, or another module in the
+            place of a projection.
     """
     sharing = attention.config.variant.sharing
     query, key, value = (_make_source(attention, source) for source in sharing.roles.values())
@@ -59,13 +61,8 @@ def _make_source(attention: Attention, source: Source) -> LinearMap:
         weight = torch.eye(config.d_model, dtype=torch.float64)
         bias = torch.zeros(config.d_model, dtype=torch.float64)
     else:
-        projection = attention.projections[source]
-        weight = projection.weight.detach().cpu().double()
-        if projection.down is not None:
-            weight = weight @ projection.down.detach().cpu().double()
-        bias = torch.zeros(len(weight), dtype=torch.float64)
-        if projection.bias is not None:
-            bias = projection.bias.detach().cpu().double()
+        weight, own = read_matrix(attention.projections[source])
+        bias = torch.zeros(len(weight), dtype=torch.float64) if own is None else own
     cut = (config.heads(source), config.channels(source))
     return LinearMap(weight.unflatten(0, cut), bias.unflatten(0, cut))
 

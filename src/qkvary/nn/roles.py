@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import KEY_ROPE, Source
 from qkvary.nn.positions import Rotation
-from qkvary.nn.projections import Projection, make_sources
+from qkvary.nn.projections import make_sources
 from qkvary.nn.terms import KeyValueNorm, Latent
 
 Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
@@ -37,7 +37,7 @@ class RoleMaker:
 
     config: AttentionConfig
     """The layer."""
-    projections: Mapping[Source, Projection]
+    projections: Mapping[Source, nn.Module]
     """Its learned projections."""
     norm: KeyValueNorm | None = None
     """The norm of the tensor that key and value share."""

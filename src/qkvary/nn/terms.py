@@ -18,8 +18,9 @@ from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, Initialization
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import find_far
+from qkvary.nn.linear import is_plain
 from qkvary.nn.positions import interleave_sinusoids
-from qkvary.nn.projections import Projection, project_together, split_heads
+from qkvary.nn.projections import make_projection, project_together, split_heads
 from qkvary.nn.scores import Scores, content_scores
 
 
@@ -86,8 +87,8 @@ class Latent(ScoreTerm):
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
         rank, width = config.width(config.variant.sharing.key), config.kv_width
-        self.key = Projection(rank, width, bias=False)
-        self.value = Projection(rank, width, bias=False)
+        self.key = make_projection(rank, width, bias=False)
+        self.value = make_projection(rank, width, bias=False)
 
     def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
         """Draw both as second halves of low-rank projections, which keep the deviation."""
@@ -106,6 +107,11 @@ class Latent(ScoreTerm):
         key, value = project_together(latent.squeeze(1), [self.key, self.value])
         return split_heads(key, heads), split_heads(value, heads)
 
+    @property
+    def can_absorb(self) -> bool:
+        """Whether the two matrices are all that makes key and value of the latent."""
+        return is_plain(self.key) and is_plain(self.value)
+
     def absorb(
         self, query: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries rank"]:
@@ -118,8 +124,8 @@ class Latent(ScoreTerm):
         """Return the mixed values of mixed latents: ``m B_v``."""
         return _multiply_groups(mixed, self._split(self.value).mT)
 
-    def _split(self, part: Projection) -> Float[Tensor, "kv_heads head_dim rank"]:
-        return part.weight.unflatten(0, (self.config.num_kv_heads, -1))
+    def _split(self, part: nn.Module) -> Float[Tensor, "kv_heads head_dim rank"]:
+        return part.get_parameter("weight").unflatten(0, (self.config.num_kv_heads, -1))
 
 
 class Decoupled(ScoreTerm):

@@ -9,7 +9,7 @@ from qkvary.arch.networks import VisionTransformerConfig
 from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
-from qkvary.nn.linear import Linear
+from qkvary.nn.linear import apply
 from qkvary.nn.stack import Stack
 
 
@@ -32,7 +32,7 @@ class VisionTransformer(nn.Module):
         super().__init__()
         self.config = config
         d_model, inner = config.d_model, config.d_head
-        self.patch = Linear(config.patch_width, d_model)
+        self.patch = nn.Linear(config.patch_width, d_model)
         self.class_token = nn.Parameter(torch.empty(1, d_model))
         self.position_embedding = nn.Parameter(torch.empty(config.tokens, d_model))
         self.stack = Stack(config)
@@ -83,9 +83,9 @@ class VisionTransformer(nn.Module):
         side, grid = config.patch_size, config.image_size // config.patch_size
         cut = images.reshape(-1, config.channels, grid, side, grid, side)
         patches = cut.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)
-        patches = patches.to(self.patch.weight.dtype)
+        patches = patches.to(self.class_token.dtype)
         first = self.class_token.expand(len(images), 1, -1)
-        x = torch.cat((first, self.patch(patches)), dim=1) + self.position_embedding
+        x = torch.cat((first, apply(self.patch, patches)), dim=1) + self.position_embedding
         return F.dropout(x, config.input_dropout, self.training)
 
     def _initialize(self, seed: int) -> None:

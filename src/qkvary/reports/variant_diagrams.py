@@ -4,11 +4,12 @@ From bottom to top: the layer input, the learned projections, the three roles th
 scores, the weighted sum. Nothing here knows a variant by name.
 """
 
+import textwrap
 from functools import partial
 
 from markupsafe import Markup
 
-from qkvary.arch import descriptions
+from qkvary.arch import descriptions, equations
 from qkvary.arch.labels import format_label, parse_label
 from qkvary.arch.sharing import IDENTITY, LETTERS, Role, Source
 from qkvary.arch.variants import Variant
@@ -20,6 +21,8 @@ _WIDTH, _HEIGHT = 236.0, 268.0
 _COLUMNS: dict[Role, float] = {"query": 50.0, "key": 118.0, "value": 186.0}
 _Y_INPUT, _Y_SOURCE, _Y_ROLE, _Y_SCORES, _Y_SUM = 246.0, 190.0, 136.0, 82.0, 34.0
 _APART = 66.0
+_LINE = 24
+"""Characters of a line of the scores."""
 
 
 def diagram(label: str) -> Chart | None:
@@ -85,15 +88,14 @@ def _parts(variant: Variant) -> list[Markup]:
             parts.append(_past(role))
         else:
             parts.append(_wire((centres[source], _Y_SOURCE - 14), (_COLUMNS[role], _Y_ROLE + 13)))
-    if variant.query_form.startswith("residual"):
-        parts.append(_past("query", at=-13))
     parts.extend(_above())
     kept = " kept" if IDENTITY in variant.cached else ""
     parts.append(_box(118, _Y_INPUT, 60, 24, "input x", f"stage{kept}"))
     parts.extend(part for source, x in centres.items() for part in _projection(variant, source, x))
     parts.extend(part for role in _COLUMNS for part in _role(variant, role))
-    parts.append(_box(84, _Y_SCORES, 152, 28, _scores(variant), "stage"))
-    parts.append(_box(118, _Y_SUM, 132, 26, "weights × V", "stage"))
+    parts.append(_wrapped_box(84, _Y_SCORES, 152, _write_weights(variant)))
+    mixture = equations.write_mixture(variant, "weights", LETTERS["value"])
+    parts.append(_box(118, _Y_SUM, 132, 26, mixture, "stage"))
     parts.append(_wire((118, _Y_SUM - 13), (118, 4)))
     return parts
 
@@ -115,11 +117,10 @@ def _wire(start: svg.Point, end: svg.Point, direct: bool = False) -> Markup:
     return svg.element("path", d=way, class_="wire direct" if direct else "wire")
 
 
-def _past(role: Role, at: float = 0.0) -> Markup:
+def _past(role: Role) -> Markup:
     """Draw the path of the layer input past the projections: left, right, or straight up."""
     n = svg.number
-    x = _COLUMNS[role] + at
-    end = _Y_ROLE + (13 if at == 0 else 4)
+    x, end = _COLUMNS[role], _Y_ROLE + 13
     if role == "key":
         return _wire((118, _Y_INPUT - 12), (x, end), direct=True)
     side = 88.0 if role == "query" else 148.0
@@ -173,26 +174,26 @@ def _role(variant: Variant, role: Role) -> list[Markup]:
         word = "head" if variant.num_kv_heads == 1 else "heads"
         parts.append(svg.text(x + 17, _Y_ROLE - 2, f"{variant.num_kv_heads} KV", "beside"))
         parts.append(svg.text(x + 17, _Y_ROLE + 10, word, "beside"))
-    if role == "query" and variant.query_form == "map":
-        parts.append(svg.text(x - 17, _Y_ROLE + 4, "× M", "tick end"))
     return parts
 
 
-def _scores(variant: Variant) -> str:
-    """Write the scores with the letters of the multiplied projections."""
-    product = "QKᵀ"
-    if variant.sharing.is_symmetric and variant.query_form != "map":
-        product = "xxᵀ" if variant.sharing.key == IDENTITY else "KKᵀ"
-    inside = f"τ·{product} + g(j)" if variant.plus else product
-    if variant.positions != "none":
-        inside += " + b(i,j)" if variant.positions != "rotary" else ", rotated"
-    if variant.decoupled is not None:
-        inside += " + RRᵀ"
-    if variant.diagonal != "none":
-        inside += ", diag/"
-    if variant.core == "sima":
-        return f"{inside}, l1 norms"
-    if variant.keeps_state:
-        decay = "" if variant.decay == "none" else ", decaying"
-        return f"φ: {inside}{decay}"
-    return f"exp(-|q-k|²{inside[3:]})" if variant.core == "soft" else f"softmax({inside})"
+def _write_weights(variant: Variant) -> str:
+    """Write the weights with the letters of the roles: one letter for equal ones."""
+    query, key = LETTERS["query"], LETTERS["key"]
+    if variant.sharing.is_symmetric:
+        query = key = equations.HEAD_INPUT if variant.sharing.key == IDENTITY else key
+    return equations.write_weights(variant, query, key)
+
+
+def _wrapped_box(x: float, y: float, width: float, content: str) -> Markup:
+    """Draw a box whose text may take several lines."""
+    lines = textwrap.wrap(content, _LINE) or [""]
+    height = 16.0 + 13 * len(lines)
+    top = y + 4 - 6.5 * (len(lines) - 1)
+    texts = (
+        svg.element("text", line, x=x, y=top + 13 * index, class_="box-text middle")
+        for index, line in enumerate(lines)
+    )
+    corner = {"x": x - width / 2, "y": y - height / 2}
+    box = svg.element("rect", **corner, width=width, height=height, rx=4, class_="box stage")
+    return svg.group((box, *texts))

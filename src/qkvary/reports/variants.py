@@ -7,7 +7,8 @@ from typing import Any, get_args
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.choices import check_word
-from qkvary.arch.descriptions import describe, name_cached, write_equation
+from qkvary.arch.descriptions import describe, name_cached
+from qkvary.arch.equations import define_symbols, write_equation
 from qkvary.arch.labels import as_variant, format_label, format_tuple
 from qkvary.arch.models import Model
 from qkvary.arch.table import VARIANTS
@@ -131,7 +132,7 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
         number("cache_bytes_per_token", "cache", below="per token"),
         number("published", below="of networks"),
         word("meaning", below="equation"),
-        notes=_notes(refused, variants, size),
+        notes=(*_notes(refused, variants, size), *_define(variants if labels else ())),
         main=True,
     )
     return Report(
@@ -251,6 +252,12 @@ def _notes(
         yield f"{format_label(variant)} does not fit: {reason}"
 
 
+def _define(variants: Sequence[Variant]) -> Sequence[str]:
+    """Return the definitions of the symbols in the equations, each once."""
+    lines = tuple(dict.fromkeys(line for one in variants for line in define_symbols(one)))
+    return lines or ("--label LABEL defines the symbols of an equation.",)
+
+
 def _data(
     variant: Variant, costs: LayerCosts | None, refused: dict[Variant, str], size: LayerSize
 ) -> dict[str, Any]:
@@ -261,6 +268,7 @@ def _data(
         "tuple": format_tuple(variant),
         "meaning": describe(variant),
         "equation": write_equation(variant),
+        "symbols": define_symbols(variant),
         "origin": entry.origin if entry else "not in the table",
         "remark": entry.remark if entry else "",
         **pick(costs, "parameters macs_per_token macs_per_sequence"),

@@ -127,6 +127,46 @@ def test_rejected_tokens_are_cropped(label: str) -> None:
     assert torch.equal(assisted.sequences, expected.sequences)
 
 
+WINDOWS = ("QKV@w3", "Q-K=V@w6", "GQA-2@w6", "Q-MQA@rotary@w4", "Q-K=V@w4@s3", "I-K=V@alibi@w5")
+
+
+@pytest.mark.parametrize("assistant", WINDOWS)
+@pytest.mark.parametrize("label", ["QKV", "Q-K=V@w6"])
+def test_an_assistant_with_a_window_takes_tokens_back(label: str, assistant: str) -> None:
+    model, other = make_model(label), make_model(assistant)
+    other.generation_config.num_assistant_tokens = 4
+    # Longer than any window, so that the assistant has dropped tokens before it takes some back.
+    ids = prompt(1, 4).repeat(1, 2)
+    expected = generate(model, ids, use_cache=False)
+    found = generate(model, ids, assistant_model=other)
+    assert torch.equal(found.sequences, expected.sequences)
+
+
+def test_an_assistant_proposes_as_without_a_cache() -> None:
+    """A network is its own assistant: it accepts all that is proposed, windows included."""
+    model = make_model("Q-K=V@w3")
+    calls: list[int] = []
+    features = model.network.features
+
+    def count(tokens: Tensor, **options: Any) -> Tensor:
+        calls.append(tokens.shape[1])
+        return features(tokens, **options)
+
+    twin = make_model("Q-K=V@w3")
+    twin.generation_config.num_assistant_tokens = 4
+    twin.generation_config.assistant_confidence_threshold = 0.0
+    model.network.features = count
+    generate(model, prompt(1, 4).repeat(1, 2), assistant_model=twin, max_new_tokens=8)
+    # The prompt with 4 proposals, and the rest of 8 tokens; one by one there are 8 calls.
+    assert len(calls) <= 3
+
+
+def test_an_assistant_without_a_way_back_is_refused() -> None:
+    message = "expected layers that keep tokens for generation that takes tokens back"
+    with pytest.raises(ValueError, match=message):
+        generate(make_model("QKV"), prompt(1, 8), assistant_model=make_model("QKV@linear"))
+
+
 def test_a_static_cache_is_allocated_once() -> None:
     model, room = make_model("Q-K=V"), 16
     options = {"cache_implementation": "static", "max_cache_len": room}

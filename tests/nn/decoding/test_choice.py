@@ -1,4 +1,4 @@
-"""The kernel of a call is the fastest found, once for a kind of call, and can be pinned."""
+"""The kernel of a call follows a rule, is the fastest found for a kind of call, or is pinned."""
 
 import json
 import re
@@ -58,12 +58,12 @@ def test_the_fastest_is_taken_kept_and_not_timed_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = time_as(monkeypatch, {"matmul": 0.5})
-    assert choice.choose(make()) == "matmul"
+    assert choice.choose(make(), "fastest") == "matmul"
     assert set(timed) == set(TIMED)
     count = len(timed)
-    assert choice.choose(make(33)) == "matmul"
+    assert choice.choose(make(33), "fastest") == "matmul"
     choice.forget()
-    assert choice.choose(make(64)) == "matmul"
+    assert choice.choose(make(64), "fastest") == "matmul"
     assert len(timed) == count
     assert list(choice.chosen().values()) == ["matmul"]
     assert read(folder)["choices"] == choice.chosen()
@@ -72,7 +72,7 @@ def test_the_fastest_is_taken_kept_and_not_timed_again(
 
 def test_what_takes_far_longer_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     timed = time_as(monkeypatch, {"matmul": 9.0, "folded": 0.9})
-    assert choice.choose(make()) == "folded"
+    assert choice.choose(make(), "fastest") == "folded"
     assert timed.count("matmul") == 1
     assert timed.count("folded") == 1 + choice.ROUNDS
 
@@ -98,9 +98,9 @@ def test_another_kind_of_call_is_timed_by_itself(
     other: Decoding, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed = time_as(monkeypatch, {})
-    choice.choose(make())
+    choice.choose(make(), "fastest")
     count = len(timed)
-    choice.choose(other)
+    choice.choose(other, "fastest")
     assert len(timed) > count
     assert len(choice.chosen()) == 2
 
@@ -128,23 +128,23 @@ def test_a_damaged_file_is_ignored_and_written_again(
     kind = choice.describe(choice.kind_of(make()))
     text = text.replace("MACHINE", choice._machine()).replace("KIND", kind)
     (folder / "choices.json").write_text(text, "utf-8")
-    assert choice.choose(make()) == "matmul"
+    assert choice.choose(make(), "fastest") == "matmul"
     assert read(folder)["choices"] == {kind: "matmul"}
 
 
 def test_bytes_that_are_no_text_are_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time_as(monkeypatch, {"matmul": 0.5})
     (folder / "choices.json").write_bytes(b"\xff\xfe\x00{")
-    assert choice.choose(make()) == "matmul"
+    assert choice.choose(make(), "fastest") == "matmul"
 
 
 def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time_as(monkeypatch, {"matmul": 0.5})
-    choice.choose(make())
+    choice.choose(make(), "fastest")
     (mine,) = choice.chosen()
     theirs = {"format": choice.FORMAT, "machine": choice._machine(), "choices": {"theirs": "sdpa"}}
     (folder / "choices.json").write_text(json.dumps(theirs), "utf-8")
-    choice.choose(make(1000))
+    choice.choose(make(1000), "fastest")
     assert read(folder)["choices"] == {**choice.chosen(), mine: "matmul", "theirs": "sdpa"}
 
 
@@ -157,7 +157,7 @@ def test_without_a_folder_a_process_remembers_by_itself(
     monkeypatch.setattr(choice, "kept_folder", lambda: place)
     monkeypatch.setattr("qkvary.nn.decoding.kept.kept_folder", lambda: place)
     timed = time_as(monkeypatch, {"matmul": 0.5})
-    assert choice.choose(make()) == choice.choose(make()) == "matmul"
+    assert choice.choose(make(), "fastest") == choice.choose(make(), "fastest") == "matmul"
     assert timed.count("matmul") == 1 + choice.ROUNDS
 
 
@@ -174,13 +174,28 @@ def test_a_kernel_is_pinned_by_the_environment_or_the_argument(
     assert choice.chosen() == {}
 
 
-def test_the_environment_may_say_auto_and_nothing_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_may_say_a_rule_and_nothing_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     time_as(monkeypatch, {"matmul": 0.5})
-    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "auto")
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "fastest")
     assert choice.choose(make()) == "matmul"
+    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "auto")
+    assert choice.choose(make()) in ("native", "folded")
     monkeypatch.setenv("QKVARY_DECODE_KERNEL", "quick")
     with pytest.raises(ValueError, match=f"decoding in {choice.VARIABLE}, got 'quick'; choices"):
         choice.choose(make())
+
+
+@pytest.mark.parametrize("best", TIMED)
+def test_by_default_no_time_decides(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    timed = time_as(monkeypatch, {best: 0.1})
+    assert choice.choose(make()) == ("native" if "native" in TIMED else "folded")
+    assert choice.choose(make(dtype=torch.float64)) == "folded"
+    assert timed == []
+    assert list(folder.glob("*.json")) == []
 
 
 def test_what_a_pinned_kernel_does_not_take_goes_to_folded() -> None:
@@ -194,12 +209,12 @@ def test_a_kernel_that_fails_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPa
     time_as(monkeypatch, {"matmul": 0.5, "folded": 0.6})
     monkeypatch.setattr(choice, "KERNELS", {**choice.KERNELS, "matmul": fail})
     with pytest.warns(UserWarning, match="goes without its kernel 'matmul': no room"):
-        assert choice.choose(make()) == "folded"
+        assert choice.choose(make(), "fastest") == "folded"
 
 
 def test_real_timings_choose_one_that_is_there() -> None:
     key, query = draw(1, 2, 200, 32, seed=3), draw(1, 6, 1, 32, seed=4)
-    result = decode_attention(query, key, key, scale=0.2)
+    result = decode_attention(query, key, key, scale=0.2, kernel="fastest")
     (name,) = choice.chosen().values()
     assert name in KERNELS
     assert torch.equal(result, decode_attention(query, key, key, scale=0.2, kernel=name))
@@ -212,4 +227,4 @@ def test_a_kind_reads_like_a_sentence() -> None:
 
 
 def test_options_of_a_cache_name_every_kernel() -> None:
-    assert set(get_args(DecodeKernel)) == {"auto", choice.LAYER, *choice.KERNELS}
+    assert set(get_args(DecodeKernel)) == {"auto", "fastest", choice.LAYER, *choice.KERNELS}

@@ -231,7 +231,8 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
     found = [model.embedding, model.output_weight]
     for block in model.stack.blocks:
         for projection in block.attention.projections.values():
-            found += [part for part in (projection.down, projection.weight) if part is not None]
+            parts = (getattr(projection, "down", None), projection.weight)
+            found += [part for part in parts if part is not None]
         latent = block.attention.key_value.latent
         found += [] if latent is None else [latent.key.weight, latent.value.weight]
         found.append(block.attention.o_proj.weight)

@@ -57,7 +57,7 @@ def test_a_long_context(dtype: torch.dtype, kv_heads: int, is_shared: bool) -> N
 def test_a_timing_chooses_among_the_kernels_of_the_device() -> None:
     key = draw(1, 4, LONG, 64, seed=6, dtype=torch.bfloat16).to(DEVICE)
     query = draw(1, 16, 1, 64, seed=7, dtype=torch.bfloat16).to(DEVICE)
-    decode_attention(query, key, key, scale=0.125)
+    decode_attention(query, key, key, scale=0.125, kernel="fastest")
     ((kind, name),) = choice.chosen().items()
     assert torch.cuda.get_device_name() in kind
     assert name in {"triton", "folded", "matmul"}

@@ -9,6 +9,7 @@ from qkvary.checkpoints.gguf.files import CHAT_TEMPLATE, MAGIC, TensorType, pack
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.structure import check_structure
 from qkvary.storage.durable import make_directory, write_output
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import read_start
@@ -37,12 +38,13 @@ def export_gguf(
         chat_template: The Jinja text with which llama.cpp writes messages as a prompt.
 
     Raises:
-        UsageError: if llama.cpp cannot compute the network or make its tokens, or ``path`` holds
-            something else.
+        UsageError: if llama.cpp cannot compute the network or make its tokens, a layer of it was
+            replaced, or ``path`` holds something else.
         ResourceError: if the disk is full, broken or not writable.
     """
     if path.is_file() and read_start(path, len(MAGIC)) != MAGIC:
         raise UsageError(f"{path} is not a GGUF file; it is not overwritten")
+    check_structure(loaded.network)
     network = convert_network(loaded.network, kind)
     vocabulary = convert_tokenizer(loaded.tokenizer, loaded.network.config.vocabulary)
     name = {"general.name": path.stem} if path.stem else {}

@@ -267,7 +267,11 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
                 "expected a cache on the device of its network, got offloaded; choices: dynamic, "
                 "static, quantized"
             )
-        model_kwargs["past_key_values"] = self.make_cache(max_tokens=most, options=options)
+        cache = self.make_cache(max_tokens=most, options=options)
+        if generation_config.is_assistant:
+            # What the other model rejects is taken back.
+            cache.activate_past_recording()
+        model_kwargs["past_key_values"] = cache
         return True
 
 

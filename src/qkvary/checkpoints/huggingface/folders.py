@@ -19,6 +19,7 @@ from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, conver
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.checkpoints.stock_names import StockArchitecture
+from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.durable import atomic_write_dir, make_directory
@@ -71,12 +72,14 @@ def export_folder(
         chat_template: The Jinja text with which engines write messages as a prompt.
 
     Raises:
-        UsageError: if the class cannot express the network, or ``path`` holds something else.
+        UsageError: if the class cannot express the network, a layer of it was replaced, or ``path``
+            holds something else.
         ResourceError: if the disk is full, broken or not writable.
     """
     path = read_path(path, "the path of a folder")
     if path.exists() and not _holds_export(path):
         raise UsageError(f"{path} is not an export of this program; it is not overwritten")
+    check_structure(loaded.network)
     weights = _wrap(loaded.network) if to == "transformers" else _translate(loaded.network, to)
     fast = None if loaded.tokenizer is None else convert_tokenizer(loaded.tokenizer)
     if loaded.tokenizer is not None:

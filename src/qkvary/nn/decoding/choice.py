@@ -1,7 +1,8 @@
-"""The choice of a decoding kernel: the fastest when a call of the same kind was first made.
+"""The choice of a decoding kernel: by a rule, by a timing where one is asked for, or pinned.
 
-There are no rules about processors: every kernel that supports the call is timed once for each
-machine and kind of call. The choices are stored next to the built kernels; an unreadable file is
+``auto`` follows from the device, the types and the shapes of a call, so that results depend on no
+measurement. ``fastest`` has no rules: every kernel that supports the call is timed once for each
+machine and kind of call. These choices are stored next to the built kernels; an unreadable file is
 ignored.
 """
 
@@ -24,7 +25,7 @@ from qkvary.nn.decoding.kept import keep_text, kept_folder
 from qkvary.nn.decoding.problem import Decoding
 
 VARIABLE = "QKVARY_DECODE_KERNEL"
-"""The environment variable that pins a kernel, so that results depend on no measurement."""
+"""The environment variable that says what ``auto`` means."""
 
 FILE_NAME = "choices.json"
 FORMAT = 2
@@ -43,6 +44,9 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 
 _IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
 """Whether the clock of a thread resolves a turn."""
+
+PREFERRED = ("native", "triton")
+"""The kernels that ``auto`` takes where one supports a call; others go to ``folded``."""
 
 LAYER = "layer"
 """The name of the layer's own kernel, which is not among these."""
@@ -71,6 +75,12 @@ def available(problem: Decoding) -> list[str]:
     return [name for name in KERNELS if _supports(name, problem)]
 
 
+def _is_usable(name: str, problem: Decoding) -> bool:
+    """Return whether a kernel supports a call, and is no interpreter of what a GPU computes."""
+    is_interpreted = name == "triton" and triton_attention.is_interpreted()
+    return not is_interpreted and _supports(name, problem)
+
+
 def _supports(name: str, problem: Decoding) -> bool:
     if name == "native":
         return native.supports(problem) and native.library() is not None
@@ -84,8 +94,8 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
 
     Args:
         problem: The call.
-        kernel: A name pins it, ``auto`` leaves it to the environment or to a timing. What a pinned
-            kernel does not take goes to ``folded``.
+        kernel: A name pins it, ``auto`` leaves it to the environment or to the rule, ``fastest``
+            to a timing. What a pinned kernel does not take goes to ``folded``.
 
     Raises:
         ValueError: for an unknown name.
@@ -94,9 +104,11 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     if name == LAYER:
         # The layer itself is not among these kernels.
         name = "auto"
+    if name == "auto":
+        return next((one for one in PREFERRED if _is_usable(one, problem)), "folded")
     if name in folded.FORMS:
         return name
-    if name != "auto":
+    if name != "fastest":
         return name if _supports(name, problem) else "folded"
     kind = kind_of(problem)
     if kind not in _by_kind:
@@ -111,8 +123,8 @@ def pinned(kernel: str) -> str:
         ValueError: for an unknown name.
     """
     name = kernel if kernel != "auto" else os.environ.get(VARIABLE) or "auto"
-    if name not in KERNELS and name not in ("auto", LAYER):
-        choices = ", ".join(("auto", LAYER, *KERNELS))
+    if name not in KERNELS and name not in ("auto", "fastest", LAYER):
+        choices = ", ".join(("auto", "fastest", LAYER, *KERNELS))
         place = f" in {VARIABLE}" if kernel == "auto" else ""
         raise ValueError(f"expected a kernel for decoding{place}, got {name!r}; choices: {choices}")
     return name
@@ -134,12 +146,10 @@ def choose_once(kind: str, names: Sequence[str], measure: Callable[[], str]) -> 
 
 
 def _choose_once(problem: Decoding, kind: str) -> str:
-    names = available(problem)
+    names = [name for name in available(problem) if _is_usable(name, problem)]
     if "native" in names and "compiled" in names:
         # Compiling takes longer than most runs decode; it is for machines that lack the kernel.
         names.remove("compiled")
-    if "triton" in names and triton_attention.is_interpreted():
-        names.remove("triton")
     return choose_once(kind, names, lambda: fastest(problem, names))
 
 

@@ -11,7 +11,6 @@ from typing import TypeGuard
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.nn.modules import module
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
@@ -22,12 +21,13 @@ from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
+from qkvary.nn.decoding.modules import is_as_built
 from qkvary.nn.decoding.native import Call, Stored
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
 from qkvary.nn.positions import Rotation, sinusoid
-from qkvary.nn.projections import Projection
+from qkvary.nn.projections import LowRank
 from qkvary.nn.quantized_weights import Numbers, find_numbers
 from qkvary.nn.stack import Stack, check_length
 from qkvary.nn.terms import term_classes
@@ -39,11 +39,6 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """Failures, as ``step.cpp`` counts them; others are of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-GLOBAL_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks")
-"""Attributes where torch keeps hooks of all modules."""
-OWN_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "forward")
-"""Attributes where a module keeps its own hooks, or its own ``forward``."""
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
 
@@ -132,11 +127,12 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
         return False
     if isinstance(model, EncoderDecoder) != bool(crossed):
         return False
+    if not is_as_built(model):
+        return False
     numbers = list(find_numbers(model))
     dtype = numbers[0].dtype
     return (
         not model.training
-        and not _is_watched(model)
         and model.config.block.norm_placement != "stream"
         and model.config.block.norm != "none"
         and model.config.block.skips == "both"
@@ -155,14 +151,6 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
     if scales is not None:
         plain = plain and scales.is_contiguous() and scales.dtype == torch.float32
     return plain and numbers.dtype == dtype and numbers.stored.device.type == "cpu"
-
-
-def _is_watched(model: nn.Module) -> bool:
-    """Return whether hooks wait for calls of modules, which one library call would skip."""
-    # Torch has no function that tells.
-    return any(vars(module).get(name) for name in GLOBAL_HOOKS) or any(
-        vars(part).get(name) for part in model.modules() for name in OWN_HOOKS
-    )
 
 
 def _supports_layer(cache: LayerCache) -> bool:
@@ -418,11 +406,11 @@ class NativeStep:
             layer.gate = self._linear(feed_forward.gate)
         layer.activation = ACTIVATIONS[feed_forward.config.activation]
 
-    def _projected(self, projection: Projection) -> _Projected:
-        has_down = projection.down is not None
+    def _projected(self, projection: nn.Module) -> _Projected:
+        has_down = isinstance(projection, LowRank)
         return _Projected(
             down=self._matrix(projection, "down", None) if has_down else _Matrix(),
-            weight=self._matrix(projection, "weight", projection.bias),
+            weight=self._matrix(projection, "weight", getattr(projection, "bias", None)),
         )
 
     def _linear(self, linear: nn.Linear) -> _Matrix:

@@ -1,0 +1,71 @@
+"""Whether a network still is what its configuration describes, which is all that is stored."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+
+_LISTED = 3
+"""Differences that a message lists."""
+
+
+def check_structure(network: LanguageModel) -> None:
+    """Refuse a network whose layers were replaced: reading would build those of its configuration.
+
+    Raises:
+        UsageError: for a module of another kind, one too many or too few.
+    """
+    with torch.device("meta"):
+        built = LanguageModel(network.config)
+    expected, found = _modules(built), _modules(network)
+    for name, module in found.items():
+        wanted = expected.get(name)
+        if wanted is None or not _computes_as(module, type(wanted)):
+            own, kind = type(module), "nothing" if wanted is None else type(wanted).__name__
+            given = own.__name__ if own.__name__ != kind else f"{own.__module__}.{kind}"
+            _refuse(f"{given} at {name} instead of {kind}")
+    for name in expected.keys() - found.keys():
+        _refuse(f"nothing at {name} instead of {type(expected[name]).__name__}")
+    is_coded = any(tensor.dtype == torch.int8 for tensor in network.parameters())
+    differences = () if is_coded else list_differences(built.state_dict(), network.state_dict())
+    if differences:
+        _refuse(name_some(differences))
+
+
+def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:
+    """Return how names and shapes of parameters differ, a clause each."""
+    return [
+        *(f"{name} is missing" for name in sorted(expected.keys() - found.keys())),
+        *(f"{name} is not known" for name in sorted(found.keys() - expected.keys())),
+        *(
+            f"{name} is {list(found[name].shape)} instead of {list(expected[name].shape)}"
+            for name in sorted(expected.keys() & found.keys())
+            if expected[name].shape != found[name].shape
+        ),
+    ]
+
+
+def name_some(differences: list[str]) -> str:
+    """Return the first few of some clauses, and the number of the others."""
+    left = len(differences) - _LISTED
+    return ", ".join(differences[:_LISTED]) + (f" and {left} more" if left > 0 else "")
+
+
+def _computes_as(module: nn.Module, kind: type[nn.Module]) -> bool:
+    """Return whether a module is of a kind, or of a subclass with the same ``forward`` (FSDP)."""
+    return isinstance(module, kind) and type(module).forward is kind.forward
+
+
+def _modules(network: nn.Module) -> dict[str, nn.Module]:
+    named = network.named_modules()
+    return {name: part for name, part in named if "parametrizations" not in name.split(".")}
+
+
+def _refuse(difference: str) -> None:
+    raise UsageError(
+        "expected a network of the layers that its configuration describes, got one with "
+        f"{difference}; merge what was added, or save model.state_dict() with torch.save"
+    )

@@ -1,0 +1,119 @@
+"""The printed equation of every variant, evaluated in float64, is what the layer computes."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.equations import define_symbols, write_equation
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.table import VARIANTS
+from qkvary.nn.attention import Attention
+from tests.contracts.variant_cases import (
+    EVERY_LABEL,
+    GATE,
+    distance,
+    make_config,
+    random_input,
+    randomize,
+)
+from tests.reference.equations import Layer, evaluate
+
+ROOT_MEAN_SQUARE = {
+    "input": 1.0,
+    "learned": math.sqrt(1 / 3),
+    "residual": math.sqrt(1 + 1 / 3),
+}
+"""Of a role, where the layer input has 1 and weights are U(+-1/sqrt(d_model)) (torch's layers)."""
+
+
+def _residual_gelu() -> float:
+    """The root mean square of x + gelu(z), the two independent, z of deviation 1/sqrt(3)."""
+    steps, weights = np.polynomial.hermite_e.hermegauss(120)
+    z = steps * ROOT_MEAN_SQUARE["learned"]
+    gelu = z * 0.5 * (1.0 + np.vectorize(math.erf)(z / math.sqrt(2.0)))
+    return math.sqrt(1.0 + float((gelu**2 * weights).sum()) / math.sqrt(2 * math.pi))
+
+
+def score_scale(label: str, size: int) -> float:
+    """S as the guide defines it: 1/sqrt(channels), and identity roles are made as large as others.
+
+    The scores of a layer that compares the layer input have the deviation of QKV's.
+    """
+    variant = parse_variant(label)
+    kinds = ["input" if role == "x" else "learned" for role in list(variant.sharing.roles.values())]
+    sizes = [ROOT_MEAN_SQUARE[kind] for kind in kinds[:2]]
+    if variant.query_form == "residual":
+        sizes[0] = ROOT_MEAN_SQUARE["residual"]
+    if variant.query_form == "residual-gelu":
+        sizes[0] = _residual_gelu()
+    has_input = "input" in kinds[:2] or "residual" in variant.query_form
+    factor = ROOT_MEAN_SQUARE["learned"] ** 2 / math.prod(sizes) if has_input else 1.0
+    return factor / math.sqrt(size + (variant.decoupled or 0))
+
+
+def compare(config: AttentionConfig, label: str, equation: str) -> float:
+    """The largest difference between a layer and an equation."""
+    layer = Attention(config).double()
+    randomize(layer, seed=43)
+    x = random_input(47, batch=1)
+    weights = {name: part.numpy() for name, part in layer.state_dict().items()}
+    size = config.d_model // config.num_heads
+    half = 2 * int(size / 4)
+    mixed = evaluate(
+        equation,
+        Layer(
+            x=x[0].numpy(),
+            heads=config.num_heads,
+            kv_heads=config.variant.num_kv_heads or config.num_heads,
+            weights=weights,
+            scale=score_scale(label, size),
+            causal=config.causal,
+            rotated=config.variant.decoupled or half,
+        ),
+    )
+    flat = mixed.transpose(1, 0, 2).reshape(x.shape[1], -1)
+    expected = flat @ weights["o_proj.weight"].T + weights["o_proj.bias"]
+    with torch.no_grad():
+        return distance(layer(x)[0], torch.from_numpy(expected))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("label", EVERY_LABEL)
+def test_the_layer_computes_what_is_printed(label: str, causal: bool) -> None:
+    config = make_config(label, causal=causal)
+    assert compare(config, label, write_equation(config.variant)) < GATE
+
+
+@pytest.mark.parametrize(
+    ("label", "right", "wrong"),
+    [
+        # As it was printed once: a value that is not rotated.
+        ("Q-K=V@rotary", " R(x Wk))", " (x Wk))"),
+        ("Q-K=V@rotary", "R⁻¹", ""),
+        ("QKV@w3", "< 3", "< 4"),
+        ("QKV@key-bias", "τ ", ""),
+        ("Q=K=V@t0.5", "0.5", "2"),
+        ("Q-K=V@kv-norm", ") N(x Wk)ᵀ", ") (x Wk)ᵀ"),
+        ("Q=K=V@alibi", "- m", "+ m"),
+    ],
+)
+def test_a_wrong_equation_is_found(label: str, right: str, wrong: str) -> None:
+    config = make_config(label, causal=True)
+    text = write_equation(config.variant)
+    assert text.count(right) == 1
+    assert compare(config, label, text.replace(right, wrong)) > 1e-3
+
+
+@pytest.mark.parametrize("label", [entry.label for entry in VARIANTS])
+def test_every_symbol_is_defined(label: str) -> None:
+    variant = parse_variant(label)
+    defined = [text for line in define_symbols(variant) for text in re.split(" and |; ", line)]
+    symbols = re.findall(r"diag-\w+|R⁻¹|Σⱼ|[A-Za-zτλ]+ₕ?", write_equation(variant))
+    known = {"softmax", "channel", "exp", "elu", "relu", "gelu", "or", "divides", "i", "j"}
+    for symbol in {re.sub("^(W|[AB](?=[kv])).*", r"\1", one) for one in symbols}:
+        is_known = symbol in known or symbol.isdigit() or symbol in "WAB"
+        assert is_known or any(re.match(rf"{symbol}\b|{symbol} ", text) for text in defined), symbol
