@@ -27,6 +27,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
@@ -187,8 +188,7 @@ def parse_weights(data: bytes, where: str) -> dict[str, Tensor]:
     try:
         return from_safetensors(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{where} is not a safetensors file: {reason}") from None
+        raise DamagedError(f"{where} is not a safetensors file: {short_reason(error)}") from None
 
 
 def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
@@ -239,8 +239,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         most = MOST_SHARED_LAYERS if fields.get("shared_blocks") is True else tensors
         if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{refused}: {short_reason(error)}") from None
     raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")
 
 
@@ -249,5 +249,5 @@ def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
         return None
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(manifest.read(path, _TOKENIZER))))
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError) as error:
         raise DamagedError(f"{path / _TOKENIZER} is not a tokenizer: {error}") from None

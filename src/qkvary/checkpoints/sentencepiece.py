@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import MAX_ENTRIES
 
 SPACE = "▁".encode()
 """The letter for a space in pieces."""
@@ -105,7 +106,9 @@ def _read_piece(message: bytes) -> tuple[bytes, float, int]:
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     place = 0
-    while place < len(data):
+    for _ in range(MAX_ENTRIES):
+        if place >= len(data):
+            return
         key, place = _varint(data, place)
         number, kind = key >> 3, key & 7
         if kind == _VARINT:
@@ -122,6 +125,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise ValueError("expected a field inside the message, got one that exceeds it")
         yield number, data[place : place + size]
         place += size
+    raise ValueError(f"expected at most {MAX_ENTRIES:,} fields, got more")
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

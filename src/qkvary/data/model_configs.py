@@ -102,8 +102,6 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
         content = decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
-    except RecursionError as error:
-        raise _not_json(source, "too many levels of nesting") from error
     except ValueError as error:
         raise _not_json(source, f"something else: {error}") from error
     if not isinstance(content, dict):

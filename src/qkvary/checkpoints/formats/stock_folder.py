@@ -57,7 +57,8 @@ def recognises(path: Path) -> bool:
         content = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), CONFIG)
     except ValueError:
         return False
-    return content.get("model_type") in _READERS
+    kind = content.get("model_type")
+    return isinstance(kind, str) and kind in _READERS
 
 
 def load(path: Path) -> LoadedModel:

@@ -106,5 +106,5 @@ def read_own_tokenizer(folder: Path) -> Tokenizer | None:
     data = read_part(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES)
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(data)))
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError) as error:
         raise DamagedError(f"{path} is not a tokenizer: {error}") from None

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import MAX_ENTRIES
 
 MAGIC = b"GGUF"
 VERSION = 3
@@ -34,7 +35,7 @@ Metadata = Mapping[str, Any]
 """Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
 Array = NDArray[Any]
 
-MOST_ENTRIES = 2**20
+LONGEST_NAME = 1024
 MOST_DIMENSIONS = 4
 LARGEST_ALIGNMENT = 2**16
 _STRING, _ARRAY = 8, 9
@@ -183,6 +184,7 @@ def _pack_plain(value: Any, kind: int) -> bytes:
 class _Reader:
     def __init__(self, data: bytes, where: str) -> None:
         self.data, self.where, self.place = memoryview(data), where, 0
+        self.entries_left = MAX_ENTRIES
 
     def take(self, size: int) -> memoryview:
         """Return the next bytes."""
@@ -196,11 +198,13 @@ class _Reader:
         """Return the next number."""
         return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
 
-    def count(self, code: str, what: str, most: int = MOST_ENTRIES) -> int:
-        """Return the next number where it counts something."""
+    def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
+        """Return the next number where it counts something; all together have a limit."""
         found = self.number(code)
+        most = min(most, self.entries_left)
         if found > most:
             raise DamagedError(f"{self.where} has {found:,} {what}, expected at most {most:,}")
+        self.entries_left -= found
         return found
 
     def raw_text(self) -> bytes:
@@ -209,7 +213,9 @@ class _Reader:
 
     def name(self) -> str:
         """Return the next text, which is a key or a name."""
-        text = self.raw_text().decode("utf-8", "replace")
+        text = bytes(self.take(self.count("Q", "letters in a name", LONGEST_NAME))).decode(
+            "utf-8", "replace"
+        )
         if not text.isprintable() or "\ufffd" in text:
             raise DamagedError(f"{self.where} has a name of other characters than printable ones")
         return text
@@ -225,11 +231,8 @@ class _Reader:
             return self.number(_SCALARS[kind])
         if kind != _ARRAY:
             raise DamagedError(f"{self.where} has a value of the unknown type {kind}")
-        inner, length = self.number("I"), self.number("Q")
+        inner, length = self.number("I"), self.count("Q", "values in its lists")
         if inner == _STRING:
-            # Each has at least its length.
-            if length > len(self.data) // 8:
-                raise DamagedError(f"{self.where} has {length:,} texts, more than its bytes")
             return [_text_or_bytes(self.raw_text()) for _ in range(length)]
         if inner not in _SCALARS:
             raise DamagedError(f"{self.where} has a list of the unknown type {inner}")

@@ -14,6 +14,7 @@ from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import short_reason
 
 _KEY = "tokenizer.ggml."
 _ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
@@ -88,8 +89,7 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
     except (UsageError, DamagedError):
         raise
     except ValueError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DamagedError(f"{where} has an invalid tokenizer: {reason}") from None
+        raise DamagedError(f"{where} has an invalid tokenizer: {short_reason(error)}") from None
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
