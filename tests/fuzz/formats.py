@@ -39,7 +39,7 @@ from tests.checkpoints.gguf.test_networks import PORTABLE, build, build_portable
 from tests.checkpoints.test_sentencepiece import model as pack_pieces
 from tests.contracts.variant_cases import make_language_model_config
 from tests.data.merged import TEXT, merges_of
-from tests.fuzz.mutations import Change, change_bytes, change_json
+from tests.fuzz.mutations import Change, change_bytes, change_json, change_values
 from tests.reference import llama2c
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
@@ -214,7 +214,7 @@ def _change_runs(data: bytes, draw: Any) -> bytes:
         inner = change_json(lines[number][name].encode(), draw)
         lines[number][name] = inner.decode("utf-8", "replace")
     else:
-        lines[number] = json.loads(change_json(json.dumps(lines[number]).encode(), draw))
+        lines[number] = change_values(lines[number], draw)
     packed = [to_line(one) if isinstance(one, dict) and one else b"{}\n" for one in lines]
     return lzma.compress(b"".join(packed), preset=0)
 
