@@ -5,7 +5,7 @@ of a text are read; what is not BPE of whole pieces with bytes as the fallback i
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
@@ -33,16 +33,16 @@ def joins_spaces(data: bytes, where: str) -> bool:
     Raises:
         DamagedError: if the bytes are not a protocol buffer.
     """
-    found = True
     try:
-        for number, value in _fields(data):
-            if number == _NORMALIZER and isinstance(value, bytes):
-                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRA_SPACES]
-                # The default, which is not stored, is to collapse.
-                found = bool(flags[-1]) if flags else True
+        normalizer = _merge_messages(_fields(data), _NORMALIZER)
     except (IndexError, ValueError):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
-    return found
+    return _joins_spaces(normalizer)
+
+
+def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
+    # The default, which is not stored, is to collapse.
+    return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
@@ -56,18 +56,10 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         UsageError: if the model cuts or changes texts in another way than ours.
         DamagedError: if the bytes are not a model.
     """
-    joins = joins_spaces(data, where)
-    fields = list(_fields(data))
     try:
+        fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]
-        trainer, normalizer = (
-            {
-                name: value
-                for message in _messages(fields, number)
-                for name, value in _fields(message)
-            }
-            for number in (_TRAINER, _NORMALIZER)
-        )
+        trainer, normalizer = (_merge_messages(fields, one) for one in (_TRAINER, _NORMALIZER))
     except (IndexError, KeyError, ValueError, struct.error):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
     obstacles = {
@@ -85,14 +77,23 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
-            joins_spaces=joins,
+            joins_spaces=_joins_spaces(normalizer),
         )
     except ValueError as error:
         raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
-def _messages(fields: list[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
+def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
     return (value for name, value in fields if name == number and isinstance(value, bytes))
+
+
+def _merge_messages(
+    fields: Iterable[tuple[int, int | bytes]], number: int
+) -> dict[int, int | bytes]:
+    """Return the fields of a message; later ones override earlier ones."""
+    return {
+        name: value for message in _messages(fields, number) for name, value in _fields(message)
+    }
 
 
 def _read_piece(message: bytes) -> tuple[bytes, float, int]:

@@ -20,7 +20,7 @@ MAX_SIDE_FILE_BYTES = 2**26
 """Size limit of configurations and tokenizers."""
 MAX_JSON_DEPTH = 100
 """The most levels of lists and objects in a JSON document."""
-MAX_ENTRIES = 2**22
+MAX_ENTRIES = 2**21
 """The most fields, pieces or texts in a file: each takes a step of Python."""
 LARGEST_RATIO = 200
 """The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
@@ -30,7 +30,7 @@ MAX_REASON = 300
 """The most characters of a parser's message that are shown."""
 PARSER_SECONDS = 5.0
 """The most processor time that a native parser may take for a file, or for a short text."""
-PARSER_BYTES = 2**32
+PARSER_BYTES = 2**31
 """The most address space of the process of a native parser."""
 PARSER_CHARACTERS_PER_SECOND = 20_000
 """Processor time for a long text in addition; tokenizers take a tenth of it or less."""

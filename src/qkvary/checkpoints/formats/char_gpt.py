@@ -12,6 +12,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
+from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
 from qkvary.checkpoints.models import LARGEST_SIZE, LoadedModel, build_model, parse_weights
 from qkvary.data.tokenizers import CharacterTokenizer
@@ -77,7 +78,7 @@ def load(path: Path) -> LoadedModel:
             f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
             f"{tokenizer.vocabulary}"
         )
-    weights = _rename(tensors, network.num_layers)
+    weights = _rename(tensors, network.num_layers, str(folder / WEIGHTS))
     return build_model(network, weights, tokenizer, str(folder / WEIGHTS))
 
 
@@ -146,7 +147,7 @@ def _read_size(config: dict[str, object], name: str, where: str) -> int:
     return size
 
 
-def _rename(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
+def _rename(tensors: dict[str, Tensor], layers: int, where: str) -> dict[str, Tensor]:
     """Return the tensors under our names; unknown ones keep theirs and are rejected later."""
     names = dict(_NAMES)
     for layer in range(layers):
@@ -154,4 +155,4 @@ def _rename(tensors: dict[str, Tensor], layers: int) -> dict[str, Tensor]:
             for kind in ("weight", "bias"):
                 name = f"stack.blocks.{layer}.{ours}.{kind}"
                 names[f"blocks.{layer}.{theirs}.{kind}"] = name
-    return {names.get(name, name): tensor for name, tensor in tensors.items()}
+    return collect(((names.get(name, name), tensor) for name, tensor in tensors.items()), where)

@@ -247,7 +247,8 @@ def _read_weights(
 ) -> dict[str, TorchTensor]:
     """Return the weights by our names, in float32, which holds every stored type exactly."""
     weights = dict[str, TorchTensor]()
-    left = set(file.tensors) - {"rope_freqs.weight"}
+    # Read by _read_rotation.
+    left = set(file.tensors) - ({"rope_freqs.weight"} if architecture == "llama" else set())
     for row in list_tensors(architecture, config.num_layers):
         if row.gguf in left:
             left.remove(row.gguf)
