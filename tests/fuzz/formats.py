@@ -160,7 +160,7 @@ def _sign_folder(file: Path) -> None:
         fields.pop("digest", None)
         digest = hashlib.sha256(encode(fields).encode()).hexdigest()
         path.write_bytes((encode({**fields, "digest": digest}, indent=1) + "\n").encode())
-    except (ValueError, AttributeError, TypeError):
+    except (ValueError, AttributeError, TypeError, RecursionError):
         # No document any more: it stays as it is.
         return
 
@@ -172,7 +172,7 @@ def _sign_set(file: Path) -> None:
         manifest = Manifest(files=entries, about=fields["about"])
         fields["about"]["fingerprint"] = fingerprint_of(manifest, fields["about"])
         file.write_text(json.dumps(fields))
-    except (ValueError, AttributeError, TypeError, KeyError):
+    except (ValueError, AttributeError, TypeError, KeyError, RecursionError):
         pass
     _sign_folder(file)
 

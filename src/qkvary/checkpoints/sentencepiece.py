@@ -1,7 +1,7 @@
 """SentencePiece model files: the pieces of a BPE, and what happens to spaces.
 
 The file is a protocol buffer, a sequence of numbered fields. Only the fields that decide the tokens
-of a text are read; what is not BPE of whole pieces with bytes as the fallback is refused.
+of a text are read; what is neither BPE of whole pieces nor a model of characters is refused.
 """
 
 import struct
@@ -15,7 +15,7 @@ SPACE = "▁".encode()
 """The letter for a space in pieces."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
-_MODEL_TYPE, _BPE = 3, 2
+_MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4
 _CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
 _USER_DEFINED = 4
 _CONTROLS = (b"<unk>", b"<s>", b"</s>")
@@ -62,10 +62,12 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         trainer, normalizer = (_merge_messages(fields, one) for one in (_TRAINER, _NORMALIZER))
     except (IndexError, KeyError, ValueError, struct.error):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
+    kind = trainer.get(_MODEL_TYPE)
     obstacles = {
-        "a model that is not BPE": trainer.get(_MODEL_TYPE) != _BPE,
+        "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
+        "a model of characters with pieces of several": kind == _CHARACTERS
+        and any(_is_longer(text) for text, _, _ in pieces[3:]),
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
-        "no space before a text": normalizer.get(_ADD_PREFIX, 1) == 0,
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
         != _CONTROLS,
@@ -78,9 +80,14 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
             joins_spaces=_joins_spaces(normalizer),
+            adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
     except ValueError as error:
         raise DamagedError(f"{where} is not a tokenizer: {error}") from None
+
+
+def _is_longer(text: bytes) -> bool:
+    return len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
 
 
 def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
