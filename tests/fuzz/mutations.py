@@ -95,7 +95,14 @@ def _near(value: Any, draw: random.Random) -> Any:
     if isinstance(value, str):
         return draw.choice((value[:-1], value * 2, value.upper(), [value], value + "\0"))
     if isinstance(value, list):
-        return draw.choice((value[:-1], value * 2, list(reversed(value)), dict(enumerate(value))))
+        return draw.choice(
+            (
+                value[:-1],
+                value * 2,
+                list(reversed(value)),
+                {str(place): one for place, one in enumerate(value)},
+            )
+        )
     return [value]
 
 

@@ -79,7 +79,9 @@ def test_tokenizers_of_attackers_are_a_sentence_of_the_command(
 
 
 @pytest.mark.parametrize("depth", [101, 100_000])
-@pytest.mark.parametrize("name", [name for name, one in FORMATS.items() if one.change is change_json])
+@pytest.mark.parametrize(
+    "name", [name for name, one in FORMATS.items() if one.change is change_json]
+)
 def test_deep_documents_are_a_sentence(name: str, depth: int, tmp_path: Path) -> None:
     file = FORMATS[name].make(tmp_path)
     file.write_text('{"a":' * depth + "1" + "}" * depth)

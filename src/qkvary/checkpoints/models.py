@@ -32,8 +32,6 @@ from qkvary.storage.untrusted_files import short_reason
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
 KIND = "language model"
-LARGEST_SIZE = 2**24
-"""The largest size that a configuration of another format may have; more is damage."""
 MOST_SHARED_LAYERS = 10_000
 """Layers of one shared block beyond this are damage, not a network."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)

@@ -48,8 +48,9 @@ def resolve_model(reference: StrPath) -> Model:
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
     name, config = load_config(reference if packaged is None else str(packaged))
-    if config.get("kind") == stored_kind(LanguageModelConfig):
-        return as_model(_read_own(config, name), name)
+    own = config.get("network") if config.get("model_type") == "qkvary" else config
+    if isinstance(own, dict) and own.get("kind") == stored_kind(LanguageModelConfig):
+        return as_model(_read_own(cast("dict[str, object]", own), name), name)
     return read_model(config, name)
 
 

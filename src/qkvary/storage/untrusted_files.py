@@ -7,7 +7,7 @@ of entries; native ones run in a process of their own (``parser_processes``).
 import json
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,8 @@ LARGEST_RATIO = 200
 """The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
 FREE_BYTES = 2**26
 """The bytes into which any compressed file may expand."""
+LARGEST_SIZE = 2**24
+"""The largest size of a network that a configuration of another format may have."""
 MAX_REASON = 300
 """The most characters of a parser's message that are shown."""
 PARSER_SECONDS = 5.0
@@ -87,12 +89,13 @@ def parse_json(
         ValueError: if it is not JSON, or is too deep.
     """
     text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
+    deep = f"expected at most {MAX_JSON_DEPTH} levels of JSON, got more"
+    if _is_deep(text):
+        raise ValueError(deep)
     try:
-        if _is_deep(text):
-            raise RecursionError
         return json.loads(text, object_pairs_hook=object_pairs_hook, parse_constant=parse_constant)
     except RecursionError:
-        raise ValueError(f"expected at most {MAX_JSON_DEPTH} levels of JSON, got more") from None
+        raise ValueError(deep) from None
 
 
 def _is_deep(text: str) -> bool:
@@ -128,6 +131,20 @@ def check_regular_file(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise UsageError(f"expected a regular file, got {path}")
     return found.st_size
+
+
+def only_file(folder: Path, found: Sequence[Path]) -> Path:
+    """Return the only file of a format in a folder.
+
+    Raises:
+        UsageError: if there are several.
+    """
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise UsageError(
+            f"expected one {found[0].suffix} in {folder}, got {len(found)}: {names}; name the file"
+        )
+    return found[0]
 
 
 def read_start(path: Path, size: int) -> bytes:

@@ -209,7 +209,8 @@ def _remove_buffers(tensors: Weights, config: LanguageModelConfig, where: str) -
 
 def _is_causal(mask: Tensor, _config: LanguageModelConfig) -> bool:
     size = mask.shape[-1] if mask.dim() else 0
-    return mask.numel() == size**2 and torch.equal(mask.view(size, size), mask.new_ones(size, size).tril())
+    causal = mask.new_ones(size, size).tril()
+    return mask.numel() == size**2 and torch.equal(mask.view(size, size), causal)
 
 
 def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:

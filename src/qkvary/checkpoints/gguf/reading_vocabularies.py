@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from qkvary.checkpoints.gguf.files import Metadata
+from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
 from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
@@ -217,9 +217,7 @@ def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
     flags = {name: metadata.get(_KEY + name, usual) for name, usual in _PIECE_FLAGS.items()}
     for name, found in flags.items():
         if not isinstance(found, bool):
-            raise DamagedError(
-                f"{where} has {_KEY}{name} {found!r:.40}, expected true or false"
-            )
+            raise DamagedError(f"{where} has {_KEY}{name} {found!r:.40}, expected true or false")
     return list(flags.values())
 
 
