@@ -185,10 +185,20 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return the nearest named size as a question, or some for what is no hub id either."""
-    near = suggest_sizes(short(reference.rpartition("/")[2], 60))
+    """Return the nearest named size as a question, or some for what is no hub id either.
+
+    A hub id names one model: only a size of the same name is meant by it.
+    """
+    wanted = short(reference.rpartition("/")[2], 60)
+    near = suggest_sizes(wanted)
+    if "/" in reference:
+        near = [name for name in near if _letters(name) == _letters(wanted)]
     if near:
         return f"; did you mean the named size {near[0]}?"
     others = len(name_sizes()) - len(_SHOWN_SIZES)
     known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
     return "" if "/" in reference else known
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())

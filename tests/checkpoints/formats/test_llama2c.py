@@ -215,6 +215,6 @@ def test_a_folder_of_several_models_is_not_guessed_at(tmp_path: Path) -> None:
 
 
 def test_the_header_is_read_as_it_is_written() -> None:
-    sizes = read_header(PACKED, "m")
+    sizes = read_header(PACKED, len(PACKED), "m")
     assert (sizes.dim, sizes.hidden, sizes.layers, sizes.heads) == (24, 11, 2, 6)
     assert (sizes.kv_heads, sizes.vocabulary, sizes.tokens, sizes.tied) == (3, 307, 33, True)
