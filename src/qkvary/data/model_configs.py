@@ -16,13 +16,12 @@ from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
-from qkvary.data.downloads import fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
 from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.paths import StrPath, read_name
 from qkvary.text.names import short
 
-HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
 """The maximum bytes; configurations of published models have some thousands."""

@@ -6,7 +6,7 @@ Needs the extra ``eval``.
 
 import math
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +14,7 @@ import torch
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
+from qkvary.data.downloads import cache_only, find_hub_problem
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import measure_accuracy
 from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
@@ -87,8 +88,14 @@ def evaluate_stock_tasks(
     require_any_text(tokenizer)
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
-        with _explain(
-            names, "; data sets are downloaded from the hub unless they are in its cache"
+        problem = find_hub_problem()
+        advice = f", and it cannot be reached ({problem})" if problem else ""
+        with (
+            _explain(
+                names,
+                f"; data sets are downloaded from the hub unless they are in its cache{advice}",
+            ),
+            cache_only() if problem else nullcontext(),
         ):
             tasks = manager.load(list(names))
         with _explain(names):
