@@ -6,7 +6,6 @@ process of the parser ends then. Torch-free.
 
 import json
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import IO, Any, cast
 
+from qkvary.storage.posix import resource
 from qkvary.storage.untrusted_files import (
     PARSER_BYTES,
     PARSER_BYTES_PER_CHARACTER,

@@ -273,11 +273,15 @@ def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, An
     try:
         while line := file.readline(min(limit, MOST_LINE_BYTES) + 1):
             limit -= len(line)
-            if limit < 0 or len(line) > MOST_LINE_BYTES:
-                raise ValueError("it expands to more than runs do")
-            yield from_line(line.removesuffix(b"\n"))
+            yield _read_line(line, limit)
     except (lzma.LZMAError, EOFError, ValueError) as error:
         raise DamagedError(f"expected packed runs in {where}, got damaged data ({error})") from None
+
+
+def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
+    if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
+        raise ValueError("it expands to more than runs do")
+    return from_line(line.removesuffix(b"\n"))
 
 
 def _read_header(fields: Mapping[str, Any], where: str) -> int:
