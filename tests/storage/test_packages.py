@@ -1,5 +1,6 @@
 """The advice on a missing package names what really brings it."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from qkvary.storage import packages
 from qkvary.storage.packages import describe_missing
 
 ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "qkvary"
 EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))[
     "project"
 ]["optional-dependencies"]
@@ -46,6 +48,7 @@ def test_a_package_in_no_extra_is_installed_by_its_name(module: str) -> None:
     assert describe_missing(module) == expected
 
 
+POSIX = {"fcntl", "grp", "pwd", "resource", "termios"}
 BLOCK = "import sys\nfor name in {names!r}: sys.modules[name] = None\n"
 SYSTEM = (
     "qkvary needs Linux or macOS, got {platform}, which has no fcntl; on Windows, run it in WSL"
@@ -65,23 +68,25 @@ def test_without_torch_a_public_name_says_what_to_install(run_python: Runner) ->
     assert result.stdout.splitlines()[0] == "torch is not installed: run pip install 'qkvary[train]' / torch"
 
 
+def test_modules_of_posix_are_imported_in_one_place() -> None:
+    found = [
+        str(path.relative_to(PACKAGE))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Import) and POSIX & {one.name for one in node.names}
+    ]
+    assert found == ["storage/posix.py"] * 3
+
+
 def test_other_systems_are_named_before_anything_is_missing(run_python: Runner) -> None:
-    """Every module of the package imports, or says in one sentence which systems it needs."""
-    code = BLOCK.format(names=("fcntl", "pwd", "resource")) + (
-        "import importlib, pkgutil, qkvary\n"
-        "from qkvary.storage.errors import SystemNotSupportedError\n"
-        "for one in pkgutil.walk_packages(qkvary.__path__, 'qkvary.', onerror=print):\n"
-        "    if one.name.endswith(('__main__', 'tokenizer_process')): continue\n"
-        "    try: importlib.import_module(one.name)\n"
-        "    except SystemNotSupportedError as error: said = str(error)\n"
-        "print(said)\n"
+    code = BLOCK.format(names=tuple(POSIX)) + (
         "from qkvary.cli.main import main\n"
-        "for words in (['--help'], ['cost', 'gpt2'], ['doctor']): print(main(words))\n"
+        "for words in (['--help'], ['cost', 'gpt2'], ['doctor'], ['status']): print(main(words))\n"
+        "import qkvary as qk\n"
+        "try: qk.cost\n"
+        "except ImportError as error: print(error)\n"
     )
     result = run_python(["-c", code])
     lines = result.stdout.splitlines()
-    assert SYSTEM in lines
-    assert lines[-2:] == ["2", "2"]
-    # Libraries print too.
-    errors = [line for line in result.stderr.splitlines() if line.startswith("qkvary")]
-    assert errors == [f"qkvary: {SYSTEM}"] * 2
+    assert lines[-5:] == ["0", "2", "2", "2", SYSTEM]
+    assert result.stderr.splitlines() == [f"qkvary: {SYSTEM}"] * 3

@@ -57,7 +57,8 @@ class Sizes:
 
     def __init__(self, file: Described, architecture: StockArchitecture, where: str) -> None:
         """Read sizes of an architecture."""
-        self.file, self.architecture, self.where = file, architecture, where
+        self.file, self.where = file, where
+        self.architecture: StockArchitecture = architecture
         self._prefix = GGUF_NAMES[architecture]
 
     def get(self, name: str, default: int | None = None) -> int:
