@@ -107,7 +107,9 @@ def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
         assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right
 
 
-MADE = json.loads(Path(__file__).with_name("sentencepiece_models.json").read_text("utf-8"))["models"]
+MADE = json.loads(Path(__file__).with_name("sentencepiece_models.json").read_text("utf-8"))[
+    "models"
+]
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -43,7 +43,7 @@ def judge(kind: Format, file: Path) -> str:
         return _judge_message(error, error.exit_code)
     except ValueError as error:
         return _judge_message(error, 2)
-    except BaseException as error:  # noqa: BLE001
+    except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         return f"FAILED {type(error).__name__}: {''.join(traceback.format_exc().splitlines(keepends=True)[-8:])}"

@@ -9,7 +9,7 @@ from typing import Any
 from qkvary.storage.parser_processes import serve
 
 
-class Panic(BaseException):  # noqa: N818
+class Panic(BaseException):
     """As pyo3 raises for a panic of Rust."""
 
 

@@ -50,9 +50,7 @@ def test_a_package_in_no_extra_is_installed_by_its_name(module: str) -> None:
 
 POSIX = {"fcntl", "grp", "pwd", "resource", "termios"}
 BLOCK = "import sys\nfor name in {names!r}: sys.modules[name] = None\n"
-SYSTEM = (
-    "qkvary needs Linux or macOS, got {platform}, which has no fcntl; on Windows, run it in WSL"
-).format(platform=sys.platform)
+SYSTEM = f"qkvary needs Linux or macOS, got {sys.platform}, which has no fcntl; on Windows, run it in WSL"
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -65,7 +63,10 @@ def test_without_torch_a_public_name_says_what_to_install(run_python: Runner) ->
     )
     result = run_python(["-c", code])
     assert result.stderr == ""
-    assert result.stdout.splitlines()[0] == "torch is not installed: run pip install 'qkvary[train]' / torch"
+    assert (
+        result.stdout.splitlines()[0]
+        == "torch is not installed: run pip install 'qkvary[train]' / torch"
+    )
 
 
 def test_modules_of_posix_are_imported_in_one_place() -> None:

@@ -4,7 +4,6 @@ Loading is bit-exact and rejects a changed folder.
 """
 
 import contextlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,6 +22,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
@@ -63,8 +63,7 @@ class LoadedModel(NamedTuple):
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
-        if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", device):
-            raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
+        check_device(device)
         try:
             self.network.to(device, None if dtype is None else known[dtype])
         except (RuntimeError, AssertionError) as error:

@@ -60,9 +60,7 @@ def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None
         ("x" * 1000, f"got '{'x' * 60}'; a reading"),
     ],
 )
-def test_an_unknown_family_is_refused_without_another_reading(
-    model_type: object, got: str
-) -> None:
+def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
     """A reading as the nearest family, or as Llama, would give wrong numbers without a word."""
     with pytest.raises(ValueError, match="expected a model_type out of bloom, ") as caught:
         read_model({**load("llama-3.1-8b"), "model_type": model_type}, "mine")
