@@ -1,6 +1,6 @@
 """Opens mutated files of every kind: each loads, or is refused in a sentence within seconds.
 
-``python -m tests.fuzz.fuzz_files [KIND ...] [--count 1000] [--first 0]`` prints the seeds that fail.
+``python -m tests.fuzz.fuzz_files [KIND ...] [--count 1000] [--first 0]`` prints seeds that fail.
 """
 
 import argparse
@@ -46,7 +46,8 @@ def judge(kind: Format, file: Path) -> str:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return f"FAILED {type(error).__name__}: {''.join(traceback.format_exc().splitlines(keepends=True)[-8:])}"
+        lines = traceback.format_exc().splitlines(keepends=True)
+        return f"FAILED {type(error).__name__}: {''.join(lines[-8:])}"
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return "loads"

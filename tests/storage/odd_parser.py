@@ -18,32 +18,43 @@ def load(content: str) -> Callable[[Any], Any]:
         raise ValueError(content)
 
     def handle(request: Any) -> Any:
-        match request:
-            case "refuse":
-                raise ValueError("not\nthis")
-            case "panic":
-                raise Panic("a panic")
-            case "hang":
-                while True:
-                    pass
-            case "work":
-                end = time.process_time() + 1.5
-                while time.process_time() < end:
-                    pass
-                return "done"
-            case "wait":
-                time.sleep(0.8)
-            case "fill":
-                return len(bytearray(2**40))
-            case "crash":
-                os.kill(os.getpid(), signal.SIGSEGV)
-            case "leave":
-                os._exit(5)
-            case "number":
-                return os.getpid()
-        return [content, request]
+        act = ACTS.get(request) if isinstance(request, str) else None
+        return [content, request] if act is None else act() or [content, request]
 
     return handle
+
+
+def refuse() -> None:
+    raise ValueError("not\nthis")
+
+
+def panic() -> None:
+    raise Panic("a panic")
+
+
+def hang() -> None:
+    while True:
+        pass
+
+
+def work() -> str:
+    end = time.process_time() + 1.5
+    while time.process_time() < end:
+        pass
+    return "done"
+
+
+ACTS: dict[str, Callable[[], Any]] = {
+    "refuse": refuse,
+    "panic": panic,
+    "hang": hang,
+    "work": work,
+    "wait": lambda: time.sleep(0.8),
+    "fill": lambda: len(bytearray(2**40)),
+    "crash": lambda: os.kill(os.getpid(), signal.SIGSEGV),
+    "leave": lambda: os._exit(5),
+    "number": os.getpid,
+}
 
 
 if __name__ == "__main__":

@@ -50,7 +50,8 @@ def test_a_package_in_no_extra_is_installed_by_its_name(module: str) -> None:
 
 POSIX = {"fcntl", "grp", "pwd", "resource", "termios"}
 BLOCK = "import sys\nfor name in {names!r}: sys.modules[name] = None\n"
-SYSTEM = f"qkvary needs Linux or macOS, got {sys.platform}, which has no fcntl; on Windows, run it in WSL"
+NEEDED = "qkvary needs Linux or macOS, got {}, which has no fcntl; on Windows, run it in WSL"
+SYSTEM = NEEDED.format(sys.platform)
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 

@@ -48,7 +48,7 @@ def test_what_ends_a_parser_is_a_sentence(request_text: str, message: str) -> No
 def test_a_file_that_is_refused_is_refused_again() -> None:
     parser = ParserProcess(PARSER, "bad content")
     for _ in range(2):
-        with pytest.raises(ValueError, match="^bad content$"):
+        with pytest.raises(ValueError, match=r"^bad content$"):
             parser.ask("anything")
 
 

@@ -1,4 +1,4 @@
-"""Several processes train what one would, with the same bits again, and any number after any other."""
+"""Several processes train what one would, with the same bits, and any number after any other."""
 
 import json
 from functools import cache
