@@ -72,8 +72,19 @@ def __getattr__(name: str) -> object:
         raise AttributeError(
             f"module 'qkvary' has no attribute {name!r}", name=name, obj=modules[__name__]
         )
-    found = globals()[name] = getattr(import_module(f"qkvary.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"qkvary.{_MODULES[name]}")
+    except ModuleNotFoundError as error:
+        raise _explain(error) from error
+    found = globals()[name] = getattr(module, name)
     return found
+
+
+def _explain(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """Return the error that names the package to install."""
+    packages = import_module("qkvary.storage.packages")
+    missing = str(error.name)
+    return ModuleNotFoundError(packages.describe_missing(missing), name=missing)
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
 """The public names as an editor sees them: pyright checks this file, and a test runs it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import assert_type
 
@@ -8,6 +9,8 @@ import torch
 import qkvary as qk
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.studies.protocols import synthetic_network, synthetic_training
+from qkvary.tasks.config import SequenceTaskConfig
 
 
 def use_names(folder: Path) -> None:
@@ -42,3 +45,22 @@ def use_names(folder: Path) -> None:
     made = qk.convert(loaded, "gauge", seed=3).value
     assert_type(made.network, qk.LanguageModel)
     assert qk.variants(["Q-K=V", "MQA"]).value[1].num_kv_heads == 1
+    assert_type(define_study().settings, Sequence[qk.Setting])
+
+
+def define_study() -> qk.Study:
+    """Define a study with lists, as the notebook of the documentation does."""
+    setting = qk.Setting(
+        name="reverse",
+        task=SequenceTaskConfig(name="reverse", length=7, train_examples=640),
+        network=synthetic_network(d_model=16, num_layers=1, num_heads=2, length=7, dropout=0.0),
+        training=synthetic_training(steps=20, batch_size=16, evaluate_every=10),
+    )
+    return qk.Study(
+        name="reverse",
+        question="Does sharing hide how to reverse seven digits?",
+        description="An example.",
+        settings=[setting],
+        variants=["QKV", "Q-K=V"],
+        seeds=[0, 1],
+    )

@@ -1,4 +1,4 @@
-"""C1 and C2: nothing is unpickled, and no name in a file leaves its folder.
+"""Nothing is unpickled, and no name in a file leaves its folder.
 
 A hook of the interpreter watches while each file is offered: whatever is executed, imported for it,
 or opened elsewhere is seen, also where the error that follows is the right one.

@@ -1,14 +1,21 @@
 """The flag for spaces in a SentencePiece model is found; invalid files are rejected."""
 
+import json
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
+from qkvary.data.tokenizers import PieceTokenizer, make_tokenizer
+from qkvary.inference.streaming import detokenize
 from qkvary.storage.errors import DamagedError, UsageError
+from tests.reference import llama2c
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:
@@ -73,9 +80,9 @@ def test_the_pieces_of_a_model_are_its_tokens() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (model(field(2, 2, field(3, 0, b"\1"))), "a model that is not BPE"),
+        (model(field(2, 2, field(3, 0, b"\1"))), "a model that is neither BPE nor of characters"),
+        (model(field(2, 2, field(3, 0, b"\4"))), "a model of characters with pieces of several"),
         (model(field(3, 2, field(2, 2, b"map"))), "a map of characters"),
-        (model(field(3, 2, field(3, 0, b"\0"))), "no space before a text"),
         (model(field(1, 2, field(1, 2, b"x") + field(3, 0, b"\4"))), "user-defined pieces"),
         (PIECE + model(), "other first pieces than <unk>, <s>, </s>"),
     ],
@@ -98,3 +105,47 @@ def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
         assert joins_spaces(data, "m") in {True, False}
     except DamagedError as error:
         assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right
+
+
+MADE = json.loads(Path(__file__).with_name("sentencepiece_models.json").read_text("utf-8"))[
+    "models"
+]
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
+    """Models of characters, without bytes, and without a space before a text."""
+    made = MADE[name]
+    (tmp_path / "tokenizer.model").write_bytes(bytes.fromhex(made["model"]))
+    tokenizer = read_pieces((tmp_path / "tokenizer.model").read_bytes(), "m")
+    again = make_tokenizer(json.loads(json.dumps(tokenizer.describe())))
+    for text, tokens, decoded in zip(made["texts"], made["tokens"], made["decoded"], strict=True):
+        assert tokenizer.encode(text) == [1, *tokens]
+        assert again.encode(text) == [1, *tokens]
+        if 0 not in tokens:
+            assert detokenize(tokenizer, tokens, after=1) == decoded
+            assert detokenize(again, tokens, after=1) == decoded
+    fast = convert_tokenizer(tokenizer).library
+    for text, tokens in zip(made["texts"], made["tokens"], strict=True):
+        if text.strip(" "):
+            assert fast.encode(text).ids == [1, *tokens]
+
+
+def test_a_network_of_characters_without_bytes_loads(tmp_path: Path) -> None:
+    """A llama2.c model whose tokenizer has one piece a character, and no bytes."""
+    pieces = ["<unk>", "\n<s>\n", "\n</s>\n", " ", *"abcdefghijklmnopq.,"]
+    packed = llama2c.pack_tokenizer([one.encode() for one in pieces], [0.0] * len(pieces))
+    sizes = {**llama2c.SIZES, "vocab_size": len(pieces)}
+    (tmp_path / "model.bin").write_bytes(llama2c.pack(sizes, llama2c.make_weights(sizes)))
+    (tmp_path / "tokenizer.bin").write_bytes(packed)
+    tokenizer = load_checkpoint(tmp_path).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode("a cab.") == [1, 3, 4, 3, 6, 4, 5, 21]
+    assert tokenizer.encode("aXYb") == [1, 3, 4, 0, 5]
+    assert detokenize(tokenizer, [3, 4, 3, 6], after=1) == "a c"
+
+
+def test_some_bytes_are_not_enough() -> None:
+    pieces = [b"", b"", b"", *(b"<0x%02X>" % byte for byte in range(255)), b"a"]
+    with pytest.raises(ValueError, match="for each of 256 bytes, or for none, got 255"):
+        PieceTokenizer(pieces, [0.0] * len(pieces))

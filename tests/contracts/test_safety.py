@@ -9,6 +9,25 @@ from tests.contracts.parsed import PACKAGE, nodes_of, python_files
 # Rules of ruff forbid eval, exec, os.system, shell=True, mktemp, Markup and swallowed errors; those
 # that name an import, such as pickle, torch.load and shutil.unpack_archive, stand in banned-api.
 FORBIDDEN_CALLS = {"compile"}
+# The strangers' documents are read by parse_json, which limits their depth, and native parsers
+# run in a process of their own.
+LIMITED = {
+    "json.load": (),
+    "json.loads": (
+        # What the package carries, wrote itself, or checked before.
+        "api/results.py",
+        "arch/families/published_configs.py",
+        "checkpoints/gguf/vocabularies.py",
+        "inference/benchmark/peak_memory.py",
+        "literature/packaged.py",
+        "nn/decoding/choice.py",
+        "storage/parser_processes.py",
+        "storage/untrusted_files.py",
+        "studies/results/kept_figures.py",
+    ),
+    "Tokenizer.from_str": ("data/tokenizer_process.py",),
+    "LibraryModel.from_str": ("checkpoints/huggingface/fast_tokenizers.py",),
+}
 FORBIDDEN_OPTIONS = {"allow_pickle", "trust_remote_code"}
 
 
@@ -28,3 +47,14 @@ def dangers(path: Path) -> Iterator[str]:
 def test_nothing_dangerous_is_called() -> None:
     found = [what for path in python_files("src/qkvary") for what in dangers(path)]
     assert found == []
+
+
+def test_parsers_of_strangers_files_have_limits() -> None:
+    found: dict[str, set[str]] = {name: set() for name in LIMITED}
+    for path in python_files("src/qkvary"):
+        for node in nodes_of(path):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            name = next((one for one in LIMITED if f".{called}".endswith(f".{one}")), None)
+            if name is not None:
+                found[name].add(path.relative_to(PACKAGE).as_posix())
+    assert found == {name: set(files) for name, files in LIMITED.items()}

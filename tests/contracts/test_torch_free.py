@@ -24,6 +24,7 @@ MODULES = (
     "qkvary.data.rows",
     "qkvary.data.tokenizers",
     "qkvary.checkpoints.catalog",
+    "qkvary.checkpoints.reference_models",
     "qkvary.inference.evaluation.answers",
     "qkvary.inference.evaluation.local_tasks",
     "qkvary.inference.evaluation.reading",

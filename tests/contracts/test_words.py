@@ -12,6 +12,7 @@ PATTERNS = {
     "the path of one machine": r"(?<![\w./])/(home|root|Users|mnt|srv|opt|work)/\w",
     "a host of a package index": r"(pypi|pythonhosted|npmjs|debian)\.(org|com)",
     "a conflict marker": r"^(<{7}|>{7}|={7})( |$)",
+    "a code of a document elsewhere": r'"""[A-Z][0-9]{1,2}[:.,] |mutant of [A-Z][0-9]',
     "a note to oneself": r"\b(T[O]DO|F[I]XME|X[X]X|H[A]CK)\b",
 }
 

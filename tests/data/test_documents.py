@@ -283,7 +283,7 @@ def test_invalid_documents_are_rejected_in_one_line(
 
 
 def test_a_compression_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """D8: the only archives that are read are single packed files, and nothing is unpacked to."""
+    """The only archives that are read are single packed files, and nothing is unpacked to."""
     monkeypatch.setattr(documents, "FREE_BYTES", 10_000)
     bomb = write(tmp_path / "a.txt.gz", gzip.compress(b"\n" * 1_000_000))
     with pytest.raises(UnsafeError, match="expands to more than"):

@@ -2,15 +2,25 @@
 
 import http.server
 import itertools
+import socket
 import threading
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
+import datasets
+import huggingface_hub
 import pytest
+from huggingface_hub import constants
 
 from qkvary.data import downloads
-from qkvary.data.downloads import DownloadError, fetch, is_offline
+from qkvary.data.downloads import (
+    DownloadError,
+    cache_only,
+    fetch,
+    find_hub_problem,
+    is_offline,
+)
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
     "/good": (200, b"x" * 1000),
@@ -34,6 +44,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_HEAD(self) -> None:
+        self.send_response(ANSWERS[self.path][0])
+        self.end_headers()
 
     def log_message(self, *args: object) -> None:
         """Say nothing."""
@@ -121,3 +135,32 @@ def test_offline_mode_is_read_like_the_hubs_tools(
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", value)
     assert is_offline() is offline
+
+
+@pytest.mark.usefixtures("plain")
+def test_the_hub_is_asked_once(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    for path in ("/good", "/missing", "/broken"):
+        # Any answer is an answer.
+        monkeypatch.setenv("HF_ENDPOINT", server + path)
+        assert find_hub_problem() is None
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert "refused" in str(find_hub_problem())
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert find_hub_problem() == "HF_HUB_OFFLINE is set"
+
+
+def test_the_libraries_use_their_cache_where_the_hub_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    with cache_only():
+        with pytest.raises(ConnectionError, match="someone/texts"):
+            datasets.load_dataset("someone/texts", streaming=True)
+        with pytest.raises(huggingface_hub.errors.OfflineModeIsEnabled):
+            huggingface_hub.HfApi().dataset_info("someone/texts")
+    assert not constants.HF_HUB_OFFLINE
+    assert not datasets.config.HF_HUB_OFFLINE

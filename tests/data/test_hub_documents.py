@@ -12,6 +12,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
+from qkvary.data import hub_documents
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
@@ -34,6 +35,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, info: Info) -> None:
         return info(repository, revision)
 
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", asked)
+    monkeypatch.setattr(hub_documents, "find_hub_problem", lambda: None)
 
 
 def is_at(monkeypatch: pytest.MonkeyPatch, commit: str | None) -> None:

@@ -237,7 +237,7 @@ def test_a_source_without_documents_is_refused(tmp_path: Path) -> None:
 
 
 def test_overlap_is_counted(tmp_path: Path) -> None:
-    """D9."""
+    """Documents that occur twice, within a split and across splits."""
     data = make_set(tmp_path, ["a", "b", " a", "c"], ["c ", "d", "a", "a"])
     assert data.about["overlap"] == {
         "shared_documents": {"validation in train": 3},
@@ -252,7 +252,7 @@ def test_overlap_is_that_of_the_split_that_is_named_first(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("kind", ["", "threads"])
 def test_a_killed_preparation_gives_the_same_set(folder: Path, kind: str) -> None:
-    """D6: kill -9 after any number of groups, any number of times."""
+    """Kill -9 after any number of groups, any number of times."""
     texts, group = write_texts(folder / "texts", 1500), 2000
     expected = undisturbed(texts, folder / "whole", group)
     groups = sum(name.endswith(".digests.bin") for name in expected)

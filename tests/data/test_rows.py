@@ -66,7 +66,7 @@ def test_padded_rows_are_one_document_each(prepared: PreparedData, context: int)
     stop=st.integers(0, 40),
 )
 def test_a_resumed_run_reads_the_same_rows(seed: int, rows: int, batch: int, stop: int) -> None:
-    """D1: nothing is remembered but the step."""
+    """Nothing is remembered but the step."""
     whole = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop + 3)]
     again = [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(stop, stop + 3)]
     assert [one.tolist() for one in whole[stop:]] == [one.tolist() for one in again]
@@ -83,7 +83,7 @@ def shares(step: int, batch: int, rows: int, world: int) -> np.ndarray:
 
 @pytest.mark.parametrize("worlds", [*itertools.permutations((1, 2, 3, 4, 6), 2), (1, 2, 3, 4, 1)])
 def test_any_number_of_processes_reads_the_same_batches(worlds: tuple[int, ...]) -> None:
-    """D2: a run whose number of processes changes reads what one process would have read."""
+    """A run whose number of processes changes reads what one process would have read."""
     batch, rows = 12, 31
     # Seven steps in one size, then the next.
     found = [shares(step, batch, rows, worlds[step // 7]) for step in range(7 * len(worlds))]
@@ -94,7 +94,7 @@ def test_any_number_of_processes_reads_the_same_batches(worlds: tuple[int, ...])
 @settings(max_examples=EXAMPLES)
 @given(seed=st.integers(0, 2**32), rows=st.integers(1, 40), batch=st.integers(1, 60))
 def test_every_epoch_has_every_row_once(seed: int, rows: int, batch: int) -> None:
-    """D3: whatever the batch is, and also where it spans several epochs."""
+    """Whatever the batch is, and also where it spans several epochs."""
     steps = -(-3 * rows // batch)
     read = np.concatenate(
         [rows_of_step(step, batch, rows=rows, seed=seed) for step in range(steps)]

@@ -188,7 +188,7 @@ def test_commands_are_whole_and_a_button_copies_them(open_page: Open, tmp_path: 
 
 
 def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:
-    """R3: ten thousand letters, right-to-left overrides, stacked accents."""
+    """Ten thousand letters, right-to-left overrides, stacked accents."""
     for number, text in enumerate(UNICODE[::2]):
         path = tmp_path / f"{number}.html"
         path.write_text(render_page(everything(text)), "utf-8")

@@ -77,7 +77,7 @@ def test_an_unknown_format_names_the_choices(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_the_old_page(tmp_path: Path) -> None:
-    """R5."""
+    """A page is replaced whole or not at all."""
     page = tmp_path / "plan.html"
     page.write_text("the old page")
     code = (

@@ -119,7 +119,7 @@ def everything(text: str) -> Report:
 def test_payloads_in_every_kind_of_block_stay_text(
     render: Callable[[Report], str], payloads: tuple[str, ...]
 ) -> None:
-    """R1."""
+    """No text of a report becomes markup."""
     benign = shape(tree(render(everything("plain"))))
     for payload in payloads:
         root = tree(render(everything(payload + "~")))
@@ -162,7 +162,7 @@ def test_templates_are_not_run() -> None:
 
 @pytest.mark.parametrize("text", UNICODE)
 def test_odd_characters_keep_the_document_valid(text: str) -> None:
-    """R3: right-to-left overrides, joiners, NUL, lone surrogates, ten thousand letters."""
+    """Right-to-left overrides, joiners, NUL, lone surrogates, ten thousand letters."""
     page = render_page(everything(text))
     assert page.encode().decode() == page
     assert not re.search(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]", page)
@@ -228,7 +228,7 @@ def test_page_of_a_subject(make: Make) -> None:
 
 
 def test_equal_reports_give_equal_bytes_in_every_process(run_python: Runner) -> None:
-    """R5, with another hash seed."""
+    """Each process has another hash seed."""
     code = (
         "import hashlib\n"
         "from qkvary.reports.page import render_page\n"

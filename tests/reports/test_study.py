@@ -89,7 +89,7 @@ def test_terms_that_all_variants_share_are_said_once() -> None:
 
 
 def test_every_planned_run_has_a_row() -> None:
-    """R4: nothing is dropped silently."""
+    """Nothing is dropped silently."""
     summary = make_summary()
     found = tables(study_report(summary))
     assert len(found["runs"].rows) == len(summary.runs) == 240
@@ -117,7 +117,7 @@ def test_contrasts_are_near_the_answer_with_their_correction() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_counts_are_in_every_table_of_results(seed: int) -> None:
-    """R4: whatever became of the runs, the printed counts add up to the plan."""
+    """Whatever became of the runs, the printed counts add up to the plan."""
     draw = random.Random(seed)
     summary = make_summary()
     states = ("done", "failed", "diverged", "missing")
@@ -178,7 +178,7 @@ def test_digest_changes_with_any_record() -> None:
 
 @pytest.mark.slow
 def test_five_hundred_runs_fit() -> None:
-    """R6: 25 variants, 4 settings, 5 seeds."""
+    """25 variants, 4 settings, 5 seeds."""
     summary = make_summary(MORE_VARIANTS, 5)
     assert len(summary.runs) == 500
     assert len(render_page(study_report(summary, make_attention(summary))).encode()) < 2 * BIG

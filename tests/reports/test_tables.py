@@ -41,7 +41,7 @@ def test_numbers_and_plain_texts_stay(value: str | float | None, written: str) -
 
 
 def test_no_payload_makes_a_formula_or_another_row() -> None:
-    """R2: 300 payloads as header and as cell."""
+    """300 payloads as header and as cell."""
     columns = tuple(Column(key=text, title="x") for text in PAYLOADS)
     made = Table(key="t", title="t", columns=columns, rows=(tuple(map(plain, PAYLOADS)),))
     rows = read(table_csv(made))

@@ -1,4 +1,4 @@
-"""T2: the program dies, or the disk fails, at every single system call that persists something."""
+"""The program dies, or the disk fails, at every single system call that persists something."""
 
 import os
 import re

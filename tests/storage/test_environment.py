@@ -1,7 +1,10 @@
 import json
 import platform
 
-from qkvary.storage.environment import machine
+import pytest
+
+from qkvary.storage.environment import check_device, machine
+from qkvary.storage.errors import UsageError
 
 
 def test_what_is_known_of_the_machine_can_be_stored() -> None:
@@ -16,3 +19,15 @@ def test_what_is_known_of_the_machine_can_be_stored() -> None:
 def test_the_commit_is_that_of_the_checkout() -> None:
     commit = machine()["commit"]
     assert commit is None or len(commit.removesuffix("+")) == 40
+
+
+@pytest.mark.parametrize("device", ["cpu", "mps", "cuda", "cuda:0", "cuda:127"])
+def test_names_of_devices(device: str) -> None:
+    check_device(device)
+
+
+@pytest.mark.parametrize("device", ["", "gpu", "cuda:", "cuda:1234", "cuda:٣", "cpu:0", "CUDA"])
+def test_other_names_are_no_devices(device: str) -> None:
+    """The same rule for a network and for a run."""
+    with pytest.raises(UsageError, match="expected a device such as cpu, cuda, cuda:1 or mps"):
+        check_device(device)

@@ -40,7 +40,7 @@ def test_an_event_without_fields_is_refused() -> None:
 def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S8: cut the file after each byte, open it again, append: only the torn line is lost."""
+    """Cut the file after each byte, open it again, append: only the torn line is lost."""
     monkeypatch.setattr(durable.os, "fsync", lambda _descriptor: None)
     path = tmp_path / "metrics.jsonl"
     data = write(path, EVENTS)

@@ -90,7 +90,7 @@ def race(path: Path, count: int, mutant: str = "") -> tuple[list[int], list[str]
 
 
 def test_one_of_eight_owns_and_the_others_name_it(tmp_path: Path) -> None:
-    """T11: one runs, seven end with 6 and name the owner; killing the owner frees it at once."""
+    """One runs, seven end with 6 and name the owner; killing the owner frees it at once."""
     owners, said = race(tmp_path / "run.lock", 8)
     assert len(owners) == 1
     assert len(said) == 7

@@ -1,4 +1,4 @@
-"""E11: however a batch is cut, its gradient is that of the mean over all targets that count."""
+"""However a batch is cut, its gradient is that of the mean over all targets that count."""
 
 import dataclasses
 import random

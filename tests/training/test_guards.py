@@ -1,4 +1,4 @@
-"""T7 and T8: what is skipped, what ends a run, and what does not."""
+"""What is skipped, what ends a run, and what does not."""
 
 import json
 import math

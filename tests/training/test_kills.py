@@ -1,4 +1,4 @@
-"""T1: a run that is killed any number of times ends, bit by bit, as one that was not."""
+"""A run that is killed any number of times ends, bit by bit, as one that was not."""
 
 import functools
 import json

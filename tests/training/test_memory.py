@@ -1,4 +1,4 @@
-"""A device that is not there, memory that runs out (T9), a disk that is too small (T4)."""
+"""A device that is not there, memory that runs out, a disk that is too small."""
 
 import dataclasses
 import sys

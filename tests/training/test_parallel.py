@@ -1,4 +1,4 @@
-"""Several processes train what one would: E12, E13, T7, and any number after any other."""
+"""Several processes train what one would, with the same bits, and any number after any other."""
 
 import json
 from functools import cache
@@ -62,7 +62,7 @@ def difference(left: Ended, right: Ended) -> float:
 
 
 def check_equal(references: References, ranks: int, strategy: str, **run: Any) -> float:
-    """E12: losses and weights are those of one process."""
+    """Losses and weights are those of one process."""
     together, one = references.together(ranks, strategy, **run), references.alone(**run)
     assert together.sha, "all processes have the same weights"
     scores = [found["metrics"]["test_loss"] for found in together.found]
@@ -108,7 +108,7 @@ def test_many_steps_of_many_processes_are_those_of_one(
 def test_a_mean_for_each_process_is_noticed(
     rank_server: RankServer, references: References, quick_path: Path
 ) -> None:
-    """The mutant of E12: all processes have equal weight, with few or many targets."""
+    """A seeded mistake: all processes have equal weight, with few or many targets."""
     together = rank_server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
     assert set(together.codes) == {0}
     assert difference(together, references.alone(dtype="float64")) > 1e-4
@@ -163,7 +163,7 @@ def test_a_compiled_network_learns_the_same_and_resumes(
 def check_repeats(
     rank_server: RankServer, references: References, path: Path, ranks: int, strategy: str
 ) -> None:
-    """E13: a repeated run, and one that was stopped and resumed, give the same bits."""
+    """A repeated run, and one that was stopped and resumed, give the same bits."""
     reference = references.together(ranks, strategy, dtype="float64")
     order: dict[str, Any] = {"strategy": strategy, "stop_after": 4, "stop_rank": ranks - 1}
     stopped = rank_server.run(path, ranks, **order)
@@ -237,7 +237,7 @@ def test_one_two_three_and_one_process(
 def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
     rank_server: RankServer, quick_path: Path, strategy: str, poison: str
 ) -> None:
-    """T7, with the last row of the batch, which the second process has."""
+    """The last row of the batch is poisoned, which the second process has."""
     task = {"poison": poison, "poison_step": 3, "poison_row": 11}
     ended = rank_server.run(quick_path / "poisoned", 2, strategy=strategy, task=task)
     assert {found["status"] for found in ended.found} == {"diverged"}

@@ -1,4 +1,4 @@
-"""T13: when any process dies, all end soon, and a restart gives the same result."""
+"""When any process dies, all end soon, and a restart gives the same result."""
 
 import json
 import os

@@ -27,7 +27,8 @@ def cost(
 
     Args:
         model: A name (``lm-300m``, ``300M``, ``llama-3.1-8b``), a ``config.json`` or its folder, a
-            hub id, a configuration, or a network.
+            checkpoint (its header is read: a ``.gguf`` or ``.bin`` of any size), a hub id, a
+            configuration, or a network.
         variants: The variants to compare, or their labels; those worth comparing by default.
         context: Tokens per sequence, such as 2048 or ``"32k"``; by default the model's maximum, at
             most 8,192.

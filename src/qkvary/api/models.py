@@ -12,7 +12,7 @@ from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.data.model_configs import resolve_model
+from qkvary.checkpoints.reference_models import find_reference
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.units import LARGEST_COUNT, parse_count, parse_share
@@ -75,7 +75,7 @@ def find_model(given: StrPath | Model | Network | Configured) -> Model:
         DownloadError: if the hub cannot be reached.
     """
     if isinstance(given, str | os.PathLike):
-        return resolve_model(given)
+        return find_reference(given)
     if isinstance(given, Model):
         return given
     network = getattr(given, "network", given)

@@ -11,7 +11,7 @@ import hashlib
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from qkvary.arch.choices import check_word, field_hints
@@ -198,7 +198,7 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
     if origin is Literal:
         check_word(where, data, get_args(hint))
         return data
-    if origin is tuple:
+    if origin in (tuple, Sequence):
         item = get_args(hint)[0]
         items = typing.cast("list[Any]", _expect(data, list, where))
         return tuple(_decode(item, value, f"{where}[{index}]") for index, value in enumerate(items))

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from qkvary.checkpoints.formats import gguf
 from qkvary.checkpoints.formats.transformers_folder import read_part
-from qkvary.checkpoints.gguf.files import CHAT_TEMPLATE
+from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError

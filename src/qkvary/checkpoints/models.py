@@ -4,7 +4,6 @@ Loading is bit-exact and rejects a changed folder.
 """
 
 import contextlib
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -24,16 +23,16 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
 from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
 KIND = "language model"
-LARGEST_SIZE = 2**24
-"""The largest size that a configuration of another format may have; more is damage."""
 MOST_SHARED_LAYERS = 10_000
 """Layers of one shared block beyond this are damage, not a network."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -65,8 +64,7 @@ class LoadedModel(NamedTuple):
         known = {str(one).removeprefix("torch."): one for one in DTYPES}
         if dtype is not None and dtype not in known:
             raise UsageError(f"expected a dtype out of {', '.join(known)}, got {dtype!r}")
-        if not re.fullmatch(r"cpu|mps|cuda(:\d{1,3})?", device):
-            raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
+        check_device(device)
         try:
             self.network.to(device, None if dtype is None else known[dtype])
         except (RuntimeError, AssertionError) as error:
@@ -179,8 +177,7 @@ def parse_weights(data: bytes, where: str) -> dict[str, Tensor]:
     try:
         return from_safetensors(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise DamagedError(f"{where} is not a safetensors file: {reason}") from None
+        raise DamagedError(f"{where} is not a safetensors file: {short_reason(error)}") from None
 
 
 def _check_numbers(weights: Mapping[str, Tensor], where: str) -> torch.dtype:
@@ -231,8 +228,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         most = MOST_SHARED_LAYERS if fields.get("shared_blocks") is True else tensors
         if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{refused}: {' '.join(str(error).split())}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{refused}: {short_reason(error)}") from None
     raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")
 
 
@@ -241,5 +238,5 @@ def _read_tokenizer(manifest: Manifest, path: Path) -> Tokenizer | None:
         return None
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(manifest.read(path, _TOKENIZER))))
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError) as error:
         raise DamagedError(f"{path / _TOKENIZER} is not a tokenizer: {error}") from None

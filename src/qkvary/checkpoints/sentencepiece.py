@@ -1,20 +1,21 @@
 """SentencePiece model files: the pieces of a BPE, and what happens to spaces.
 
 The file is a protocol buffer, a sequence of numbered fields. Only the fields that decide the tokens
-of a text are read; what is not BPE of whole pieces with bytes as the fallback is refused.
+of a text are read; what is neither BPE of whole pieces nor a model of characters is refused.
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from qkvary.data.tokenizers import PieceTokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import MAX_ENTRIES
 
 SPACE = "▁".encode()
 """The letter for a space in pieces."""
 _PIECE, _TRAINER, _NORMALIZER = 1, 2, 3
 _TEXT, _SCORE, _TYPE = 1, 2, 3
-_MODEL_TYPE, _BPE = 3, 2
+_MODEL_TYPE, _BPE, _CHARACTERS = 3, 2, 4
 _CHARACTER_MAP, _ADD_PREFIX, _REMOVE_EXTRA_SPACES = 2, 3, 4
 _USER_DEFINED = 4
 _CONTROLS = (b"<unk>", b"<s>", b"</s>")
@@ -32,16 +33,16 @@ def joins_spaces(data: bytes, where: str) -> bool:
     Raises:
         DamagedError: if the bytes are not a protocol buffer.
     """
-    found = True
     try:
-        for number, value in _fields(data):
-            if number == _NORMALIZER and isinstance(value, bytes):
-                flags = [flag for name, flag in _fields(value) if name == _REMOVE_EXTRA_SPACES]
-                # The default, which is not stored, is to collapse.
-                found = bool(flags[-1]) if flags else True
+        normalizer = _merge_messages(_fields(data), _NORMALIZER)
     except (IndexError, ValueError):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
-    return found
+    return _joins_spaces(normalizer)
+
+
+def _joins_spaces(normalizer: Mapping[int, int | bytes]) -> bool:
+    # The default, which is not stored, is to collapse.
+    return bool(normalizer.get(_REMOVE_EXTRA_SPACES, 1))
 
 
 def read_pieces(data: bytes, where: str) -> PieceTokenizer:
@@ -55,24 +56,18 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         UsageError: if the model cuts or changes texts in another way than ours.
         DamagedError: if the bytes are not a model.
     """
-    joins = joins_spaces(data, where)
-    fields = list(_fields(data))
     try:
+        fields = list(_fields(data))
         pieces = [_read_piece(value) for value in _messages(fields, _PIECE)]
-        trainer, normalizer = (
-            {
-                name: value
-                for message in _messages(fields, number)
-                for name, value in _fields(message)
-            }
-            for number in (_TRAINER, _NORMALIZER)
-        )
+        trainer, normalizer = (_merge_messages(fields, one) for one in (_TRAINER, _NORMALIZER))
     except (IndexError, KeyError, ValueError, struct.error):
         raise DamagedError(f"{where} is not a SentencePiece model") from None
+    kind = trainer.get(_MODEL_TYPE)
     obstacles = {
-        "a model that is not BPE": trainer.get(_MODEL_TYPE) != _BPE,
+        "a model that is neither BPE nor of characters": kind not in (_BPE, _CHARACTERS),
+        "a model of characters with pieces of several": kind == _CHARACTERS
+        and any(_is_longer(text) for text, _, _ in pieces[3:]),
         "a map of characters": bool(normalizer.get(_CHARACTER_MAP)),
-        "no space before a text": normalizer.get(_ADD_PREFIX, 1) == 0,
         "user-defined pieces": any(kind == _USER_DEFINED for _, _, kind in pieces),
         "other first pieces than <unk>, <s>, </s>": tuple(one[0] for one in pieces[:3])
         != _CONTROLS,
@@ -84,14 +79,28 @@ def read_pieces(data: bytes, where: str) -> PieceTokenizer:
         return PieceTokenizer(
             [text.replace(SPACE, b" ") for text, _, _ in pieces],
             [score for _, score, _ in pieces],
-            joins_spaces=joins,
+            joins_spaces=_joins_spaces(normalizer),
+            adds_space=bool(normalizer.get(_ADD_PREFIX, 1)),
         )
     except ValueError as error:
         raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
-def _messages(fields: list[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
+def _is_longer(text: bytes) -> bool:
+    return len(text.decode("utf-8", "replace")) > 1 and not text.startswith(b"<0x")
+
+
+def _messages(fields: Iterable[tuple[int, int | bytes]], number: int) -> Iterator[bytes]:
     return (value for name, value in fields if name == number and isinstance(value, bytes))
+
+
+def _merge_messages(
+    fields: Iterable[tuple[int, int | bytes]], number: int
+) -> dict[int, int | bytes]:
+    """Return the fields of a message; later ones override earlier ones."""
+    return {
+        name: value for message in _messages(fields, number) for name, value in _fields(message)
+    }
 
 
 def _read_piece(message: bytes) -> tuple[bytes, float, int]:
@@ -105,7 +114,9 @@ def _read_piece(message: bytes) -> tuple[bytes, float, int]:
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     place = 0
-    while place < len(data):
+    for _ in range(MAX_ENTRIES):
+        if place >= len(data):
+            return
         key, place = _varint(data, place)
         number, kind = key >> 3, key & 7
         if kind == _VARINT:
@@ -122,6 +133,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise ValueError("expected a field inside the message, got one that exceeds it")
         yield number, data[place : place + size]
         place += size
+    raise ValueError(f"expected at most {MAX_ENTRIES:,} fields, got more")
 
 
 def _varint(data: bytes, place: int) -> tuple[int, int]:

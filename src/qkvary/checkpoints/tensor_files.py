@@ -18,6 +18,7 @@ from torch import Tensor
 from qkvary.storage.checkpoint_folders import FileContents
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.manifest import CheckedFile
+from qkvary.storage.untrusted_files import parse_json
 
 _DTYPES = {
     "F64": torch.float64,
@@ -132,13 +133,13 @@ def _read_header(file: CheckedFile) -> list[TensorEntry]:
     data = file.take(size)
     try:
         entries = _parse_header(data, file.left)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise DamagedError(f"{file.path} holds no tensors: its header is invalid") from None
     return entries
 
 
 def _parse_header(data: bytes, left: int) -> list[TensorEntry]:
-    fields = cast("dict[str, Any]", json.loads(data))
+    fields = cast("dict[str, Any]", parse_json(data))
     fields.pop("__metadata__", None)
     entries: list[TensorEntry] = []
     start = 0

@@ -19,7 +19,8 @@ def complete_model(_context: object) -> Sequence[str]:
 ModelName = Annotated[
     str,
     Parameter(
-        help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, or a hub id.",
+        help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
+        "(.gguf, .bin, a folder), or a hub id.",
         completer=complete_model,
     ),
 ]

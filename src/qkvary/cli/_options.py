@@ -13,6 +13,7 @@ from cyclopts import Parameter, Token
 
 from qkvary.arch.table import VARIANTS
 from qkvary.data.checkpoint_names import RUNS, checkpoint_names
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import parse_count
 from qkvary.training.trackers import TrackerName
@@ -225,16 +226,6 @@ def variant_labels(text: str, *, show_default: bool | None = None) -> Parameter:
         help=text,
         completer=complete_variant,
     )
-
-
-def check_device(device: str) -> None:
-    """Refuse an invalid name of a device.
-
-    Raises:
-        UsageError: for an invalid name.
-    """
-    if not re.fullmatch(r"cpu|mps|cuda(:\d+)?", device):
-        raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
 
 def choose_study(name: str, part: Part) -> "Study":

@@ -14,6 +14,8 @@ NEAR = dict(
     zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
 )
 """The replacements of characters in an ASCII stream."""
+LONGEST_MESSAGE = 2000
+"""The most characters of an error that are printed: a message may quote a value of a file."""
 
 
 def print_error(message: str) -> None:
@@ -24,6 +26,7 @@ def print_error(message: str) -> None:
     never_fail_to_encode(stream)
     lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
     text = "\n".join(lines) or "failed without a message"
+    text = text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
     try:
         stream.write("qkvary: " + printable(text) + "\n")
         stream.flush()

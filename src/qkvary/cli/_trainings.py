@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.cli._options import DEFAULT_PART, Part, check_device, parse_seeds
+from qkvary.cli._options import DEFAULT_PART, Part, parse_seeds
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import Training, find_training

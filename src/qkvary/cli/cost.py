@@ -4,6 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.checkpoints.reference_models import find_reference
 from qkvary.cli._models import (
     Context,
     Decimal,
@@ -16,7 +17,6 @@ from qkvary.cli._options import Json, positive
 from qkvary.cli._output import show
 from qkvary.costs.comparison import compare_model
 from qkvary.costs.formats import parse_format
-from qkvary.data.model_configs import resolve_model
 from qkvary.reports.cost import cost_report
 
 Batch = Annotated[int, positive("Sequences in a batch.")]
@@ -48,7 +48,7 @@ def command(
     to be trained.
     """
     costs = compare_model(
-        resolve_model(model),
+        find_reference(model),
         variant,
         context=context,
         batch=batch,

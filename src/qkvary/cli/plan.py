@@ -5,6 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.checkpoints.reference_models import find_reference
 from qkvary.cli._hardware import Hardware
 from qkvary.cli._models import Decimal, ModelName, VariantLabels
 from qkvary.cli._options import Json
@@ -14,7 +15,6 @@ from qkvary.costs.comparison import choose_context
 from qkvary.costs.devices import choose_device
 from qkvary.costs.formats import parse_format, parse_formats
 from qkvary.costs.serving import Demand
-from qkvary.data.model_configs import resolve_model
 from qkvary.planning.plans import Regime, make_plan
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import ReportFormat
@@ -60,7 +60,7 @@ def command(
         bandwidth=hardware.bandwidth,
         flops=hardware.flops,
     )
-    named = resolve_model(model)
+    named = find_reference(model)
     demand = Demand(
         device=device,
         context=choose_context(named, load.context),

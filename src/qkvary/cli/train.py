@@ -22,7 +22,6 @@ from qkvary.cli._options import (
     Json,
     Out,
     Where,
-    check_device,
     parse_seeds,
     variant_labels,
 )
@@ -51,6 +50,7 @@ from qkvary.reports.files import write_report
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.terminal import print_report, print_sentences
 from qkvary.reports.training import training_report
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.pretraining import (
     DataReference,

@@ -46,9 +46,9 @@ def command(
     """
     named = None
     if model is not None:
-        from qkvary.data.model_configs import resolve_model
+        from qkvary.checkpoints.reference_models import find_reference
 
-        named = resolve_model(model)
+        named = find_reference(model)
     size = choose_layer(
         named,
         d_model=d_model,

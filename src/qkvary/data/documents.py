@@ -18,14 +18,12 @@ from qkvary.data.tokenizers import DOCUMENT_END
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.packages import require
+from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO
 
 SECTION_BYTES = 2**26
 """A longer text without separators is split into several documents at line ends."""
 LARGEST_LINE = 2**28
 """The maximum bytes of a line of JSON."""
-LARGEST_RATIO = 200
-"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
-FREE_BYTES = 2**26
 NULS = bytes(16)
 """A run of NUL bytes as in tar headers and in unwritten parts of files, which no text has."""
 _CHUNK, _ROWS = 2**20, 1024

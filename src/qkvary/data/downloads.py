@@ -2,9 +2,11 @@
 
 import http.client
 import os
+import sys
 import urllib.error
 import urllib.request
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import ClassVar
@@ -14,6 +16,9 @@ from qkvary.storage.errors import ResourceError
 
 TIMEOUT_SECONDS = 15.0
 """The limit for the whole download."""
+HUB = "https://huggingface.co"
+HUB_SECONDS = 5.0
+"""The limit for the hub's answer, before its libraries are used."""
 
 # Without other handlers, only https is opened or redirected to.
 HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
@@ -25,6 +30,12 @@ HANDLERS: tuple[type[urllib.request.BaseHandler], ...] = (
     urllib.request.UnknownHandler,
 )
 _CHUNK = 65_536
+_OFFLINE_FLAGS = (
+    ("huggingface_hub.constants", "HF_HUB_OFFLINE"),
+    ("datasets.config", "HF_HUB_OFFLINE"),
+    ("datasets.config", "HF_DATASETS_OFFLINE"),
+)
+"""Where the libraries keep ``HF_HUB_OFFLINE``, which they read when they are imported."""
 
 
 class DownloadError(RuntimeError):
@@ -46,6 +57,49 @@ def is_offline() -> bool:
     return os.environ.get("HF_HUB_OFFLINE", "").strip().upper() in {"1", "ON", "YES", "TRUE"}
 
 
+def find_hub_problem() -> str | None:
+    """Return why the hub cannot be reached, or ``None``.
+
+    Asked before every use of the hub's libraries, which would retry for more than a minute.
+    """
+    if is_offline():
+        return "HF_HUB_OFFLINE is set"
+    address = os.environ.get("HF_ENDPOINT") or HUB
+    try:
+        # HANDLERS open nothing but https; another endpoint is left to the libraries.
+        request = urllib.request.Request(address, method="HEAD")  # noqa: S310
+        response = _make_opener().open(request, timeout=HUB_SECONDS)
+        if response is not None:
+            response.close()
+    except urllib.error.HTTPError as error:
+        error.close()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        return str(getattr(error, "reason", None) or error) or type(error).__name__
+    return None
+
+
+@contextmanager
+def cache_only() -> Generator[None]:
+    """Let the hub's libraries use their cache alone, as with ``HF_HUB_OFFLINE``."""
+    places = [(sys.modules.get(module), name) for module, name in _OFFLINE_FLAGS]
+    before = [(module, name, getattr(module, name)) for module, name in places if module]
+    for module, name, _ in before:
+        setattr(module, name, True)
+    try:
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+def _make_opener() -> urllib.request.OpenerDirector:
+    opener = urllib.request.OpenerDirector()
+    for handler in HANDLERS:
+        opener.add_handler(handler())
+    opener.addheaders = [("User-Agent", "qkvary")]
+    return opener
+
+
 def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
     """Download a small file.
 
@@ -60,13 +114,9 @@ def fetch(url: str, *, limit: int, timeout: float = TIMEOUT_SECONDS) -> bytes:
         ValueError: if it is too large.
         DownloadError: for any other failure.
     """
-    opener = urllib.request.OpenerDirector()
-    for handler in HANDLERS:
-        opener.add_handler(handler())
-    opener.addheaders = [("User-Agent", "qkvary")]
     end = monotonic() + timeout
     try:
-        response = opener.open(url, timeout=timeout)
+        response = _make_opener().open(url, timeout=timeout)
         if response is None:
             raise DownloadError(f"cannot download {url}: only https is opened")
         with response:

@@ -6,11 +6,12 @@ of the data set. No code of a data set is ever run.
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
 from qkvary.data.documents import Document, check_field, checked_document, is_blank
-from qkvary.data.downloads import DownloadError
+from qkvary.data.downloads import DownloadError, cache_only, find_hub_problem
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.packages import require
@@ -69,13 +70,14 @@ class HubDocuments:
         # Slow to import and only needed for streaming from the hub.
         import datasets  # noqa: PLC0415
 
-        return datasets.load_dataset(
-            self.repository,
-            self.configuration,
-            split=self.split,
-            revision=self.revision,
-            streaming=True,
-        )
+        with cache_only() if find_hub_problem() else nullcontext():
+            return datasets.load_dataset(
+                self.repository,
+                self.configuration,
+                split=self.split,
+                revision=self.revision,
+                streaming=True,
+            )
 
     def _documents(self) -> Iterator[Document]:
         for row in self._stream:
@@ -116,6 +118,9 @@ def find_commit(repository: str, revision: str | None) -> str:
     if revision is not None and _COMMIT.fullmatch(revision):
         return revision
     require("datasets")
+    problem = find_hub_problem()
+    if problem is not None:
+        raise _unreachable(repository, problem)
     # It comes with datasets, and takes as long to import.
     import huggingface_hub  # noqa: PLC0415
     from huggingface_hub import errors  # noqa: PLC0415
@@ -129,13 +134,17 @@ def find_commit(repository: str, revision: str | None) -> str:
             f"hf:{repository}: the data set does not exist on the hub, or is not accessible"
         ) from None
     except Exception as error:  # depends on the HTTP client of the library
-        raise DownloadError(
-            f"cannot reach hf:{repository} ({_first_line(error)}); without a network, give a file "
-            "or a folder of texts"
-        ) from error
+        raise _unreachable(repository, _first_line(error)) from error
     if found is None:
         raise DownloadError(f"cannot determine the commit of hf:{repository}: the hub names none")
     return found
+
+
+def _unreachable(repository: str, reason: str) -> DownloadError:
+    return DownloadError(
+        f"cannot reach hf:{repository} ({reason}); without a network, give a file or a folder of "
+        "texts"
+    )
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """Tokenizers of Hugging Face, run by the ``tokenizers`` library from a ``tokenizer.json``.
 
 The bytes of a token depend on the decoder: byte-level letters, or the text that the library
-decodes, including its treatment of spaces.
+decodes, including its treatment of spaces. The library runs in a process of its own: a stranger's
+file can make it panic, take hours or fill the memory.
 """
 
 import json
@@ -10,6 +11,8 @@ from typing import Any
 
 from qkvary.data.byte_pairs import byte_letters, text_bytes
 from qkvary.storage.packages import require
+from qkvary.storage.parser_processes import ParserProcess
+from qkvary.storage.untrusted_files import parse_json, short_reason
 
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
 SEPARATORS = (
@@ -40,33 +43,31 @@ class LibraryTokenizer:
             UsageError: if the library is not installed.
         """
         require("tokenizers")
-        # Only needed for such a tokenizer.
-        import tokenizers  # noqa: PLC0415
-
         fields = _fields(content)
         # Truncation and padding are the task's.
         fields["truncation"] = fields["padding"] = None
         self._content = json.dumps(fields, ensure_ascii=True, separators=(",", ":"))
+        self._library = ParserProcess("qkvary.data.tokenizer_process", self._content)
         try:
-            self.library: tokenizers.Tokenizer = tokenizers.Tokenizer.from_str(self._content)
-        except Exception as error:  # the library raises nothing more special
+            found = self._library.ask(None)
+        except ValueError as error:
             raise ValueError(f"expected a tokenizer.json, got something else: {error}") from error
-        # Names of special tokens in a text are ordinary text.
-        self.library.encode_special_tokens = True
+        self._numbers: dict[str, int] = found["numbers"]
+        self._names = {token: name for name, token in self._numbers.items()}
+        self._names |= {token: name for token, name, _ in found["added"]}
+        self._special = frozenset(token for token, _, special in found["added"] if special)
         self.cuts_at_spaces = _splits_like_gpt2(fields)
         """Whether a long text may be split before spaces without changing the tokens."""
         self._decoder = json.dumps(fields.get("decoder"))
         self.separator: int | None = self._find(separator)
         self.ends = (self.separator,)
-        self._vocabulary = 1 + max(self.library.get_vocab(with_added_tokens=True).values())
-        added = self.library.get_added_tokens_decoder()
-        self._special = frozenset(token for token, entry in added.items() if entry.special)
+        self._vocabulary = 1 + max(self._numbers.values())
         self._letters = byte_letters()
-        self._separator_name = self.library.id_to_token(self.separator)
+        self._separator_name = self._names[self.separator]
 
     def _find(self, name: str) -> int:
         for candidate in (name,) if name else SEPARATORS:
-            token = self.library.token_to_id(candidate)
+            token = self._numbers.get(candidate)
             if token is not None:
                 return token
         raise ValueError(
@@ -85,14 +86,26 @@ class LibraryTokenizer:
         """Return the tokens of the text without special tokens.
 
         Raises:
-            ValueError: for an unpaired surrogate, which has no bytes.
+            ValueError: for an unpaired surrogate, which has no bytes, and where the library panics
+                or takes too long.
         """
         text_bytes(text)
-        return self.library.encode(text, add_special_tokens=False).ids
+        try:
+            return self._library.ask(text, characters=len(text))
+        except ValueError as error:
+            raise ValueError(f"this tokenizer cannot encode the text: {error}") from error
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of some tokens, as the library joins them.
+
+        Raises:
+            ValueError: where the library panics or takes too long.
+        """
+        return self._library.ask(tokens)
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
         """Return the bytes that a token adds; special tokens add none."""
-        name = self.library.id_to_token(token)
+        name = self._names.get(token)
         if name is None or token in self._special:
             return b""
         if '"ByteLevel"' in self._decoder:
@@ -104,9 +117,9 @@ class LibraryTokenizer:
         if match and '"ByteFallback"' in self._decoder:
             return bytes((int(match[1], 16),))
         if after is None:
-            return self.library.decode([token]).encode()
-        before = self.library.decode([after])
-        return self.library.decode([after, token]).removeprefix(before).encode()
+            return self.decode([token]).encode()
+        before = self.decode([after])
+        return self.decode([after, token]).removeprefix(before).encode()
 
     def describe(self) -> dict[str, Any]:
         """Return the whole ``tokenizer.json``."""
@@ -125,9 +138,11 @@ def _splits_like_gpt2(fields: dict[str, Any]) -> bool:
 
 def _fields(content: str) -> dict[str, Any]:
     try:
-        fields = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"expected a tokenizer.json, got invalid JSON: {error}") from error
+        fields = parse_json(content)
+    except ValueError as error:
+        raise ValueError(
+            f"expected a tokenizer.json, got invalid JSON: {short_reason(error)}"
+        ) from error
     if not isinstance(fields, dict) or "model" not in fields:
         raise ValueError("expected a tokenizer.json with a model, got another JSON document")
     return fields

@@ -16,13 +16,12 @@ from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
-from qkvary.data.downloads import fetch, is_offline, keep_in_cache
+from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
 from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.paths import StrPath, read_name
 from qkvary.text.names import short
 
-HUB = "https://huggingface.co"
 CONFIG_NAME = "config.json"
 LARGEST_CONFIG = 1_000_000
 """The maximum bytes; configurations of published models have some thousands."""
@@ -48,8 +47,9 @@ def resolve_model(reference: StrPath) -> Model:
         return load_size(reference)
     packaged = None if _find(reference) is not None else find_packaged(reference)
     name, config = load_config(reference if packaged is None else str(packaged))
-    if config.get("kind") == stored_kind(LanguageModelConfig):
-        return as_model(_read_own(config, name), name)
+    own = config.get("network") if config.get("model_type") == "qkvary" else config
+    if isinstance(own, dict) and own.get("kind") == stored_kind(LanguageModelConfig):
+        return as_model(_read_own(cast("dict[str, object]", own), name), name)
     return read_model(config, name)
 
 
@@ -102,8 +102,6 @@ def parse_config(data: bytes, source: str) -> dict[str, object]:
         content = decode(data.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise _not_json(source, f"bytes that are not UTF-8 (at {error.start})") from error
-    except RecursionError as error:
-        raise _not_json(source, "too many levels of nesting") from error
     except ValueError as error:
         raise _not_json(source, f"something else: {error}") from error
     if not isinstance(content, dict):
@@ -186,10 +184,20 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return the nearest named size as a question, or some for what is no hub id either."""
-    near = suggest_sizes(short(reference.rpartition("/")[2], 60))
+    """Return the nearest named size as a question, or some for what is no hub id either.
+
+    A hub id names one model: only a size of the same name is meant by it.
+    """
+    wanted = short(reference.rpartition("/")[2], 60)
+    near = suggest_sizes(wanted)
+    if "/" in reference:
+        near = [name for name in near if _letters(name) == _letters(wanted)]
     if near:
         return f"; did you mean the named size {near[0]}?"
     others = len(name_sizes()) - len(_SHOWN_SIZES)
     known = f"; named sizes: {', '.join(_SHOWN_SIZES)} and {others} others"
     return "" if "/" in reference else known
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[\W_]", "", name.casefold())

@@ -4,7 +4,6 @@ GPT-2's list of merges comes from ``QKVARY_DATA``, the cache or the net, and mus
 sha256.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -17,7 +16,12 @@ from qkvary.data.files import find_file, load_published
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer, make_tokenizer
 from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
+from qkvary.storage.untrusted_files import (
+    MAX_SIDE_FILE_BYTES,
+    parse_json,
+    read_file,
+    short_reason,
+)
 
 NAMES = ("gpt2", "bytes", "characters")
 LONGEST_NAME = 80
@@ -195,8 +199,10 @@ def _text(path: Path) -> str:
 
 def _json(path: Path) -> Any:
     try:
-        return json.loads(_text(path))
-    except (ValueError, RecursionError) as error:
+        return parse_json(_text(path))
+    except ValueError as error:
         if isinstance(error, UsageError):
             raise
-        raise UsageError(f"expected JSON in {path}, got something else: {error}") from None
+        raise UsageError(
+            f"expected JSON in {path}, got something else: {short_reason(error)}"
+        ) from None

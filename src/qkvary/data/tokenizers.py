@@ -17,6 +17,7 @@ from qkvary.data.library_tokenizers import LibraryTokenizer
 _BYTE_PIECE = re.compile(rb"<0x([0-9A-F]{2})>")
 CONTROL_TOKENS = 3
 """Unknown, beginning and end come first among the pieces and never occur in a text."""
+UNKNOWN = 0
 PREFIX = b" "
 """The space that is added before a text."""
 DOCUMENT_END = "<|endoftext|>"
@@ -176,17 +177,24 @@ class PieceTokenizer:
     """SentencePiece's BPE: neighbours are merged into the piece of the highest score first.
 
     Tokens 0, 1 and 2 are unknown, beginning and end; the next beginning ends a text too. A
-    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed.
+    character without a piece becomes the tokens of its bytes, ``<0x0A>`` for a line feed; where
+    the pieces have no bytes, a run of such characters is one unknown token. Pieces of single
+    characters are a model of characters.
 
     Source: Kudo and Richardson 2018, SentencePiece, in the form that karpathy/llama2.c stores.
     """
 
-    beginning: int | None = 1
     ends: tuple[int, ...] = (1, 2)
     separator: int | None = 2
 
     def __init__(
-        self, pieces: Sequence[bytes], scores: Sequence[float], *, joins_spaces: bool = False
+        self,
+        pieces: Sequence[bytes],
+        scores: Sequence[float],
+        *,
+        joins_spaces: bool = False,
+        adds_space: bool = True,
+        adds_beginning: bool = True,
     ) -> None:
         """Number the pieces.
 
@@ -195,10 +203,12 @@ class PieceTokenizer:
             scores: The score of each token; the highest is merged first.
             joins_spaces: Whether to strip spaces at the ends of a text and collapse runs of them
                 first.
+            adds_space: Whether a space is added before a text.
+            adds_beginning: Whether a text begins with the beginning token.
 
         Raises:
-            ValueError: if pieces and scores do not match, a score is not finite, or one of the 256
-                bytes has no token.
+            ValueError: if pieces and scores do not match, a score is not finite, or only some of
+                the 256 bytes have a token.
         """
         if len(pieces) != len(scores):
             raise ValueError(
@@ -207,7 +217,9 @@ class PieceTokenizer:
         if not all(map(math.isfinite, scores)):
             raise ValueError("expected finite scores, got one that is not")
         self.pieces, self.scores = tuple(pieces), tuple(scores)
-        self.joins_spaces = joins_spaces
+        self.joins_spaces, self.adds_space = joins_spaces, adds_space
+        self.beginning: int | None = 1 if adds_beginning else None
+        self._starts = (1,) if adds_beginning else (None, 1, 2)
         self._bytes: dict[int, int] = {}
         self._found: dict[bytes, int] = {}
         for token, piece in enumerate(pieces):
@@ -217,9 +229,9 @@ class PieceTokenizer:
             elif token >= CONTROL_TOKENS:
                 self._found.setdefault(piece, token)
         self._byte_tokens = {byte: token for token, byte in self._bytes.items()}
-        if len(self._byte_tokens) != 256:
+        if len(self._byte_tokens) not in (0, 256):
             raise ValueError(
-                f"expected a token for each of 256 bytes, got {len(self._byte_tokens)}"
+                f"expected a token for each of 256 bytes, or for none, got {len(self._byte_tokens)}"
             )
 
     @property
@@ -228,31 +240,36 @@ class PieceTokenizer:
         return len(self.pieces)
 
     def encode(self, text: str) -> list[int]:
-        """Return the beginning and the pieces of the text with a leading space.
+        """Return the beginning, if it is added, and the pieces of the text.
 
         Raises:
             ValueError: for an unpaired surrogate, which has no bytes.
         """
         text_bytes(text)
-        start = [1]
+        start = [] if self.beginning is None else [self.beginning]
         if self.joins_spaces:
             text = re.sub(" +", " ", text).strip(" ")
-        return start if not text else start + self._merge(self._characters(" " + text))
+        space = " " if self.adds_space else ""
+        return start if not text else start + self._merge(self._characters(space + text))
 
     def piece(self, token: int, *, after: int | None = None) -> bytes:
-        """Return the bytes of a piece, without the added space after the beginning."""
+        """Return the bytes of a piece, without the added space at the beginning of a text."""
         if token < CONTROL_TOKENS:
             return b""
         if token in self._bytes:
             return bytes((self._bytes[token],))
         piece = self.pieces[token]
-        return piece.removeprefix(PREFIX) if after == self.beginning else piece
+        is_first = self.adds_space and after in self._starts
+        return piece.removeprefix(PREFIX) if is_first else piece
 
     def describe(self) -> dict[str, Any]:
-        """Return the pieces in hexadecimal, the scores, and the treatment of spaces."""
+        """Return the pieces in hexadecimal, the scores, and what is added or joined."""
+        # The usual values are omitted, as in older descriptions.
+        added = {"adds_space": self.adds_space, "adds_beginning": self.beginning is not None}
         return {
             "kind": "pieces",
             "joins_spaces": self.joins_spaces,
+            **{name: value for name, value in added.items() if not value},
             "pieces": [piece.hex() for piece in self.pieces],
             "scores": list(self.scores),
         }
@@ -262,7 +279,12 @@ class PieceTokenizer:
         for letter in text:
             data = letter.encode()
             token = self._found.get(data)
-            tokens += [self._byte_tokens[byte] for byte in data] if token is None else [token]
+            if token is not None:
+                tokens.append(token)
+            elif self._byte_tokens:
+                tokens += [self._byte_tokens[byte] for byte in data]
+            elif tokens[-1:] != [UNKNOWN]:
+                tokens.append(UNKNOWN)
         return tokens
 
     def _merge(self, tokens: list[int]) -> list[int]:
@@ -276,7 +298,9 @@ class PieceTokenizer:
             if left < 0 or right >= len(merged):
                 return
             first, second = merged[left], merged[right]
-            if first is None or second is None or {first, second} & self._bytes.keys():
+            if first is None or second is None or UNKNOWN in (first, second):
+                return
+            if {first, second} & self._bytes.keys():
                 return
             joined = self._found.get(self.pieces[first] + self.pieces[second])
             if joined is not None:
@@ -319,7 +343,13 @@ def make_tokenizer(description: Mapping[str, Any]) -> Tokenizer:
         if kind == "pieces":
             pieces = [bytes.fromhex(piece) for piece in description["pieces"]]
             scores = [float(score) for score in description["scores"]]
-            return PieceTokenizer(pieces, scores, joins_spaces=description["joins_spaces"] is True)
+            return PieceTokenizer(
+                pieces,
+                scores,
+                joins_spaces=description["joins_spaces"] is True,
+                adds_space=description.get("adds_space") is not False,
+                adds_beginning=description.get("adds_beginning") is not False,
+            )
     except (KeyError, TypeError) as error:
         raise ValueError(f"expected a valid tokenizer of kind {kind}, got: {error}") from error
     raise ValueError(

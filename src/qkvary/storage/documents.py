@@ -57,7 +57,7 @@ class DocumentFormat:
             reason = "expected an object"
         except KeyError as error:
             reason = f"{error} is missing"
-        except (TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
+        except (TypeError, ValueError, IndexError, AttributeError) as error:
             reason = str(error)
         raise self._damaged(where, reason)
 

@@ -6,10 +6,8 @@ or dies, so the leftovers of killed writers can be recognized.
 """
 
 import errno
-import fcntl
 import itertools
 import os
-import pwd
 import shutil
 import stat
 import tempfile
@@ -18,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from qkvary.storage.errors import ResourceError, TargetError, UnsafeError
+from qkvary.storage.posix import fcntl, pwd
 
 TEMPORARY_PREFIX = ".tmp-"
 """Prefix of incomplete files and folders."""

@@ -1,13 +1,26 @@
-"""The time and the environment: versions, platform, processor. Torch-free."""
+"""The time and the environment: versions, platform, processor, names of devices. Torch-free."""
 
 import functools
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from qkvary.storage.errors import UsageError
+
+
+def check_device(device: str) -> None:
+    """Refuse an invalid name of a device; whether this machine has it is checked where it is used.
+
+    Raises:
+        UsageError: for an invalid name.
+    """
+    if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", device):
+        raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
 
 
 def now() -> str:

@@ -19,6 +19,10 @@ class UsageError(QkvaryError, ValueError):
     exit_code = 2
 
 
+class SystemNotSupportedError(UsageError, ImportError):
+    """The system has no locks, users and limits of POSIX."""
+
+
 class DamagedError(QkvaryError):
     """Stored data is missing or changed."""
 

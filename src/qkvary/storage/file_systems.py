@@ -1,6 +1,5 @@
 """The file system of a folder, and how far its locks reach. Never imports torch."""
 
-import fcntl
 import re
 import subprocess
 import sys
@@ -9,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from qkvary.storage.posix import fcntl
 
 LockReach = Literal["all machines", "this machine", "unknown"]
 

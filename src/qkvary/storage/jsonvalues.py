@@ -9,6 +9,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+from qkvary.storage.untrusted_files import parse_json
+
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
 """A JSON value; sequences are read as lists, mappings as dicts."""
 
@@ -64,4 +66,4 @@ def decode(text: str | bytes) -> object:
     Raises:
         ValueError: if the text is not JSON, or not as ``encode`` writes it.
     """
-    return json.loads(text, object_pairs_hook=_untagged, parse_constant=_refuse_constant)
+    return parse_json(text, object_pairs_hook=_untagged, parse_constant=_refuse_constant)

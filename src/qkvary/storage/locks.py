@@ -4,7 +4,6 @@ The lock file is never removed, since only its lock matters. Its contents name t
 the owners that died: an owner that releases the lock removes its name, one that dies cannot.
 """
 
-import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from qkvary.storage.durable import explain_os_errors
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError
 from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.posix import fcntl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.documents import DocumentFormat
-from qkvary.storage.errors import DamagedError, UnsafeError
+from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.jsonvalues import JsonValue, decode, encode
 from qkvary.storage.memory import require_memory
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 MANIFEST_NAME = "MANIFEST.json"
 FORMAT = DocumentFormat(name="a manifest", version=1, key="format_version")
@@ -238,9 +239,9 @@ def read_manifest(directory: Path) -> Manifest:
     """
     path = directory / MANIFEST_NAME
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+        data = read_file(path, limit=MAX_SIDE_FILE_BYTES)
+    except UsageError as error:
+        raise DamagedError(str(error)) from None
     try:
         fields = cast("dict[str, Any]", decode(data))
         changed = fields.pop("digest") != _digest(fields)

@@ -9,20 +9,25 @@ _EXTRAS: Mapping[str, str] = {
     "PIL": "images",
     "datasets": "data",
     "huggingface_hub": "data",
+    "jaxtyping": "train",
     "lm_eval": "eval",
+    "numpy": "train",
     "pyarrow": "data",
     "ray": "cluster",
     "sacrebleu": "translation",
+    "safetensors": "train",
+    "scipy": "train",
     "submitit": "cluster",
     "tensorboard": "track",
     "tiktoken": "data",
     "tokenizers": "data",
+    "torch": "train",
     "trackio": "track",
     "transformers": "hf",
+    "vl_convert": "train",
     "zstandard": "data",
 }
-"""The extra that provides a package; all others are in ``train``."""
-_IN_NO_EXTRA = ("wandb",)
+"""The extra that provides a package; a package in none is installed by its own name."""
 
 
 def is_installed(package: str) -> bool:
@@ -43,7 +48,6 @@ def require(package: str) -> None:
 def describe_missing(module: str) -> str:
     """Describe how to install the package of a module."""
     package = module.partition(".")[0]
-    if package in _IN_NO_EXTRA:
-        return f"{package} is not installed: run pip install {package}"
-    extra = _EXTRAS.get(package, "train")
-    return f"{package} is not installed: run pip install 'qkvary[{extra}]'"
+    extra = _EXTRAS.get(package)
+    wanted = package if extra is None else f"'qkvary[{extra}]'"
+    return f"{package} is not installed: run pip install {wanted}"

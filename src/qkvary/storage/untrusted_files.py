@@ -1,7 +1,15 @@
-"""Reads untrusted files: with a size limit, and never through pickle. Torch-free."""
+"""Reads untrusted files: with limits on size, depth and time, and never through pickle. Torch-free.
 
+The limits of every parser of other people's formats stand here. Parsers in Python check the number
+of entries; native ones run in a process of their own (``parser_processes``).
+"""
+
+import json
+import re
 import stat
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.memory import require_memory
@@ -10,6 +18,28 @@ MAX_WEIGHT_BYTES = 2**40
 """Size limit of weights."""
 MAX_SIDE_FILE_BYTES = 2**26
 """Size limit of configurations and tokenizers."""
+MAX_JSON_DEPTH = 100
+"""The most levels of lists and objects in a JSON document."""
+MAX_ENTRIES = 2**21
+"""The most fields, pieces or texts in a file: each takes a step of Python."""
+LARGEST_RATIO = 200
+"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
+FREE_BYTES = 2**26
+"""The bytes into which any compressed file may expand."""
+LARGEST_SIZE = 2**24
+"""The largest size of a network that a configuration of another format may have."""
+MAX_REASON = 300
+"""The most characters of a parser's message that are shown."""
+PARSER_SECONDS = 5.0
+"""The most processor time that a native parser may take for a file, or for a short text."""
+PARSER_BYTES = 2**31
+"""The most address space of the process of a native parser."""
+PARSER_CHARACTERS_PER_SECOND = 20_000
+"""Processor time for a long text in addition; tokenizers take a tenth of it or less."""
+PARSER_BYTES_PER_CHARACTER = 1024
+"""Address space for a long text in addition."""
+_JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = re.compile(r"[^][{}]+")
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 _PICKLED = {".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".distcp", ".t7"}
 _PICKLED_NAMES = ("pytorch_model.bin", "consolidated.pth", ".metadata")
@@ -42,6 +72,52 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
     return data
 
 
+def parse_json(
+    data: str | bytes,
+    *,
+    object_pairs_hook: Callable[[list[tuple[str, object]]], object] | None = None,
+    parse_constant: Callable[[str], object] | None = None,
+) -> Any:
+    """Return the value of a JSON document, as ``json.loads`` does, with a limit on its depth.
+
+    Args:
+        data: The document.
+        object_pairs_hook: As in ``json.loads``.
+        parse_constant: As in ``json.loads``.
+
+    Raises:
+        ValueError: if it is not JSON, or is too deep.
+    """
+    text = data if isinstance(data, str) else data.decode(json.detect_encoding(data))
+    deep = f"expected at most {MAX_JSON_DEPTH} levels of JSON, got more"
+    if _is_deep(text):
+        raise ValueError(deep)
+    try:
+        return json.loads(text, object_pairs_hook=object_pairs_hook, parse_constant=parse_constant)
+    except RecursionError:
+        raise ValueError(deep) from None
+
+
+def _is_deep(text: str) -> bool:
+    """Return whether lists and objects are nested too deep; a wrong document may seem flat."""
+    if text.count("[") + text.count("{") <= MAX_JSON_DEPTH:
+        return False
+    brackets = _NO_BRACKETS.sub("", _JSON_TEXT.sub("", text))
+    # Each round removes the innermost level.
+    for _ in range(MAX_JSON_DEPTH):
+        shorter = brackets.replace("[]", "").replace("{}", "")
+        if len(shorter) in (0, len(brackets)):
+            return False
+        brackets = shorter
+    return True
+
+
+def short_reason(error: BaseException) -> str:
+    """Return the message of a parser's error in one line of limited length."""
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 3] + "..."
+
+
 def check_regular_file(path: Path) -> int:
     """Return the size of a regular file; a pipe or a device might never end.
 
@@ -55,6 +131,20 @@ def check_regular_file(path: Path) -> int:
     if not stat.S_ISREG(found.st_mode):
         raise UsageError(f"expected a regular file, got {path}")
     return found.st_size
+
+
+def only_file(folder: Path, found: Sequence[Path]) -> Path:
+    """Return the only file of a format in a folder.
+
+    Raises:
+        UsageError: if there are several.
+    """
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found[:5])
+        raise UsageError(
+            f"expected one {found[0].suffix} in {folder}, got {len(found)}: {names}; name the file"
+        )
+    return found[0]
 
 
 def read_start(path: Path, size: int) -> bytes:

@@ -190,7 +190,7 @@ def _remains(
     )
 
 
-def _unique(study: str, what: str, values: tuple[object, ...]) -> None:
+def _unique(study: str, what: str, values: Sequence[object]) -> None:
     if not values:
         raise ValueError(f"study {study!r}: expected at least one of {what}, got none")
     twice = sorted({str(value) for value in values if values.count(value) > 1})
@@ -223,11 +223,11 @@ class Study:
     """The question, in one sentence."""
     description: str
     """Sizes, protocol and source."""
-    settings: tuple[Setting, ...]
-    """Tasks with their networks and training."""
-    variants: tuple[str, ...]
+    settings: Sequence[Setting]
+    """Tasks with their networks and training; kept as a tuple, like the next two."""
+    variants: Sequence[str]
     """Labels, in the order of the tables."""
-    seeds: tuple[int, ...]
+    seeds: Sequence[int]
     """Seeds; every cell has one run per seed."""
     baseline: str = "QKV"
     """Label of the variant with which the others are compared."""

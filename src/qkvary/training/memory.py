@@ -1,7 +1,6 @@
 """Checks of devices, and error messages for running out of memory."""
 
 import platform
-import resource
 
 import torch
 
@@ -11,6 +10,7 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.memory import require_memory
+from qkvary.storage.posix import resource
 from qkvary.training.config import RunConfig
 
 

@@ -14,7 +14,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
 from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.text.names import suggest
+from qkvary.text.names import near_names
 from qkvary.training.config import (
     Decay,
     ExecutionConfig,
@@ -159,11 +159,13 @@ def find_preset(name: str) -> Preset:
         name: As for ``arch.named_networks.find_network``: ``lm-300m`` and ``300M`` are one.
 
     Raises:
-        UsageError: if it does not exist; the message suggests the nearest name.
+        UsageError: if it does not exist; the message lists all, and suggests the nearest.
     """
     known = canonical_name(name, PRESETS)
     if known is None:
-        raise UsageError(f"expected a preset, got {name!r}; {suggest(name, PRESETS)}")
+        near = near_names(name, PRESETS)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"expected a preset, got {name!r}; {hint}choices: {', '.join(PRESETS)}")
     return PRESETS[known]
 
 

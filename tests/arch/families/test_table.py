@@ -47,49 +47,35 @@ def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None
     assert model_parameters(model).total > 0
 
 
-def test_an_unknown_family_says_what_was_read_and_what_is_missing() -> None:
-    config = {
-        "model_type": "llamas",
-        "hidden_size": 64,
-        "n_layer": 3,
-        "vocab_size": 97,
-        "d_ff": True,
-    }
-    with pytest.raises(ValueError, match="expected a model_type") as caught:
-        read_model(config, "mine")
-    known = ", ".join(sorted(FAMILIES))
-    assert str(caught.value) == (
-        f"expected a model_type out of {known}, got 'llamas' (did you mean llama?); read "
-        "hidden_size=64, n_layer=3, vocab_size=97; a Llama-like reading misses intermediate_size, "
-        "num_attention_heads"
-    )
-
-
 @pytest.mark.parametrize(
     ("model_type", "got"),
     [
-        (None, "got none; read no sizes; a Llama-like reading misses hidden_size, "),
-        (3, "got a int; read no sizes"),
-        (["llama"], "got a list; read no sizes"),
-        ("x" * 1000, f"got '{'x' * 60}'; read no sizes"),
+        ("gpt_oss", "got 'gpt_oss'; a reading"),
+        ("kimi_k2", "got 'kimi_k2'; a reading"),
+        ("glm4_moe", "got 'glm4_moe'; a reading"),
+        ("llamas", "got 'llamas'; a reading"),
+        (None, "got none; a reading"),
+        (3, "got a int; a reading"),
+        (["llama"], "got a list; a reading"),
+        ("x" * 1000, f"got '{'x' * 60}'; a reading"),
     ],
 )
-def test_a_family_that_is_no_name(model_type: object, got: str) -> None:
+def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
+    """A reading as the nearest family, or as Llama, would give wrong numbers without a word."""
     with pytest.raises(ValueError, match="expected a model_type out of bloom, ") as caught:
-        read_model({"model_type": model_type}, "mine")
-    assert got in str(caught.value)
-
-
-def test_a_family_of_which_everything_is_known_but_the_name() -> None:
-    with pytest.raises(ValueError, match="a Llama-like reading misses nothing else"):
-        read_model({**load("llama-3.1-8b"), "model_type": "another"}, "mine")
+        read_model({**load("llama-3.1-8b"), "model_type": model_type}, "mine")
+    known = ", ".join(sorted(FAMILIES))
+    said = str(caught.value)
+    assert said.startswith(f"expected a model_type out of {known}, {got} as one of these could")
+    assert "did you mean" not in said
+    assert "Llama" not in said
 
 
 def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
     model = read_model({"model_type": "seer", "text_config": load("llama-3.1-8b")}, "seer")
     assert model.layers == read("llama-3.1-8b").layers
     assert model.notes == (NOTE,)
-    with pytest.raises(ValueError, match="got 'seer'; read hidden_size=24; a Llama-like"):
+    with pytest.raises(ValueError, match="got 'seer'; a reading as one"):
         read_model({"model_type": "seer", "text_config": {"hidden_size": 24}}, "seer")
     with pytest.raises(ValueError, match="expected a nested configuration for text_config"):
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")

@@ -21,8 +21,10 @@ from transformers.utils import logging
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.chat_templates import read_chat_template
 from qkvary.checkpoints.huggingface.folders import export_folder
+from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
+from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 from tests.contracts.variant_cases import distance
 
 TOKENS = (torch.arange(2 * 9).view(2, 9) * 5) % 29
@@ -93,6 +95,80 @@ def test_logits_are_those_of_transformers(config: PreTrainedConfig, tmp_path: Pa
         assert distance(loaded.network(TOKENS), expected) < ROUNDING
 
 
+def put(folder: Path, **tensors: torch.Tensor) -> None:
+    path = folder / "model.safetensors"
+    save_file({**load_file(path), **{k.replace("__", "."): v for k, v in tensors.items()}}, path)
+
+
+@pytest.mark.parametrize("make", [make_gpt2, make_llama])
+def test_a_stored_head_that_contradicts_the_tie_is_used(make: Any, tmp_path: Path) -> None:
+    tied = save(tmp_path, make(tie_word_embeddings=True))
+    network = load_checkpoint(tmp_path).network
+    # A copy of the embedding is the same network.
+    put(tmp_path, lm_head__weight=network.embedding.detach().clone())
+    assert load_checkpoint(tmp_path).network.config.tied_head
+    put(tmp_path, lm_head__weight=torch.randn_like(network.embedding))
+    with pytest.warns(UserWarning, match=r"an lm_head\.weight that differs .* stored head is used"):
+        found = load_checkpoint(tmp_path).network
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    with torch.no_grad():
+        expected = theirs(TOKENS).logits
+        assert distance(found(TOKENS), expected) < ROUNDING
+        assert distance(expected, tied) > 0.1
+
+
+def test_a_head_of_another_size_is_damage(tmp_path: Path) -> None:
+    save(tmp_path, make_llama(tie_word_embeddings=True))
+    rows, width = load_checkpoint(tmp_path).network.embedding.shape
+    put(tmp_path, lm_head__weight=torch.zeros(rows + 1, width, dtype=torch.float64))
+    with (
+        pytest.warns(UserWarning, match="differs from the embedding"),
+        pytest.raises(DamagedError, match="weights, but its configuration requires"),
+    ):
+        load_checkpoint(tmp_path)
+
+
+def test_buffers_of_older_files_are_ignored_where_they_agree(tmp_path: Path) -> None:
+    """Masks and frequencies, which transformers makes from the configuration too."""
+    for kind in ("gpt2", "llama"):
+        save(tmp_path / kind, make_gpt2() if kind == "gpt2" else make_llama())
+    names = {"gpt2": "transformer.h.0.attn.bias", "llama": "model.layers.1.self_attn.inv_freq"}
+    layer = load_checkpoint(tmp_path / "llama").network.config.layers[0]
+    size = layer.size_per_head
+    steps = torch.arange(0, size, 2, dtype=torch.float64) / size
+    right = {
+        "gpt2": torch.ones(17, 17, dtype=torch.bool).tril()[None, None],
+        "llama": layer.position.rotary_base**-steps,
+    }
+    wrong = {"gpt2": torch.ones(1, 1, 17, 17, dtype=torch.bool), "llama": right["llama"] / 2}
+    for kind, name in names.items():
+        put(tmp_path / kind, **{name: right[kind]})
+        load_checkpoint(tmp_path / kind)
+        put(tmp_path / kind, **{name: wrong[kind]})
+        with pytest.warns(UserWarning, match=f"has {name}, which its configuration contradicts"):
+            load_checkpoint(tmp_path / kind)
+
+
+def test_a_contradicting_head_of_deepseek_is_used(tmp_path: Path) -> None:
+    network = build_portable(PORTABLE[1], tied_head=False)
+    export_folder(LoadedModel(network, None), tmp_path / "model", to="deepseek")
+    (tmp_path / "model" / "MANIFEST.json").unlink()
+    change(tmp_path / "model", tie_word_embeddings=True)
+    with pytest.warns(UserWarning, match="the stored head is used"):
+        found = load_checkpoint(tmp_path / "model").network
+    tokens = torch.tensor([[3, 0, 12, 7]])
+    with torch.no_grad():
+        assert distance(found(tokens), network(tokens)) < 1e-5
+
+
+@pytest.mark.parametrize(("make", "name"), [(make_gpt2, "wte.weight"), (make_llama, "embedding")])
+def test_two_tensors_for_one_are_damage(make: Any, name: str, tmp_path: Path) -> None:
+    save(tmp_path, make())
+    put(tmp_path, **{name: torch.ones(3)})
+    with pytest.raises(DamagedError, match="has two tensors for"):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("make", [make_gpt2, make_llama])
 def test_a_head_that_is_not_tied_must_be_there(make: Any, tmp_path: Path) -> None:
     save(tmp_path, make(tie_word_embeddings=True))
@@ -126,7 +202,8 @@ def test_older_gpt2_files_are_read(tmp_path: Path) -> None:
     expected = save(tmp_path, make_gpt2())
     path = tmp_path / "model.safetensors"
     older = {name.removeprefix("transformer."): one for name, one in load_file(path).items()}
-    older["h.0.attn.bias"] = torch.ones(1, 1, 17, 17, dtype=torch.float64)
+    older["h.0.attn.bias"] = torch.ones(1, 1, 17, 17, dtype=torch.float64).tril()
+    older["h.0.attn.masked_bias"] = torch.tensor(-1e9, dtype=torch.float64)
     save_file(older, path)
     with torch.no_grad():
         assert distance(load_checkpoint(tmp_path).network(TOKENS), expected) < ROUNDING

@@ -1,6 +1,7 @@
 """Our tokenizers and their vocabularies in llama.cpp, by its rules in plain loops, and back."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import assume, given
@@ -12,9 +13,17 @@ from qkvary.checkpoints.gguf.files import pack_file, parse_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS
 from qkvary.checkpoints.gguf.vocabularies import TokenType, convert_tokenizer
+from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer as convert_fast
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.library_tokenizers import LibraryTokenizer
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
+from qkvary.data.tokenizers import (
+    ByteTokenizer,
+    CharacterTokenizer,
+    PieceTokenizer,
+    Tokenizer,
+    make_tokenizer,
+)
+from qkvary.inference.streaming import detokenize
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 from tests.conftest import examples
 from tests.data.merged import TEXT, merges_of
@@ -125,8 +134,8 @@ def test_whether_spaces_are_joined_is_kept(joins_spaces: bool) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "kind", "message"),
     [
-        ("add_space_prefix", False, UsageError, "add_space_prefix False, expected True"),
-        ("add_bos_token", False, UsageError, "add_bos_token False, expected True"),
+        ("add_space_prefix", 1, DamagedError, "add_space_prefix 1, expected true or false"),
+        ("add_bos_token", "no", DamagedError, "add_bos_token 'no', expected true or false"),
         ("add_eos_token", True, UsageError, "add_eos_token True, expected False"),
         ("bos_token_id", 2, UsageError, "bos_token_id 2, expected 1"),
         ("eos_token_id", 5, UsageError, "eos_token_id 5, expected 2"),
@@ -143,6 +152,31 @@ def test_pieces_of_other_rules_are_refused(
         read_tokenizer({**metadata, f"tokenizer.ggml.{key}": value}, "a.gguf")
     assert str(caught.value).startswith("a.gguf has tokenizer.ggml.")
     assert str(caught.value).endswith(message)
+
+
+@pytest.mark.parametrize("adds_beginning", [True, False])
+@pytest.mark.parametrize("adds_space", [True, False])
+def test_what_is_added_to_a_text_is_what_llama_cpp_adds(
+    adds_space: bool, adds_beginning: bool, tmp_path: Path
+) -> None:
+    ours = PieceTokenizer(*PIECES, adds_space=adds_space, adds_beginning=adds_beginning)
+    metadata = convert_tokenizer(ours, ours.vocabulary).metadata
+    named = {"general.architecture": "llama", **metadata}
+    (tmp_path / "a.gguf").write_bytes(pack_file(named, {}))
+    file = llama_cpp.File(tmp_path / "a.gguf")
+    found = read_tokenizer(metadata, "a.gguf")
+    assert found is not None
+    again = convert_tokenizer(found, ours.vocabulary).metadata
+    assert again == metadata
+    assert make_tokenizer(ours.describe()).encode(TEXT) == ours.encode(TEXT)
+    fast = convert_fast(ours)
+    for text in (TEXT, " the cat", "é\n"):
+        expected = llama_cpp.tokenize(file, text)
+        assert found.encode(text) == expected
+        assert fast.library.encode(text).ids == expected
+        after = 1 if adds_beginning else None
+        assert detokenize(found, expected, after=after) == text
+    assert fast.beginning == ("<s>" if adds_beginning else None)
 
 
 def test_pieces_are_read_with_the_values_that_llama_cpp_gives_where_there_are_none() -> None:

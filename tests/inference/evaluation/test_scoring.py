@@ -1,4 +1,4 @@
-"""Losses by token: equal to plain calls, and the same however the work is divided (E14)."""
+"""Losses by token: equal to plain calls, and the same however the work is divided."""
 
 import dataclasses
 import math

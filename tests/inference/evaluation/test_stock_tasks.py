@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import datasets
 import pytest
 import torch
 from lm_eval.tasks import TaskManager
@@ -151,6 +152,27 @@ def test_prompts_that_lose_their_beginning_are_counted(model: LanguageModel) -> 
     for name, cut in texts.items():
         assert found[name].cut_prompts == pytest.approx(sum(cut) / len(cut))
         assert any(cut)
+
+
+def test_a_hub_without_an_answer_is_not_asked_again(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The libraries would retry for more than a minute."""
+    monkeypatch.setattr(stock_tasks, "find_hub_problem", lambda: "no route to host")
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+
+    class Manager:
+        def load(self, _names: list[str]) -> None:
+            assert datasets.config.HF_HUB_OFFLINE
+            raise ConnectionError("Couldn't reach 'a/b' on the Hub")
+
+    with pytest.raises(UsageError) as caught:
+        evaluate_stock_tasks(model, ByteTokenizer(), ["boolq"], Manager())  # type: ignore[arg-type]
+    assert str(caught.value) == (
+        "lm-eval cannot evaluate boolq: Couldn't reach 'a/b' on the Hub; data sets are downloaded "
+        "from the hub unless they are in its cache, and it cannot be reached (no route to host)"
+    )
+    assert not datasets.config.HF_HUB_OFFLINE
 
 
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), UsageError("of ours")])

@@ -24,7 +24,7 @@ from tests.nn.decoding.cases import GATES, distance, draw
 
 PROMPT, NEW, VOCABULARY, LONGEST = 5, 4, 23, 17
 FLOAT32 = 1e-5
-"""Of RELIABILITY 3.2, E1."""
+"""The largest difference of a logit in float32, relative to the largest logit."""
 
 OWN_MEMORY = ("-Wl,-Bsymbolic",) if sys.platform == "linux" else ()
 """A library asks its own operator for memory, whatever others brought along."""

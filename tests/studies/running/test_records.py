@@ -1,4 +1,4 @@
-"""S10: any record is stored and returned unchanged."""
+"""Any record is stored and returned unchanged."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""The runner with a toy worker: S1-S4, S7, T10."""
+"""The runner with a toy worker: kills, crashes, several runners, failed runs and signals."""
 
 import os
 import random
@@ -82,7 +82,7 @@ def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) ->
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
-    """S7: two fail, two diverge, the rest is done; the exit code is set only with ``strict``."""
+    """Two fail, two diverge, the rest is done; the exit code is set only with ``strict``."""
     study = toy_study([0, RAISES, 1, DIVERGES, 2, TALKS])
     summary = run_toy(study, root)
     assert (summary.done, summary.failed, summary.diverged, summary.missing) == (8, 2, 2, 0)
@@ -109,7 +109,7 @@ def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
 def test_a_run_that_crashes_workers_counts_as_failed(
     root: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S3: each crash is reported and another worker resumes; the fourth fails the run.
+    """Each crash is reported and another worker resumes; the fourth fails the run.
 
     The other worker waits for the run while it crashes, and must not take it up a fifth time.
     """
@@ -216,7 +216,7 @@ def check_sweeps(root: Path, second_root: Path, count: int, runs: int) -> None:
 def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
     root: Path, second_root: Path
 ) -> None:
-    """S1: every run has one record, and the table is the same, byte for byte."""
+    """Every run has one record, and the table is the same, byte for byte."""
     check_sweeps(root, second_root, trials("SWEEPS", 1), 24)
 
 
@@ -252,7 +252,7 @@ def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
 def test_runners_that_begin_at_once_share_the_work(
     root: Path, second_root: Path, runners: int
 ) -> None:
-    """S2: no run is made twice, and none is left out."""
+    """No run is made twice, and none is left out."""
     assert shared(root, runners, 20) == [1] * 20
     study = toy_study(range(10), steps=3)
     run_toy(study, second_root)
@@ -264,7 +264,7 @@ def test_runners_that_begin_at_once_share_the_work(
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("runners", [2, 8])
 def test_runners_that_begin_at_once_never_share_a_run(root: Path, runners: int) -> None:
-    """S2 in full: about 10,000 claims."""
+    """The same with about 10,000 claims."""
     count = trials("COLD_STARTS", 50)
     for trial in range(count):
         place = root / str(trial)
@@ -274,12 +274,12 @@ def test_runners_that_begin_at_once_never_share_a_run(root: Path, runners: int) 
 
 @pytest.mark.slow
 def test_without_the_lock_runs_would_be_made_twice(root: Path) -> None:
-    """The mutant of S2."""
+    """A seeded mistake: workers take runs without a lock."""
     assert max(shared(root, 4, 30, "no_lock")) > 1
 
 
 def test_a_paused_worker_keeps_its_run(root: Path) -> None:
-    """S4: another runner reports the owner and waits; no run is executed twice."""
+    """Another runner reports the owner and waits; no run is executed twice."""
     first = start_runner(root, [7], steps=40, workers=1, step_seconds=0.02)
     wait_for(lambda: executions(root))
     worker = int(executions(root)[0][2])
@@ -299,7 +299,7 @@ def test_a_paused_worker_keeps_its_run(root: Path) -> None:
 
 
 def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> None:
-    """S3: the lock is free at once, and no saved step is repeated."""
+    """The lock is free at once, and no saved step is repeated."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     study = toy_study([7], steps=60)
     checkpoints = Store(root / "runs").directory(study.cells()[0].run_key) / "checkpoints"
@@ -322,7 +322,7 @@ def test_a_run_of_a_killed_worker_resumes_from_its_checkpoint(root: Path) -> Non
 def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
     root: Path, second_root: Path, number: signal.Signals
 ) -> None:
-    """T10: each worker leaves a checkpoint; the exit code names the signal."""
+    """Each worker leaves a checkpoint; the exit code names the signal."""
     runner = start_runner(root, [7], steps=100, step_seconds=0.01)
     wait_for(lambda: len(executions(root)) == 2)
     time.sleep(0.2)
@@ -349,7 +349,7 @@ def test_a_signal_saves_checkpoints_and_the_study_can_be_resumed(
 
 
 def test_a_second_signal_ends_at_once(root: Path, second_root: Path) -> None:
-    """T10: a worker that does not react is ended, and its run is not lost."""
+    """A worker that does not react is ended, and its run is not lost."""
     runner = start_runner(root, [7], steps=60, workers=1, step_seconds=0.01)
     wait_for(lambda: len(executions(root)) == 1)
     worker = int(executions(root)[0][2])
@@ -389,7 +389,7 @@ def test_a_terminated_worker_is_replaced_and_its_run_resumes(root: Path) -> None
 
 
 def test_damaged_runs_are_reported_and_repeated(root: Path) -> None:
-    """S6, seen from the runner."""
+    """Any damage of a finished run is found when the study is run again."""
     study = toy_study(range(3))
     run_toy(study, root)
     expected = table(study, root)

@@ -1,4 +1,4 @@
-"""The store: claims, finished runs and damaged folders (S6)."""
+"""The store: claims, finished runs and damaged folders."""
 
 import dataclasses
 import os
@@ -234,14 +234,14 @@ def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
 
 
 def test_no_damage_is_silent(store: Store, tmp_path: Path) -> None:
-    """S6: named, and the run is open again; the wrong answer is never given."""
+    """Damage is named, and the run is open again; the wrong answer is never given."""
     assert silent_damages(store, tmp_path / "spare", trials("DAMAGES", 100)) == []
 
 
 def test_without_digests_damage_would_be_silent(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The mutant of S6."""
+    """A seeded mistake: files are read without comparing their digests."""
     monkeypatch.setattr(
         Manifest, "read", lambda _manifest, directory, name: (directory / name).read_bytes()
     )

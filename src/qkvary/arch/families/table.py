@@ -1,6 +1,5 @@
 """The table of families, and the one function that reads a configuration of any of them."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -20,15 +19,6 @@ MULTIMODAL = frozenset({"gemma3", "gemma4", "gemma4_unified"})
 
 TEXT_SECTION = "text_config"
 """The key of that section, also in multimodal models of other families."""
-
-LLAMA_SIZES = (
-    ("hidden_size", "n_embd", "d_model"),
-    ("intermediate_size", "n_inner", "ffn_dim", "d_ff"),
-    ("num_attention_heads", "n_head", "num_heads"),
-    ("num_hidden_layers", "n_layer", "num_layers"),
-    ("vocab_size",),
-)
-"""The sizes without which nothing like Llama can be read, each with its other spellings."""
 
 
 def read_model(config: Mapping[str, object], name: str) -> Model:
@@ -50,11 +40,11 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
         part = fields.section(TEXT_SECTION)
     if part is None:
         if not is_known:
-            raise _unknown(model_type, fields)
+            raise _unknown(model_type)
         return FAMILIES[fields.family](fields, name)
     family = model_type if is_known else part.content.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
-        raise _unknown(model_type, part)
+        raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
     # The head belongs to the whole, which alone may say that it is the embedding.
     whole = {} if tied is None or part.has("tie_word_embeddings") else {"tie_word_embeddings": tied}
@@ -63,26 +53,12 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
     return replace(model, notes=(*model.notes, note))
 
 
-def _unknown(model_type: object, fields: Fields) -> ValueError:
-    found: list[str] = []
-    missing: list[str] = []
-    for names in LLAMA_SIZES:
-        spelled = next((name for name in names if _is_size(fields.content.get(name))), None)
-        if spelled is None:
-            missing.append(names[0])
-        else:
-            found.append(f"{spelled}={fields.content[spelled]}")
-    known = ", ".join(sorted(FAMILIES))
+def _unknown(model_type: object) -> ValueError:
     if isinstance(model_type, str):
-        near = difflib.get_close_matches(model_type[:60], FAMILIES, n=1)
-        got = repr(model_type[:60]) + (f" (did you mean {near[0]}?)" if near else "")
+        got = repr(model_type[:60])
     else:
         got = "none" if model_type is None else f"a {type(model_type).__name__}"
     return ValueError(
-        f"expected a model_type out of {known}, got {got}; read {', '.join(found) or 'no sizes'}; "
-        f"a Llama-like reading misses {', '.join(missing) or 'nothing else'}"
+        f"expected a model_type out of {', '.join(sorted(FAMILIES))}, got {got}; a reading as one "
+        "of these could give wrong numbers"
     )
-
-
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 10**15

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from qkvary.arch.families.fields import Fields
+from qkvary.checkpoints.contradictions import is_head_tied
 from qkvary.checkpoints.formats.stock_folder import read_rotary_base
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
@@ -25,7 +26,7 @@ FORMAT = "a DeepSeek V3 without experts that transformers saved (model.safetenso
 
 TOKENIZER_FILES = ()
 
-_HEAD = "lm_head.weight"
+_EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
 _SIZES = {
     "d_model": "hidden_size",
     "d_ff": "intermediate_size",
@@ -66,7 +67,7 @@ def load(path: Path) -> LoadedModel:
     weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
     if sizes.layers > len(weights):
         raise DamagedError(f"{where} has {sizes.layers:,} layers and fewer tensors")
-    if tied:
+    if is_head_tied(weights.get(_EMBEDDING), weights.get(_HEAD), str(folder), declared=tied):
         weights.pop(_HEAD, None)
     elif _HEAD not in weights:
         raise DamagedError(f"{folder} lacks the tensor {_HEAD}")

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from qkvary.checkpoints.gguf.files import MAGIC, GgufFile, parse_file
+from qkvary.checkpoints.gguf.files import GgufFile, parse_file
+from qkvary.checkpoints.gguf.headers import list_files
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.models import LoadedModel, build_model
-from qkvary.storage.errors import UsageError
-from qkvary.storage.untrusted_files import read_file, read_start
+from qkvary.storage.untrusted_files import only_file, read_file
 
 FORMAT = "GGUF (a .gguf file of llama.cpp)"
 TOKENIZER_FILES = ()
@@ -15,9 +15,7 @@ TOKENIZER_FILES = ()
 
 def recognises(path: Path) -> bool:
     """Return whether a path is such a file, or a folder with one."""
-    if path.is_file():
-        return path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
-    return bool(_list_files(path))
+    return bool(list_files(path))
 
 
 def load(path: Path) -> LoadedModel:
@@ -40,12 +38,5 @@ def read(path: Path) -> GgufFile:
         UsageError: if a folder holds several files.
         DamagedError: if the file is damaged.
     """
-    found = [path] if path.is_file() else _list_files(path)
-    if len(found) > 1:
-        names = ", ".join(one.name for one in found[:5])
-        raise UsageError(f"expected one .gguf in {path}, got {len(found)}: {names}; name the file")
-    return parse_file(read_file(found[0]), str(found[0]))
-
-
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.gguf")) if folder.is_dir() else []
+    file = only_file(path, list_files(path))
+    return parse_file(read_file(file), str(file))

@@ -7,7 +7,6 @@ projections are permuted once, which changes nothing else.
 
 import math
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,75 +14,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qkvary.arch.attention import PositionConfig
-from qkvary.arch.families.attention_fields import Heads
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.models import LARGEST_SIZE, LoadedModel, build_model
+from qkvary.checkpoints.llama2c_header import (
+    HEADER,
+    ROTARY_BASE,
+    Header,
+    list_files,
+    make_config,
+    read_header,
+)
+from qkvary.checkpoints.models import LoadedModel, build_model
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import PieceTokenizer
-from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, only_file, read_file
 
 FORMAT = "llama2.c (a .bin file, with its tokenizer tok*.bin in the same folder)"
 TOKENIZER_FILES = ("tok{}.bin", "tokenizer.bin")
-ROTARY_BASE = 10_000.0
 LONGEST_PIECE = 1024
 CHECKED_POSITIONS = 512
-_HEADER = struct.Struct("<7i")
-_LATER_VERSIONS = b"24ka"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Header:
-    """The header of a file."""
-
-    dim: int
-    """The model width."""
-    hidden: int
-    """The inner width of the feed-forward networks."""
-    layers: int
-    """Layers."""
-    heads: int
-    """Query heads."""
-    kv_heads: int
-    """KV heads."""
-    vocabulary: int
-    """Tokens."""
-    tokens: int
-    """The maximum sequence length."""
-    tied: bool
-    """Whether the embedding is the output matrix."""
-
-    @property
-    def head_dim(self) -> int:
-        """Channels per head."""
-        return self.dim // self.heads
-
-    def parts(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the arrays after the header, in order."""
-        dim, hidden, layers = self.dim, self.hidden, self.layers
-        narrow = self.kv_heads * self.head_dim
-        shapes: dict[str, tuple[int, ...]] = {
-            "embedding": (self.vocabulary, dim),
-            "attention_norm": (layers, dim),
-            "query": (layers, dim, dim),
-            "key": (layers, narrow, dim),
-            "value": (layers, narrow, dim),
-            "output": (layers, dim, dim),
-            "feed_forward_norm": (layers, dim),
-            "gate": (layers, hidden, dim),
-            "down": (layers, dim, hidden),
-            "up": (layers, hidden, dim),
-            "final_norm": (dim,),
-            "cosines": (self.tokens, self.head_dim // 2),
-            "sines": (self.tokens, self.head_dim // 2),
-        }
-        return shapes if self.tied else {**shapes, "head": (self.vocabulary, dim)}
 
 
 def recognises(path: Path) -> bool:
     """Return whether a path is a ``.bin`` file, or a folder with one."""
-    return path.suffix == ".bin" if path.is_file() else bool(_weight_files(path))
+    return bool(list_files(path))
 
 
 def load(path: Path) -> LoadedModel:
@@ -94,49 +47,13 @@ def load(path: Path) -> LoadedModel:
         DamagedError: if a file does not match its header.
         UnsafeError: if it is a pickle.
     """
-    file = path if path.is_file() else _only(path)
+    file = only_file(path, list_files(path))
     data = read_file(file)
-    sizes = read_header(data, str(file))
-    parts = _read_parts(data, sizes, str(file))
+    sizes = read_header(data, len(data), str(file))
+    parts = _read_parts(data, sizes)
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
-    return build_model(_make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
-
-
-def read_header(data: bytes, where: str) -> Header:
-    """Read and check the header.
-
-    Raises:
-        UsageError: if it is of a later version of the format.
-        DamagedError: if it is too short, or has implausible sizes.
-    """
-    if data.startswith(_LATER_VERSIONS):
-        raise UsageError(
-            f"{where} is of a later version of the llama2.c format; export it as version 0"
-        )
-    if len(data) < _HEADER.size:
-        raise DamagedError(f"{where} has {len(data)} bytes, fewer than a header of {_HEADER.size}")
-    dim, hidden, layers, heads, kv_heads, vocabulary, tokens = _HEADER.unpack_from(data)
-    named = {"dim": dim, "hidden_dim": hidden, "n_layers": layers, "n_heads": heads}
-    named |= {"n_kv_heads": kv_heads, "vocab_size": abs(vocabulary), "seq_len": tokens}
-    for name, size in named.items():
-        if not 1 <= size <= LARGEST_SIZE:
-            raise DamagedError(f"{where} has {name} {size}, expected 1 to {LARGEST_SIZE:,}")
-    if dim % heads or (dim // heads) % 2 or heads % kv_heads:
-        raise DamagedError(
-            f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
-            "an even number of channels and KV heads that divide them"
-        )
-    return Header(
-        dim=dim,
-        hidden=hidden,
-        layers=layers,
-        heads=heads,
-        kv_heads=kv_heads,
-        vocabulary=abs(vocabulary),
-        tokens=tokens,
-        tied=vocabulary > 0,
-    )
+    return build_model(make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
 
 
 def read_tokenizer(
@@ -174,19 +91,6 @@ def read_tokenizer(
         raise DamagedError(f"{where} is not a tokenizer: {error}") from None
 
 
-def _weight_files(folder: Path) -> list[Path]:
-    found = sorted(folder.glob("*.bin")) if folder.is_dir() else []
-    return [path for path in found if not path.name.startswith("tok")]
-
-
-def _only(folder: Path) -> Path:
-    found = _weight_files(folder)
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:5])
-        raise UsageError(f"expected one .bin in {folder}, got {len(found)}: {names}; name the file")
-    return found[0]
-
-
 def _find_tokenizer(file: Path, vocabulary: int) -> PieceTokenizer | None:
     for name in TOKENIZER_FILES:
         path = file.parent / name.format(vocabulary)
@@ -207,14 +111,9 @@ def _joins_spaces(path: Path) -> bool:
     return joins_spaces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
 
 
-def _read_parts(data: bytes, sizes: Header, where: str) -> dict[str, NDArray[np.float32]]:
+def _read_parts(data: bytes, sizes: Header) -> dict[str, NDArray[np.float32]]:
     shapes = sizes.parts()
-    expected = _HEADER.size + 4 * sum(math.prod(shape) for shape in shapes.values())
-    if expected != len(data):
-        raise DamagedError(
-            f"{where} has {len(data):,} bytes instead of the {expected:,} of its header"
-        )
-    place, parts = _HEADER.size, dict[str, NDArray[np.float32]]()
+    place, parts = HEADER.size, dict[str, NDArray[np.float32]]()
     for name, shape in shapes.items():
         count = math.prod(shape)
         values = np.frombuffer(data, dtype="<f4", count=count, offset=place)
@@ -232,20 +131,6 @@ def _check_rotation(parts: dict[str, NDArray[np.float32]], sizes: Header, where:
         # Not "greater", which would accept NaN.
         if not (np.abs(parts[name][:count] - expected) < 1e-3).all():
             raise DamagedError(f"{where} has {name} of a rotary base other than 10,000")
-
-
-def _make_config(sizes: Header) -> LanguageModelConfig:
-    heads = Heads(d_model=sizes.dim, count=sizes.heads, kv_count=sizes.kv_heads)
-    rotation = PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0)
-    return LanguageModelConfig(
-        attention=heads.attend(positions="rotary", rotation=rotation),
-        block=BlockConfig(d_ff=sizes.hidden, activation="swiglu", norm="rmsnorm", bias=False),
-        num_layers=sizes.layers,
-        vocabulary=sizes.vocabulary,
-        max_tokens=sizes.tokens,
-        positions="none",
-        tied_head=sizes.tied,
-    )
 
 
 def _make_weights(parts: dict[str, NDArray[np.float32]], sizes: Header) -> dict[str, Tensor]:

@@ -4,7 +4,8 @@ A ``config.json`` and safetensors, in one file or in shards with an index. GPT-2
 and value in one matrix that multiplies from the right; Llama's rotary embedding is ours.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -15,6 +16,7 @@ from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import Heads, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
+from qkvary.checkpoints.contradictions import collect, is_head_tied, warn_of_ignored
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     OWN_TOKENIZER,
@@ -44,8 +46,11 @@ _ACTIVATIONS: Mapping[str, Activation] = {
     "relu": "relu",
 }
 _PREFIX = "transformer."
-_LEFT_OUT = (".attn.bias", ".attn.masked_bias", ".inv_freq")
-"""Endings of tensors in older files that are no weights: masks and rotary frequencies."""
+_TIED: Mapping[StockArchitecture, tuple[str, str]] = {
+    "gpt2": ("transformer.wte.weight", "lm_head.weight"),
+    "llama": ("model.embed_tokens.weight", "lm_head.weight"),
+}
+"""The names of embedding and head."""
 
 
 def recognises(path: Path) -> bool:
@@ -57,7 +62,8 @@ def recognises(path: Path) -> bool:
         content = parse_config(read_file(folder / CONFIG, limit=MAX_SIDE_FILE_BYTES), CONFIG)
     except ValueError:
         return False
-    return content.get("model_type") in _READERS
+    kind = content.get("model_type")
+    return isinstance(kind, str) and kind in _READERS
 
 
 def load(path: Path) -> LoadedModel:
@@ -75,11 +81,18 @@ def load(path: Path) -> LoadedModel:
         config = read_config(Fields(content, str(content["model_type"])))
     except ValueError as error:
         raise UsageError(f"{where} cannot be used: {error}") from None
-    tensors = _read_weights(folder)
+    tensors = collect(
+        ((_complete(name, architecture), tensor) for name, tensor in _read_weights(folder)),
+        str(folder),
+    )
     if config.num_layers > len(tensors):
         raise DamagedError(f"{where} has {config.num_layers} layers, more than tensors")
+    embedding, head = (tensors.get(name) for name in _TIED[architecture])
+    tied = is_head_tied(embedding, head, str(folder), declared=config.tied_head)
+    config = replace(config, tied_head=tied)
+    _remove_buffers(tensors, config, str(folder))
     try:
-        weights = _rename(tensors, architecture, config)
+        weights = _rename(tensors, architecture, config, str(folder))
     except KeyError as error:
         raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
     return build_model(config, weights, _read_tokenizer(folder), str(folder))
@@ -157,19 +170,17 @@ def read_rotary_base(fields: Fields) -> float:
     return nested.number("rope_theta", default=fields.number("rope_theta", default=10_000.0))
 
 
-def _read_weights(folder: Path) -> Weights:
+def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
     names = [WEIGHTS]
     if not (folder / WEIGHTS).is_file():
         if not (folder / INDEX).is_file():
             refuse_pickles(folder)
             raise DamagedError(f"{folder} has no {WEIGHTS}")
         names = _list_shards(folder / INDEX)
-    found: Weights = {}
     for name in names:
         if not (folder / name).is_file():
             raise DamagedError(f"{folder} has no {name}, which its index names")
-        found |= parse_weights(read_part(folder, name), str(folder / name))
-    return found
+        yield from parse_weights(read_part(folder, name), str(folder / name)).items()
 
 
 def _list_shards(index: Path) -> list[str]:
@@ -185,15 +196,43 @@ def _list_shards(index: Path) -> list[str]:
     return found
 
 
+def _remove_buffers(tensors: Weights, config: LanguageModelConfig, where: str) -> None:
+    """Remove what older files have besides weights: causal masks and rotary frequencies."""
+    other: list[str] = []
+    for name in [name for name in tensors if name.endswith(tuple(_BUFFERS))]:
+        tensor = tensors.pop(name).double()
+        is_as_expected = next(test for end, test in _BUFFERS.items() if name.endswith(end))
+        if not is_as_expected(tensor, config):
+            other.append(name)
+    warn_of_ignored(other, where)
+
+
+def _is_causal(mask: Tensor, _config: LanguageModelConfig) -> bool:
+    size = mask.shape[-1] if mask.dim() else 0
+    causal = mask.new_ones(size, size).tril()
+    return mask.numel() == size**2 and torch.equal(mask.view(size, size), causal)
+
+
+def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:
+    layer = config.layers[0]
+    channels = torch.arange(0, layer.size_per_head, 2, dtype=torch.float64)
+    expected = layer.position.rotary_base ** (-channels / layer.size_per_head)
+    # They may be stored in 16 bits.
+    return found.shape == expected.shape and torch.allclose(found, expected, rtol=0.01)
+
+
+_BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
+    ".attn.bias": _is_causal,
+    ".attn.masked_bias": lambda found, _config: bool((found <= -10_000).all()),
+    ".inv_freq": _are_frequencies,
+}
+"""Whether a tensor that is no weight says what the configuration does, by the end of its name."""
+
+
 def _rename(
-    tensors: Weights, architecture: StockArchitecture, config: LanguageModelConfig
+    tensors: Weights, architecture: StockArchitecture, config: LanguageModelConfig, where: str
 ) -> Weights:
     """Return the tensors by our names; unknown ones are left and refused later."""
-    tensors = {
-        _complete(name, architecture): tensor
-        for name, tensor in tensors.items()
-        if not name.endswith(_LEFT_OUT)
-    }
     found: Weights = {}
     for row in list_tensors(architecture, config.num_layers):
         tensor = tensors.pop(row.theirs, None)
@@ -204,7 +243,7 @@ def _rename(
             found |= _convert(row, tensor)
         elif row.theirs.endswith(".weight"):
             raise KeyError(row.theirs)
-    return found | tensors
+    return collect((*found.items(), *tensors.items()), where)
 
 
 def _complete(name: str, architecture: StockArchitecture) -> str:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_config, parse_weights
 from qkvary.data.model_configs import parse_config as parse_object
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
@@ -47,8 +48,9 @@ def load(path: Path) -> LoadedModel:
     weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
     network = json.dumps(fields.get("network")).encode()
     config = parse_config(network, where, tensors=len(weights))
-    named = {name.removeprefix(PREFIX): tensor for name, tensor in weights.items()}
-    return build_model(config, named, read_own_tokenizer(folder), str(folder / WEIGHTS))
+    where = str(folder / WEIGHTS)
+    named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
+    return build_model(config, named, read_own_tokenizer(folder), where)
 
 
 def holds(path: Path, text: bytes) -> bool:
@@ -106,5 +108,5 @@ def read_own_tokenizer(folder: Path) -> Tokenizer | None:
     data = read_part(folder, OWN_TOKENIZER, limit=MAX_SIDE_FILE_BYTES)
     try:
         return make_tokenizer(cast("dict[str, Any]", decode(data)))
-    except (ValueError, AttributeError, RecursionError) as error:
+    except (ValueError, AttributeError) as error:
         raise DamagedError(f"{path} is not a tokenizer: {error}") from None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from qkvary.checkpoints.gguf.files import CHAT_TEMPLATE, MAGIC, TensorType, pack_file
+from qkvary.checkpoints.gguf.files import pack_file
+from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE, MAGIC, TensorType
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.models import LoadedModel

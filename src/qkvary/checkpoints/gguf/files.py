@@ -1,58 +1,33 @@
 """GGUF files as bytes: metadata and tensors in, metadata and tensors out.
 
-Does not know what they mean. A file is untrusted: every count, length and offset is checked against
-the bytes that exist before anything is read.
-
-Source: ggml-org/ggml, docs/gguf.md, version 3.
+Does not know what they mean; ``headers`` reads and checks all but the tensors.
 """
 
-import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.checkpoints.gguf.headers import (
+    ALIGNMENT,
+    ARRAY,
+    BLOCKS,
+    MAGIC,
+    Q8_BLOCK,
+    SCALARS,
+    STRING,
+    VERSION,
+    Entry,
+    Metadata,
+    TensorType,
+    parse_header,
+)
 
-MAGIC = b"GGUF"
-VERSION = 3
-READ_VERSIONS = (2, 3)
-ALIGNMENT = 32
-Q8_BLOCK = 32
-"""Numbers that share one scale in q8_0."""
-
-GELU = "qkvary.gelu"
-"""The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
-
-CHAT_TEMPLATE = "tokenizer.chat_template"
-"""The key of the text with which llama.cpp writes messages as a prompt."""
-
-TensorType = Literal["f32", "f16", "bf16", "q8_0"]
-Metadata = Mapping[str, Any]
-"""Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
 Array = NDArray[Any]
 
-MOST_ENTRIES = 2**20
-MOST_DIMENSIONS = 4
-LARGEST_ALIGNMENT = 2**16
-_STRING, _ARRAY = 8, 9
-_SCALARS: Mapping[int, str] = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}
-"""The codes of ``struct`` by the numbers of value types."""
-_NUMBERS: Mapping[str, int] = {code: number for number, code in _SCALARS.items()}
+_NUMBERS: Mapping[str, int] = {code: number for number, code in SCALARS.items()}
 
 
 class Tensor(NamedTuple):
@@ -70,14 +45,17 @@ class GgufFile(NamedTuple):
     metadata: Metadata
     tensors: Mapping[str, Tensor]
 
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the tensors by name."""
+        return {name: one.values.shape for name, one in self.tensors.items()}
+
+    def numbers_of(self, name: str) -> list[float]:
+        """Return the numbers of a tensor."""
+        return self.tensors[name].values.reshape(-1).tolist()
+
 
 class _Stored(NamedTuple):
-    number: int
-    """Its number in files."""
-    block: int
-    """Numbers in a block; rows consist of whole blocks."""
-    block_bytes: int
-    """Bytes of a block."""
     pack: Callable[[Array], bytes]
     unpack: Callable[[bytes | memoryview], Array]
 
@@ -118,12 +96,11 @@ def _unpack_as(dtype: str) -> Callable[[bytes | memoryview], Array]:
 
 
 TYPES: Mapping[TensorType, _Stored] = {
-    "f32": _Stored(0, 1, 4, _pack_as("<f4"), _unpack_as("<f4")),
-    "f16": _Stored(1, 1, 2, _pack_as("<f2"), _unpack_as("<f2")),
-    "q8_0": _Stored(8, Q8_BLOCK, 2 + Q8_BLOCK, _pack_q8, _unpack_q8),
-    "bf16": _Stored(30, 1, 2, _pack_bf16, _unpack_bf16),
+    "f32": _Stored(_pack_as("<f4"), _unpack_as("<f4")),
+    "f16": _Stored(_pack_as("<f2"), _unpack_as("<f2")),
+    "q8_0": _Stored(_pack_q8, _unpack_q8),
+    "bf16": _Stored(_pack_bf16, _unpack_bf16),
 }
-_BY_NUMBER: Mapping[int, TensorType] = {one.number: name for name, one in TYPES.items()}
 
 
 def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
@@ -143,7 +120,7 @@ def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
         packed = TYPES[kind].pack(values)
         sizes = values.shape[::-1]
         head.append(_pack_text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
-        head.append(struct.pack("<IQ", TYPES[kind].number, place))
+        head.append(struct.pack("<IQ", BLOCKS[kind].number, place))
         data += packed, _padding(len(packed))
         place += len(packed) + len(data[-1])
     start = b"".join(head)
@@ -161,95 +138,23 @@ def _pack_text(text: str | bytes) -> bytes:
 
 def _kind_of(value: Any) -> int:
     if isinstance(value, str | bytes):
-        return _STRING
+        return STRING
     if isinstance(value, Sequence):
-        return _ARRAY
+        return ARRAY
     codes = {bool: "?", float: "f", int: "i" if value < 0 else "I"}
     return _NUMBERS[codes[type(value)]]
 
 
 def _pack_plain(value: Any, kind: int) -> bytes:
-    if kind == _STRING:
+    if kind == STRING:
         return _pack_text(value)
-    if kind != _ARRAY:
-        return struct.pack(f"<{_SCALARS[kind]}", value)
+    if kind != ARRAY:
+        return struct.pack(f"<{SCALARS[kind]}", value)
     inner = _kind_of(value[0])
     # Readers expect arrays of signed numbers.
     inner = _NUMBERS["i"] if inner == _NUMBERS["I"] else inner
     parts = (_pack_plain(one, inner) for one in value)
     return struct.pack("<IQ", inner, len(value)) + b"".join(parts)
-
-
-class _Reader:
-    def __init__(self, data: bytes, where: str) -> None:
-        self.data, self.where, self.place = memoryview(data), where, 0
-
-    def take(self, size: int) -> memoryview:
-        """Return the next bytes."""
-        left = len(self.data) - self.place
-        if size > left:
-            raise DamagedError(f"{self.where} ends inside its header: {size:,} bytes of {left:,}")
-        self.place += size
-        return self.data[self.place - size : self.place]
-
-    def number(self, code: str) -> Any:
-        """Return the next number."""
-        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
-
-    def count(self, code: str, what: str, most: int = MOST_ENTRIES) -> int:
-        """Return the next number where it counts something."""
-        found = self.number(code)
-        if found > most:
-            raise DamagedError(f"{self.where} has {found:,} {what}, expected at most {most:,}")
-        return found
-
-    def raw_text(self) -> bytes:
-        """Return the next text as bytes."""
-        return bytes(self.take(self.number("Q")))
-
-    def name(self) -> str:
-        """Return the next text, which is a key or a name."""
-        text = self.raw_text().decode("utf-8", "replace")
-        if not text.isprintable() or "\ufffd" in text:
-            raise DamagedError(f"{self.where} has a name of other characters than printable ones")
-        return text
-
-    def value(self) -> Any:
-        """Return the next value with its type; a text that is not UTF-8 stays bytes."""
-        return self._plain(self.number("I"))
-
-    def _plain(self, kind: int) -> Any:
-        if kind == _STRING:
-            return _text_or_bytes(self.raw_text())
-        if kind in _SCALARS:
-            return self.number(_SCALARS[kind])
-        if kind != _ARRAY:
-            raise DamagedError(f"{self.where} has a value of the unknown type {kind}")
-        inner, length = self.number("I"), self.number("Q")
-        if inner == _STRING:
-            # Each has at least its length.
-            if length > len(self.data) // 8:
-                raise DamagedError(f"{self.where} has {length:,} texts, more than its bytes")
-            return [_text_or_bytes(self.raw_text()) for _ in range(length)]
-        if inner not in _SCALARS:
-            raise DamagedError(f"{self.where} has a list of the unknown type {inner}")
-        width = struct.calcsize(f"<{_SCALARS[inner]}")
-        return list(struct.unpack(f"<{length}{_SCALARS[inner]}", self.take(width * length)))
-
-
-def _text_or_bytes(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
-
-
-class _Entry(NamedTuple):
-    name: str
-    shape: tuple[int, ...]
-    type: TensorType
-    place: int
-    size: int
 
 
 def parse_file(data: bytes, where: str) -> GgufFile:
@@ -263,49 +168,12 @@ def parse_file(data: bytes, where: str) -> GgufFile:
         DamagedError: if the header does not fit the bytes.
         UsageError: for a version or a type of tensors that is not supported.
     """
-    reader = _Reader(data, where)
-    if bytes(reader.take(4)) != MAGIC:
-        raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")
-    version = reader.number("I")
-    if version not in READ_VERSIONS:
-        raise DamagedError(f"{where} has version {version}, expected 2 or 3")
-    tensors, values = reader.count("Q", "tensors"), reader.count("Q", "values")
-    metadata = dict[str, Any]()
-    for _ in range(values):
-        key = reader.name()
-        if key in metadata:
-            raise DamagedError(f"{where} has {key} twice")
-        metadata[key] = reader.value()
-    entries = [_read_entry(reader) for _ in range(tensors)]
-    if len({entry.name for entry in entries}) != tensors:
-        raise DamagedError(f"{where} has two tensors of one name")
-    if sum(entry.size for entry in entries) > len(data):
-        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
-    alignment = metadata.get("general.alignment", ALIGNMENT)
-    powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
-    if not isinstance(alignment, int) or alignment not in powers:
-        raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
-    start = reader.place + -reader.place % alignment
-    return GgufFile(metadata, {one.name: _read_tensor(one, data, start, where) for one in entries})
+    header = parse_header(data, where)
+    tensors = {one.name: _read_tensor(one, data, header.start) for one in header.entries}
+    return GgufFile(header.metadata, tensors)
 
 
-def _read_entry(reader: _Reader) -> _Entry:
-    name = reader.name()
-    sizes = [reader.number("Q") for _ in range(reader.count("I", "dimensions", MOST_DIMENSIONS))]
-    number, place = reader.number("I"), reader.number("Q")
-    found = _BY_NUMBER.get(number)
-    if found is None:
-        raise UsageError(f"{reader.where} has {name} as type {number}; choices: {', '.join(TYPES)}")
-    stored = TYPES[found]
-    if not sizes or min(sizes) < 1 or sizes[0] % stored.block:
-        raise DamagedError(f"{reader.where} has {name} of {sizes}, which {found} cannot store")
-    size = math.prod(sizes) // stored.block * stored.block_bytes
-    return _Entry(name, tuple(reversed(sizes)), found, place, size)
-
-
-def _read_tensor(entry: _Entry, data: bytes, start: int, where: str) -> Tensor:
+def _read_tensor(entry: Entry, data: bytes, start: int) -> Tensor:
     first = start + entry.place
-    if first + entry.size > len(data):
-        raise DamagedError(f"{where} ends before {entry.name}, at {len(data):,} bytes")
     values = TYPES[entry.type].unpack(memoryview(data)[first : first + entry.size])
     return Tensor(values.reshape(entry.shape), entry.type)

@@ -15,7 +15,8 @@ from torch import Tensor as TorchTensor
 
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.files import GELU, TYPES, Tensor, TensorType
+from qkvary.checkpoints.gguf.files import Tensor
+from qkvary.checkpoints.gguf.headers import BLOCKS, GELU, TensorType
 from qkvary.checkpoints.gguf.rotation import STILL, pair_order, rotary_divisors
 from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, Row, StockArchitecture, list_tensors
@@ -181,7 +182,7 @@ def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorT
     # Zeros and ones, or products of small heads, where fewer bits would cost precision.
     if len(shape) > 2 and kind != "f32":
         return "f16"
-    return "f16" if shape[-1] % TYPES[kind].block else kind
+    return "f16" if shape[-1] % BLOCKS[kind].size else kind
 
 
 def _gpt2_sizes(config: LanguageModelConfig) -> dict[str, Any]:

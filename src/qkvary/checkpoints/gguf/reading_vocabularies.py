@@ -7,25 +7,30 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from qkvary.checkpoints.gguf.files import Metadata
+from qkvary.checkpoints.gguf.headers import Metadata
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS, WHOLE_WORDS
 from qkvary.checkpoints.gguf.vocabularies import NO_MERGES, PIECE_NAMES, SPACE, TokenType
 from qkvary.data.byte_pairs import BytePairTokenizer, byte_letters
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import short_reason
 
 _KEY = "tokenizer.ggml."
 _ESCAPED = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))", re.DOTALL)
 _PIECE_VALUES: Mapping[str, object] = {
-    "add_space_prefix": True,
-    "add_bos_token": True,
     "add_eos_token": False,
     "unknown_token_id": 0,
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
 """The settings that our pieces support; llama.cpp's defaults where a file has none."""
+_PIECE_FLAGS: Mapping[str, bool] = {
+    "add_space_prefix": True,
+    "add_bos_token": True,
+    "remove_extra_whitespaces": False,
+}
+"""The settings that decide about the tokens of a text, with llama.cpp's defaults."""
 _PIECE_TYPES = (TokenType.NORMAL, TokenType.BYTE, TokenType.UNUSED)
 _WHITESPACE = {b"n": b"\n", b"r": b"\r", b"t": b"\t"}
 
@@ -88,8 +93,7 @@ def read_tokenizer(metadata: Metadata, where: str) -> Tokenizer | None:
     except (UsageError, DamagedError):
         raise
     except ValueError as error:
-        reason = " ".join(str(error).split())[:300]
-        raise DamagedError(f"{where} has an invalid tokenizer: {reason}") from None
+        raise DamagedError(f"{where} has an invalid tokenizer: {short_reason(error)}") from None
 
 
 def _read_matches(vocabulary: _Vocabulary) -> Tokenizer:
@@ -182,17 +186,23 @@ def _read_pieces(vocabulary: _Vocabulary) -> Tokenizer:
             f"{vocabulary.where} does not begin with the pieces "
             f"{', '.join(name.decode() for name in PIECE_NAMES)}"
         )
-    joins_spaces = _check_pieces(vocabulary)
+    adds_space, adds_beginning, joins_spaces = _check_pieces(vocabulary)
     pieces = [
         b"" if kind == TokenType.UNUSED else token.replace(SPACE, b" ")
         for token, kind in zip(vocabulary.tokens, vocabulary.types, strict=True)
     ]
     scores = [float(score) for score in vocabulary.list("scores", int | float)]
-    return PieceTokenizer(pieces, scores[: len(pieces)], joins_spaces=joins_spaces)
+    return PieceTokenizer(
+        pieces,
+        scores[: len(pieces)],
+        joins_spaces=joins_spaces,
+        adds_space=adds_space,
+        adds_beginning=adds_beginning,
+    )
 
 
-def _check_pieces(vocabulary: _Vocabulary) -> bool:
-    """Refuse what our pieces have no counterpart for; return whether runs of spaces are joined."""
+def _check_pieces(vocabulary: _Vocabulary) -> list[bool]:
+    """Refuse what our pieces have no counterpart for; return the values of ``_PIECE_FLAGS``."""
     where, metadata = vocabulary.where, vocabulary.metadata
     for name, expected in _PIECE_VALUES.items():
         found = metadata.get(_KEY + name, expected)
@@ -204,13 +214,11 @@ def _check_pieces(vocabulary: _Vocabulary) -> bool:
         if kind not in _PIECE_TYPES:
             types = ", ".join(f"{one} ({one.name})" for one in _PIECE_TYPES)
             raise UsageError(f"{where} has the piece {token} of type {kind}, expected {types}")
-    joins_spaces = metadata.get(f"{_KEY}remove_extra_whitespaces", False)
-    if not isinstance(joins_spaces, bool):
-        raise DamagedError(
-            f"{where} has {_KEY}remove_extra_whitespaces {joins_spaces!r:.40}, expected true or "
-            "false"
-        )
-    return joins_spaces
+    flags = {name: metadata.get(_KEY + name, usual) for name, usual in _PIECE_FLAGS.items()}
+    for name, found in flags.items():
+        if not isinstance(found, bool):
+            raise DamagedError(f"{where} has {_KEY}{name} {found!r:.40}, expected true or false")
+    return list(flags.values())
 
 
 _READERS: Mapping[str, Callable[[_Vocabulary], Tokenizer]] = {

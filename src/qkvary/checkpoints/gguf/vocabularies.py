@@ -79,6 +79,8 @@ def _make(
     types: Mapping[int, TokenType],
     end: int | None,
     notes: Sequence[str] = (),
+    *,
+    adds_beginning: bool = False,
     **more: Any,
 ) -> Vocabulary:
     """Return a vocabulary; ``types`` has the tokens that are not normal ones."""
@@ -87,7 +89,7 @@ def _make(
         **more,
         "tokens": list(tokens),
         "token_type": [int(types.get(token, TokenType.NORMAL)) for token in range(len(tokens))],
-        "add_bos_token": model == "llama",
+        "add_bos_token": adds_beginning,
     }
     if end is not None:
         metadata["eos_token_id"] = end
@@ -187,6 +189,8 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
     notes = ["llama.cpp turns a ▁ inside a text into a space; qkvary keeps it"]
     if tokenizer.joins_spaces:
         notes.append("llama.cpp keeps runs of spaces; qkvary joins them")
+    if TokenType.BYTE not in types.values():
+        notes.append("llama.cpp stops at characters without a piece; for qkvary they are unknown")
     return _make(
         "llama",
         tokens,
@@ -194,10 +198,11 @@ def _convert_pieces(tokenizer: PieceTokenizer) -> Vocabulary:
         tokenizer.separator,
         notes,
         pre="default",
+        adds_beginning=tokenizer.beginning is not None,
         scores=list(tokenizer.scores),
-        bos_token_id=tokenizer.beginning,
+        bos_token_id=1,
         unknown_token_id=0,
-        add_space_prefix=True,
+        add_space_prefix=tokenizer.adds_space,
         remove_extra_whitespaces=tokenizer.joins_spaces,
     )
 

@@ -94,42 +94,46 @@ def _add_end(library: LibraryModel, tokenizer: Tokenizer) -> FastTokenizer:
 
 
 def _convert_pieces(tokenizer: PieceTokenizer) -> FastTokenizer:
-    numbers = _number_pieces(tokenizer)
+    numbers, has_bytes = _number_pieces(tokenizer), b"<0x00>" in tokenizer.pieces
     library = LibraryModel(
         models.BPE(
             vocab=numbers,
             merges=_list_merges(tokenizer),
             unk_token=_UNKNOWN,
-            byte_fallback=True,
+            # Without bytes, a run of characters without a piece is one unknown token.
+            fuse_unk=not has_bytes,
+            byte_fallback=has_bytes,
         )
     )
-    first = normalizers.Prepend(" ")
+    steps: list[normalizers.Normalizer] = []
     if tokenizer.joins_spaces:
-        joined = [
+        steps = [
             normalizers.Replace(Regex(" +"), " "),
             # Not ^ and $, which match at lines here.
             normalizers.Replace(Regex(r"\A | \z"), ""),
         ]
-        library.normalizer = normalizers.Sequence([*joined, first])
-    else:
-        library.normalizer = first
-    library.decoder = decoders.Sequence(
-        [decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    if tokenizer.adds_space:
+        steps.append(normalizers.Prepend(" "))
+    if steps:
+        library.normalizer = normalizers.Sequence(steps) if len(steps) > 1 else steps[0]
+    strip = [decoders.Strip(" ", 1, 0)] if tokenizer.adds_space else []
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *strip])
     names = [_UNKNOWN, _BEGIN, _END]
     library.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in names])
-    library.post_processor = processors.TemplateProcessing(
-        single=f"{_BEGIN} $A",
-        pair=f"{_BEGIN} $A {_BEGIN} $B",
-        special_tokens=[(_BEGIN, tokenizer.beginning or 0)],
-    )
+    if tokenizer.beginning is not None:
+        library.post_processor = processors.TemplateProcessing(
+            single=f"{_BEGIN} $A",
+            pair=f"{_BEGIN} $A {_BEGIN} $B",
+            special_tokens=[(_BEGIN, tokenizer.beginning)],
+        )
     notes = [_special_note(*names)]
     overlapping = _count_overlapping(tokenizer)
     if overlapping:
         notes.append(
             f"{overlapping} pieces overlap with themselves: runs of them may be split differently"
         )
-    return FastTokenizer(library, _BEGIN, _END, tuple(notes))
+    beginning = None if tokenizer.beginning is None else _BEGIN
+    return FastTokenizer(library, beginning, _END, tuple(notes))
 
 
 def _number_pieces(tokenizer: PieceTokenizer) -> dict[str, int]:

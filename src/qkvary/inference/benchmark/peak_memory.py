@@ -9,7 +9,6 @@ allocator, elsewhere ``ru_maxrss``.
 import json
 import os
 import platform
-import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.inference.decoding import DEFAULT_CHUNK
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
+from qkvary.storage.posix import resource
 
 MemorySource = Literal["VmHWM", "ru_maxrss", "torch.cuda"]
 """The counter that was read."""

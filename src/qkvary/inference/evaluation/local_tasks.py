@@ -4,7 +4,6 @@ Solved examples come from the training file if it exists, else from the validati
 the evaluated file without the question itself.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import parse_json, read_file
 
 Row = dict[str, Any]
 
@@ -84,8 +83,8 @@ def _read(path: Path, task: LocalTask) -> list[Row]:
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                found.append(task.convert(cast("Row", json.loads(line))))
-            except (ValueError, TypeError, KeyError, RecursionError, AttributeError):
+                found.append(task.convert(cast("Row", parse_json(line))))
+            except (ValueError, TypeError, KeyError, AttributeError):
                 raise DamagedError(
                     f"{path}:{number} is not a question of this task: a field is missing or wrong"
                 ) from None

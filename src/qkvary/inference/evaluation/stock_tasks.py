@@ -7,7 +7,7 @@ Needs the extra ``eval``.
 import json
 import math
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +18,7 @@ from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
+from qkvary.data.downloads import cache_only, find_hub_problem
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import measure_accuracy
 from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, require_any_text
@@ -97,8 +98,14 @@ def evaluate_stock_tasks(
     require_any_text(tokenizer)
     with be_quiet():
         lm = cast("Any", NetworkLM)(model, tokenizer, batch_size=batch_size)
+        problem = find_hub_problem()
+        advice = f", and it cannot be reached ({problem})" if problem else ""
         with (
-            _explain(names, "; data sets are downloaded from the hub unless they are in its cache"),
+            _explain(
+                names,
+                f"; data sets are downloaded from the hub unless they are in its cache{advice}",
+            ),
+            cache_only() if problem else nullcontext(),
             _local_rows(folder),
         ):
             tasks = manager.load(list(names))

@@ -5,13 +5,13 @@ Files are renamed into place but not synced to disk, since readers verify them.
 """
 
 import contextlib
-import fcntl
 import os
 import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 from qkvary.storage.folders import cache_directory
+from qkvary.storage.posix import fcntl
 
 
 def kept_folder() -> Path | None:

@@ -90,7 +90,7 @@ def summarise(
         description=study.description,
         baseline=inputs.baseline,
         variants=study.labels,
-        seeds=study.seeds,
+        seeds=tuple(study.seeds),
         counts=counts,
         # Where nothing was learnt, nothing can be compared.
         headline=(

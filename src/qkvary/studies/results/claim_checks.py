@@ -27,7 +27,7 @@ def read_verdicts(path: Path) -> list[Mapping[str, Any]]:
             isinstance(one["name"], str) and isinstance(one["findings"], list) for one in claims
         ):
             return claims
-    except (ValueError, RecursionError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         pass
     raise DamagedError(f"expected a JSON document of qkvary claims in {path}")
 

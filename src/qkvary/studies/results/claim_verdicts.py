@@ -82,7 +82,7 @@ without deviations; decision 0030 has the source of each."""
 RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
-"""The command that runs a test."""
+"""The command that runs a test, in a clone of the repository."""
 SCRIPTS = {
     name: f"python studies/{name}/measure.py"
     for name in (
@@ -93,7 +93,8 @@ SCRIPTS = {
         "training-cost",
     )
 }
-"""The commands of kept experiments whose figures no study alone gives."""
+"""The commands of kept experiments whose figures no study alone gives, in a clone of the
+repository."""
 ONE_EACH = frozenset(
     {
         *("three-projections-table-4", "three-projections-table-10", "poster-300m"),

@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.untrusted_files import parse_json
 from qkvary.tasks.examples import AttentionExample
 
 _NO_TARGET = -1
@@ -45,7 +46,7 @@ def from_bytes(data: bytes) -> AttentionExample:
     """
     try:
         found = load(data)
-        first, *kinds = json.loads(found["kinds"].tobytes()) if "kinds" in found else [""]
+        first, *kinds = parse_json(found["kinds"].tobytes()) if "kinds" in found else [""]
         others = [_read(found, f"{number}.", kind) for number, kind in enumerate(kinds)]
         return replace(_read(found, "", first), others=tuple(others))
     except (SafetensorError, KeyError, ValueError) as error:
@@ -56,7 +57,7 @@ def _read(found: Mapping[str, NDArray[Any]], prefix: str, kind: str) -> Attentio
     targets = found[f"{prefix}targets"].tolist()
     return AttentionExample(
         maps=found[f"{prefix}maps"],
-        tokens=tuple(json.loads(found[f"{prefix}tokens"].tobytes())),
+        tokens=tuple(parse_json(found[f"{prefix}tokens"].tobytes())),
         targets=tuple(None if number == _NO_TARGET else number for number in targets),
         kind=kind,
     )

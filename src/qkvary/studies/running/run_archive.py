@@ -22,7 +22,7 @@ from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue, decode
 from qkvary.storage.manifest import describe
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO, read_file
 from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import (
     CONFIG_NAME,
@@ -232,7 +232,7 @@ def read_runs(data: bytes, where: str) -> Iterator[PackedRun]:
         DamagedError: if the data are damaged or cut.
     """
     with lzma.open(BytesIO(data)) as file:
-        lines = _lines(file, where)
+        lines = _lines(file, max(FREE_BYTES, LARGEST_RATIO * len(data)), where)
         expected, number = _read_header(next(lines, {}), where), 0
         for number, fields in enumerate(lines, start=1):
             if number > expected:
@@ -269,12 +269,19 @@ def add_run(run: PackedRun, store: Store, *, again: int | None = None) -> bool:
     return True
 
 
-def _lines(file: lzma.LZMAFile, where: str) -> Iterator[dict[str, Any]]:
+def _lines(file: lzma.LZMAFile, limit: int, where: str) -> Iterator[dict[str, Any]]:
     try:
-        while line := file.readline(MOST_LINE_BYTES):
-            yield from_line(line.removesuffix(b"\n"))
+        while line := file.readline(min(limit, MOST_LINE_BYTES) + 1):
+            limit -= len(line)
+            yield _read_line(line, limit)
     except (lzma.LZMAError, EOFError, ValueError) as error:
         raise DamagedError(f"expected packed runs in {where}, got damaged data ({error})") from None
+
+
+def _read_line(line: bytes, bytes_left: int) -> dict[str, Any]:
+    if bytes_left < 0 or len(line) > MOST_LINE_BYTES:
+        raise ValueError("it expands to more than runs do")
+    return from_line(line.removesuffix(b"\n"))
 
 
 def _read_header(fields: Mapping[str, Any], where: str) -> int:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.untrusted_files import parse_json
 from qkvary.tasks.examples import Sample
 
 
@@ -37,7 +38,7 @@ def samples_from_bytes(data: bytes) -> tuple[Sample, ...]:
     """
     try:
         found = load(data)
-        texts = json.loads(found["texts"].tobytes())
+        texts = parse_json(found["texts"].tobytes())
         pictures = found.get("pictures", [None] * len(texts))
         return tuple(
             Sample(text=text, truth=truth, answer=answer, pictures=picture)

@@ -1,0 +1,281 @@
+"""The header of a GGUF file: its metadata, and name, shape, type and place of each tensor.
+
+Needs the standard library only. A file is untrusted: every count, length and offset is checked
+against the bytes that exist before anything is read.
+
+Source: ggml-org/ggml, docs/gguf.md, version 3.
+"""
+
+import math
+import mmap
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import MAX_ENTRIES, check_regular_file, read_start
+
+MAGIC = b"GGUF"
+VERSION = 3
+READ_VERSIONS = (2, 3)
+ALIGNMENT = 32
+Q8_BLOCK = 32
+"""Numbers that share one scale in q8_0."""
+
+GELU = "qkvary.gelu"
+"""The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
+
+CHAT_TEMPLATE = "tokenizer.chat_template"
+"""The key of the text with which llama.cpp writes messages as a prompt."""
+
+TensorType = Literal["f32", "f16", "bf16", "q8_0"]
+Metadata = Mapping[str, Any]
+"""Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
+
+LONGEST_NAME = 1024
+MOST_DIMENSIONS = 4
+LARGEST_ALIGNMENT = 2**16
+STRING, ARRAY = 8, 9
+SCALARS: Mapping[int, str] = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
+"""The codes of ``struct`` by the numbers of value types."""
+
+
+class Blocks(NamedTuple):
+    """The storage of a type of tensors."""
+
+    number: int
+    """Its number in files."""
+    size: int
+    """Numbers in a block; rows consist of whole blocks."""
+    block_bytes: int
+    """Bytes of a block."""
+
+
+BLOCKS: Mapping[TensorType, Blocks] = {
+    "f32": Blocks(0, 1, 4),
+    "f16": Blocks(1, 1, 2),
+    "q8_0": Blocks(8, Q8_BLOCK, 2 + Q8_BLOCK),
+    "bf16": Blocks(30, 1, 2),
+}
+_BY_NUMBER: Mapping[int, TensorType] = {one.number: name for name, one in BLOCKS.items()}
+
+
+class Entry(NamedTuple):
+    """A tensor in the header."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Its sizes in the order of numpy: rows first."""
+    type: TensorType
+    """The type of the file."""
+    place: int
+    """Its first byte, counted from the first tensor."""
+    size: int
+    """Its bytes."""
+
+
+class Described(Protocol):
+    """What a configuration is read from: a header, or a whole file."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Values by key."""
+        ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of the tensors by name."""
+        ...
+
+    def numbers_of(self, name: str) -> list[float]:
+        """Return the numbers of a small tensor of float32."""
+        ...
+
+
+class GgufHeader:
+    """The header of a file, whose tensors are not read."""
+
+    def __init__(
+        self, metadata: Metadata, entries: tuple[Entry, ...], start: int, data: "bytes | mmap.mmap"
+    ) -> None:
+        """Keep the contents of the header.
+
+        Args:
+            metadata: Values by key.
+            entries: The tensors.
+            start: The place of the first tensor.
+            data: The file.
+        """
+        self.metadata, self.entries, self.start = metadata, entries, start
+        self.shapes: Mapping[str, tuple[int, ...]] = {one.name: one.shape for one in entries}
+        self._data = data
+
+    def numbers_of(self, name: str) -> list[float]:
+        """Return the numbers of a small tensor of float32; none for another type."""
+        entry = next(one for one in self.entries if one.name == name)
+        if entry.type != "f32" or entry.size > LARGEST_ALIGNMENT:
+            return []
+        first = self.start + entry.place
+        return list(struct.unpack(f"<{entry.size // 4}f", self._data[first : first + entry.size]))
+
+
+class _Reader:
+    def __init__(self, data: "bytes | mmap.mmap", where: str) -> None:
+        self.data, self.where, self.place = data, where, 0
+        self.entries_left = MAX_ENTRIES
+
+    def take(self, size: int) -> bytes:
+        """Return the next bytes."""
+        left = len(self.data) - self.place
+        if size > left:
+            raise DamagedError(f"{self.where} ends inside its header: {size:,} bytes of {left:,}")
+        self.place += size
+        return self.data[self.place - size : self.place]
+
+    def number(self, code: str) -> Any:
+        """Return the next number."""
+        return struct.unpack(f"<{code}", self.take(struct.calcsize(f"<{code}")))[0]
+
+    def count(self, code: str, what: str, most: int = MAX_ENTRIES) -> int:
+        """Return the next number where it counts something; all together have a limit."""
+        found = self.number(code)
+        most = min(most, self.entries_left)
+        if found > most:
+            raise DamagedError(f"{self.where} has {found:,} {what}, expected at most {most:,}")
+        self.entries_left -= found
+        return found
+
+    def raw_text(self) -> bytes:
+        """Return the next text as bytes."""
+        return self.take(self.number("Q"))
+
+    def name(self) -> str:
+        """Return the next text, which is a key or a name."""
+        text = self.take(self.count("Q", "letters in a name", LONGEST_NAME)).decode(
+            "utf-8", "replace"
+        )
+        if not text.isprintable() or "\ufffd" in text:
+            raise DamagedError(f"{self.where} has a name of other characters than printable ones")
+        return text
+
+    def value(self) -> Any:
+        """Return the next value with its type; a text that is not UTF-8 stays bytes."""
+        return self._plain(self.number("I"))
+
+    def _plain(self, kind: int) -> Any:
+        if kind == STRING:
+            return _text_or_bytes(self.raw_text())
+        if kind in SCALARS:
+            return self.number(SCALARS[kind])
+        if kind != ARRAY:
+            raise DamagedError(f"{self.where} has a value of the unknown type {kind}")
+        inner, length = self.number("I"), self.count("Q", "values in its lists")
+        if inner == STRING:
+            return [_text_or_bytes(self.raw_text()) for _ in range(length)]
+        if inner not in SCALARS:
+            raise DamagedError(f"{self.where} has a list of the unknown type {inner}")
+        width = struct.calcsize(f"<{SCALARS[inner]}")
+        return list(struct.unpack(f"<{length}{SCALARS[inner]}", self.take(width * length)))
+
+
+def _text_or_bytes(data: bytes) -> str | bytes:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return data
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return a file of this format, or those of a folder."""
+    if path.is_file():
+        is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
+        return [path] if is_one else []
+    return sorted(path.glob("*.gguf")) if path.is_dir() else []
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Return the header of a file, however large the file is.
+
+    Raises:
+        UsageError: for a version or a type of tensors that is not supported, or if the file cannot
+            be read.
+        DamagedError: if the header does not fit the bytes.
+    """
+    if not check_regular_file(path):
+        raise DamagedError(f"{path} is empty")
+    try:
+        with path.open("rb") as file:
+            # The pages of the header alone are read.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+    return parse_header(data, str(path))
+
+
+def parse_header(data: "bytes | mmap.mmap", where: str) -> GgufHeader:
+    """Return the header of a file.
+
+    Args:
+        data: The bytes of the file.
+        where: Its name in messages.
+
+    Raises:
+        DamagedError: if the header does not fit the bytes.
+        UsageError: for a version or a type of tensors that is not supported.
+    """
+    reader = _Reader(data, where)
+    if reader.take(4) != MAGIC:
+        raise DamagedError(f"{where} does not begin with {MAGIC.decode()}")
+    version = reader.number("I")
+    if version not in READ_VERSIONS:
+        raise DamagedError(f"{where} has version {version}, expected 2 or 3")
+    tensors, values = reader.count("Q", "tensors"), reader.count("Q", "values")
+    metadata = dict[str, Any]()
+    for _ in range(values):
+        key = reader.name()
+        if key in metadata:
+            raise DamagedError(f"{where} has {key} twice")
+        metadata[key] = reader.value()
+    entries = tuple(_read_entry(reader) for _ in range(tensors))
+    if len({entry.name for entry in entries}) != tensors:
+        raise DamagedError(f"{where} has two tensors of one name")
+    if sum(entry.size for entry in entries) > len(data):
+        raise DamagedError(f"{where} has {len(data):,} bytes, fewer than its tensors")
+    alignment = metadata.get("general.alignment", ALIGNMENT)
+    powers = [1 << power for power in range(3, LARGEST_ALIGNMENT.bit_length())]
+    if not isinstance(alignment, int) or alignment not in powers:
+        raise DamagedError(f"{where} has the alignment {alignment!r}, expected a power of two")
+    start = reader.place + -reader.place % alignment
+    for entry in entries:
+        if start + entry.place + entry.size > len(data):
+            raise DamagedError(f"{where} ends before {entry.name}, at {len(data):,} bytes")
+    return GgufHeader(metadata, entries, start, data)
+
+
+def _read_entry(reader: _Reader) -> Entry:
+    name = reader.name()
+    sizes = [reader.number("Q") for _ in range(reader.count("I", "dimensions", MOST_DIMENSIONS))]
+    number, place = reader.number("I"), reader.number("Q")
+    found = _BY_NUMBER.get(number)
+    if found is None:
+        raise UsageError(
+            f"{reader.where} has {name} as type {number}; choices: {', '.join(BLOCKS)}"
+        )
+    stored = BLOCKS[found]
+    if not sizes or min(sizes) < 1 or sizes[0] % stored.size:
+        raise DamagedError(f"{reader.where} has {name} of {sizes}, which {found} cannot store")
+    size = math.prod(sizes) // stored.size * stored.block_bytes
+    return Entry(name, tuple(reversed(sizes)), found, place, size)

@@ -1,0 +1,138 @@
+"""The header of a llama2.c file, seven sizes, as the configuration of a network. Torch-free."""
+
+import math
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkvary.arch.attention import PositionConfig
+from qkvary.arch.families.attention_fields import Heads
+from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.untrusted_files import LARGEST_SIZE
+
+ROTARY_BASE = 10_000.0
+HEADER = struct.Struct("<7i")
+_LATER_VERSIONS = b"24ka"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """The header of a file."""
+
+    dim: int
+    """The model width."""
+    hidden: int
+    """The inner width of the feed-forward networks."""
+    layers: int
+    """Layers."""
+    heads: int
+    """Query heads."""
+    kv_heads: int
+    """KV heads."""
+    vocabulary: int
+    """Tokens."""
+    tokens: int
+    """The maximum sequence length."""
+    tied: bool
+    """Whether the embedding is the output matrix."""
+
+    @property
+    def head_dim(self) -> int:
+        """Channels per head."""
+        return self.dim // self.heads
+
+    def parts(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the arrays after the header, in order."""
+        dim, hidden, layers = self.dim, self.hidden, self.layers
+        narrow = self.kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "embedding": (self.vocabulary, dim),
+            "attention_norm": (layers, dim),
+            "query": (layers, dim, dim),
+            "key": (layers, narrow, dim),
+            "value": (layers, narrow, dim),
+            "output": (layers, dim, dim),
+            "feed_forward_norm": (layers, dim),
+            "gate": (layers, hidden, dim),
+            "down": (layers, dim, hidden),
+            "up": (layers, hidden, dim),
+            "final_norm": (dim,),
+            "cosines": (self.tokens, self.head_dim // 2),
+            "sines": (self.tokens, self.head_dim // 2),
+        }
+        return shapes if self.tied else {**shapes, "head": (self.vocabulary, dim)}
+
+    @property
+    def file_bytes(self) -> int:
+        """The bytes of the file."""
+        return HEADER.size + 4 * sum(math.prod(shape) for shape in self.parts().values())
+
+
+def list_files(path: Path) -> list[Path]:
+    """Return a ``.bin`` file, or those of a folder that are no tokenizers."""
+    if path.is_file():
+        return [path] if path.suffix == ".bin" else []
+    found = sorted(path.glob("*.bin")) if path.is_dir() else []
+    return [one for one in found if not one.name.startswith("tok")]
+
+
+def read_header(data: bytes, file_bytes: int, where: str) -> Header:
+    """Read and check the header.
+
+    Args:
+        data: The first bytes of the file, or all.
+        file_bytes: The bytes of the file.
+        where: Its name in messages.
+
+    Raises:
+        UsageError: if it is of a later version of the format.
+        DamagedError: if it is too short, has implausible sizes, or the file has not their bytes.
+    """
+    if data.startswith(_LATER_VERSIONS):
+        raise UsageError(
+            f"{where} is of a later version of the llama2.c format; export it as version 0"
+        )
+    if len(data) < HEADER.size:
+        raise DamagedError(f"{where} has {len(data)} bytes, fewer than a header of {HEADER.size}")
+    dim, hidden, layers, heads, kv_heads, vocabulary, tokens = HEADER.unpack_from(data)
+    named = {"dim": dim, "hidden_dim": hidden, "n_layers": layers, "n_heads": heads}
+    named |= {"n_kv_heads": kv_heads, "vocab_size": abs(vocabulary), "seq_len": tokens}
+    for name, size in named.items():
+        if not 1 <= size <= LARGEST_SIZE:
+            raise DamagedError(f"{where} has {name} {size}, expected 1 to {LARGEST_SIZE:,}")
+    if dim % heads or (dim // heads) % 2 or heads % kv_heads:
+        raise DamagedError(
+            f"{where} has dim {dim}, n_heads {heads} and n_kv_heads {kv_heads}, expected heads of "
+            "an even number of channels and KV heads that divide them"
+        )
+    header = Header(
+        dim=dim,
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        kv_heads=kv_heads,
+        vocabulary=abs(vocabulary),
+        tokens=tokens,
+        tied=vocabulary > 0,
+    )
+    if file_bytes != header.file_bytes:
+        raise DamagedError(
+            f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} of its header"
+        )
+    return header
+
+
+def make_config(sizes: Header) -> LanguageModelConfig:
+    """Return the configuration of the network."""
+    heads = Heads(d_model=sizes.dim, count=sizes.heads, kv_count=sizes.kv_heads)
+    rotation = PositionConfig(rotary_base=ROTARY_BASE, rotary_fraction=1.0)
+    return LanguageModelConfig(
+        attention=heads.attend(positions="rotary", rotation=rotation),
+        block=BlockConfig(d_ff=sizes.hidden, activation="swiglu", norm="rmsnorm", bias=False),
+        num_layers=sizes.layers,
+        vocabulary=sizes.vocabulary,
+        max_tokens=sizes.tokens,
+        positions="none",
+        tied_head=sizes.tied,
+    )

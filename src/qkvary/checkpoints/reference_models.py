@@ -1,0 +1,109 @@
+"""Any reference to a model or checkpoint as a costed ``Model``: from names and headers, no weights.
+
+Torch-free. Everything that ``load_checkpoint`` loads is found here under the same name.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from qkvary.arch.families.sizes import has_size
+from qkvary.arch.families.table import read_model
+from qkvary.arch.models import Model, as_model
+from qkvary.checkpoints import llama2c_header
+from qkvary.checkpoints.char_config import read_config
+from qkvary.checkpoints.gguf import headers
+from qkvary.checkpoints.gguf.configs import MAKERS, Sizes, read_sizes
+from qkvary.data.checkpoint_names import find_checkpoint
+from qkvary.data.model_configs import CONFIG_NAME, load_config, resolve_model
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_name
+from qkvary.storage.untrusted_files import (
+    check_regular_file,
+    only_file,
+    read_start,
+    refuse_pickles,
+)
+
+
+def find_reference(reference: StrPath) -> Model:
+    """Return the model that a reference names.
+
+    Args:
+        reference: A named size, a configuration or its folder, a checkpoint as for
+            :func:`~qkvary.checkpoints.catalog.load_checkpoint`, or a hub id. Named sizes come
+            first, then files here.
+
+    Raises:
+        ValueError: if there is none, or it cannot be read.
+        DamagedError: if a header is damaged.
+        DownloadError: if the hub cannot be reached.
+    """
+    name = read_name(reference, "the name or path of a model")
+    path = None if has_size(name) else _find(name)
+    if path is None:
+        return resolve_model(name)
+    described = _read_own_config(path)
+    if described is not None:
+        return described
+    if found := headers.list_files(path):
+        return _read_gguf(only_file(path, found))
+    if found := llama2c_header.list_files(path):
+        return _read_llama2c(only_file(path, found))
+    return resolve_model(path)
+
+
+def _find(name: str) -> Path | None:
+    try:
+        return find_checkpoint(name)
+    except (UsageError, OSError):
+        # The error of a configuration names all choices.
+        return None
+
+
+def _read_own_config(path: Path) -> Model | None:
+    """Return the model of a folder whose ``config.json`` describes it."""
+    if not (path / CONFIG_NAME).is_file():
+        return None
+    name, content = load_config(path)
+    if isinstance(content.get("chars"), str):
+        return as_model(read_config(content, str(path / CONFIG_NAME)), name)
+    # llama2.c has no configuration, and a file of that name may hold anything.
+    return resolve_model(path) if content.keys() & {"model_type", "kind", "text_config"} else None
+
+
+def _read_llama2c(file: Path) -> Model:
+    refuse_pickles(file)
+    start = read_start(file, llama2c_header.HEADER.size)
+    header = llama2c_header.read_header(start, check_regular_file(file), str(file))
+    return as_model(llama2c_header.make_config(header), file.stem)
+
+
+def _read_gguf(file: Path) -> Model:
+    sizes = read_sizes(headers.read_header(file), str(file))
+    maker = MAKERS.get(sizes.architecture)
+    if maker is not None:
+        return as_model(maker(sizes), file.stem)
+    return read_model(_describe_deepseek(sizes), file.stem)
+
+
+def _describe_deepseek(sizes: Sizes) -> Mapping[str, object]:
+    """Return the configuration of transformers: which keys heads share is not in the header."""
+    layers, heads = sizes.layers, sizes.get("attention.head_count")
+    rope, value = sizes.get("rope.dimension_count"), sizes.get("attention.value_length_mla")
+    return {
+        "model_type": "deepseek_v3",
+        "hidden_size": sizes.get("embedding_length"),
+        "intermediate_size": sizes.get("feed_forward_length"),
+        "num_hidden_layers": layers,
+        "first_k_dense_replace": sizes.get("leading_dense_block_count", layers),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "q_lora_rank": None,
+        "kv_lora_rank": sizes.get("attention.kv_lora_rank"),
+        "qk_rope_head_dim": rope,
+        "qk_nope_head_dim": value,
+        "v_head_dim": value,
+        "vocab_size": sizes.shape("token_embd.weight")[0],
+        "max_position_embeddings": sizes.get("context_length"),
+        "tie_word_embeddings": "output.weight" not in sizes.file.shapes,
+    }

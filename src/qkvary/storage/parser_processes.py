@@ -1,0 +1,147 @@
+"""Native parsers of untrusted files, each in a process of its own with limits on time and memory.
+
+Native code can panic, run for minutes without answering a signal, or fill the memory: only the
+process of the parser ends then. Torch-free.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Lock
+from typing import IO, Any, cast
+
+from qkvary.storage.posix import resource
+from qkvary.storage.untrusted_files import (
+    PARSER_BYTES,
+    PARSER_BYTES_PER_CHARACTER,
+    PARSER_CHARACTERS_PER_SECOND,
+    PARSER_SECONDS,
+    short_reason,
+)
+
+
+class ParserProcess:
+    """A program that answers requests; after one that ended it, it is started again."""
+
+    def __init__(self, module: str, content: str) -> None:
+        """Start the program.
+
+        Args:
+            module: The program, which calls ``serve``.
+            content: The content of the file, the first request to every process.
+        """
+        self._module, self._content = module, content
+        self._lock = Lock()
+        self._owner, self._process = 0, None
+
+    def ask(self, request: object, *, characters: int = 0) -> Any:
+        """Return the answer to a request.
+
+        Args:
+            request: JSON-ready data.
+            characters: The length of a text, for which the limits are higher.
+
+        Raises:
+            ValueError: if the parser refuses the file or the request, or exceeds a limit.
+        """
+        with self._lock:
+            # A process that was inherited in a fork belongs to the parent.
+            if self._process is None or self._owner != os.getpid():
+                self._start()
+            return self._exchange(request, characters)
+
+    def _start(self) -> None:
+        path = os.pathsep.join(folder for folder in sys.path if folder)
+        # -P: no module is found in the working directory, which may be the stranger's folder.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", self._module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": path},
+        )
+        self._owner = os.getpid()
+        self._stop = weakref.finalize(self, _stop, self._process, self._owner)
+        try:
+            self._exchange(self._content, 0)
+        except ValueError:
+            self._process = None
+            self._stop()
+            raise
+
+    def _exchange(self, request: object, characters: int) -> Any:
+        seconds = PARSER_SECONDS + characters / PARSER_CHARACTERS_PER_SECOND
+        size = PARSER_BYTES + characters * PARSER_BYTES_PER_CHARACTER
+        process = cast("subprocess.Popen[bytes]", self._process)
+        requests, answers = cast("IO[bytes]", process.stdin), cast("IO[bytes]", process.stdout)
+        line = b""
+        try:
+            with suppress(BrokenPipeError):
+                requests.write(json.dumps([seconds, size, request]).encode() + b"\n")
+                requests.flush()
+                line = answers.readline()
+        finally:
+            # Also where the user interrupts: a later answer would belong to this request.
+            if not line.endswith(b"\n"):
+                self._process = None
+                self._stop()
+        if not line.endswith(b"\n"):
+            raise ValueError(_explain_end(process.returncode, seconds))
+        answer = json.loads(line)
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer["found"]
+
+
+def _stop(process: "subprocess.Popen[bytes]", owner: int) -> None:
+    if owner != os.getpid():
+        return
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError):
+            cast("IO[bytes]", stream).close()
+    # Its exit status is lost where it is killed before it ended by itself.
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    process.kill()
+    process.wait()
+
+
+def _explain_end(code: int, seconds: float) -> str:
+    if code == -signal.SIGPROF:
+        return f"its parser takes more than {seconds:.0f} seconds"
+    how = signal.Signals(-code).name if code < 0 else f"code {code}"
+    return f"its parser ended with {how}, as it does where it needs too much memory"
+
+
+def serve(load: Callable[[Any], Callable[[Any], Any]]) -> None:
+    """Answer the requests of a ``ParserProcess`` from stdin until it ends.
+
+    Args:
+        load: Loads the content of the file and returns the function that answers requests.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    handle: Callable[[Any], Any] | None = None
+    while line := sys.stdin.buffer.readline():
+        seconds, size, request = json.loads(line)
+        with suppress(ValueError, OSError):
+            # Not every system limits the address space.
+            resource.setrlimit(resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+        # The signal ends the process, whatever runs.
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        try:
+            if handle is None:
+                handle, found = load(request), None
+            else:
+                found = handle(request)
+            answer = {"found": found}
+        # A panic of Rust is no Exception.
+        except BaseException as error:  # noqa: BLE001
+            answer = {"refused": short_reason(error)}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        sys.stdout.buffer.write(json.dumps(answer).encode() + b"\n")
+        sys.stdout.buffer.flush()
