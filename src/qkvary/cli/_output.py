@@ -76,6 +76,7 @@ def show(
     json_output: bool,
     target: Path | None = None,
     formats: "Sequence[ReportFormat] | None" = None,
+    full: bool = False,
     **more: object,
 ) -> None:
     """Write a report, print it or its data as JSON, and the written files.
@@ -85,6 +86,7 @@ def show(
         json_output: Print JSON.
         target: The folder or file to write; nothing is written if not given.
         formats: The formats to write; all by default.
+        full: Print the whole report.
         more: Further keys of the JSON document.
     """
     files: list[Path] = []
@@ -100,7 +102,7 @@ def show(
     from qkvary.reports.terminal import print_report
 
     screen = console()
-    print_report(report, screen)
+    print_report(report, screen, full=full)
     for path in files[:MOST_FILES]:
         print_line(screen, f"written: {path}")
     if len(files) > MOST_FILES:

@@ -28,6 +28,7 @@ CONVENTIONS = {
     "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
     "training_macs_per_token": "forward and backward (3 x forward), without masked pairs",
     "cache_bytes_per_token": "bytes that one token adds while no window is full",
+    "mean_cache_bytes_per_token": "bytes of the cache at the full context over its tokens",
     "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
     "state_bytes": "of these the states of linear attention, which do not grow with the context",
@@ -80,11 +81,22 @@ def _table(costs: CostComparison) -> Table:
         number("attention_parameters=parameters.attention", "attention", compact),
         changed("macs_per_token", "MACs/token", "decode_macs.total", compact),
         number("weight_bytes", "weights", size),
-        number("cache_bytes_per_token", "cache/token", size),
+        *_per_token(costs, size),
         changed("cache_bytes", "cache", "cache_bytes", size),
         notes=_notes(costs, size),
         main=True,
     )
+
+
+def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
+    """Yield the cache of a token: one column where the mean and the growth print alike."""
+    mean, growth = "mean_cache_bytes_per_token", "cache_growth_bytes_per_token"
+    differ = any(
+        size(look_up(row, mean) or 0) != size(look_up(row, growth) or 0) for row in costs.rows
+    )
+    yield number(mean, "cache/token", size, below="on average" if differ else "")
+    if differ:
+        yield number(growth, "cache/token", size, below="one more")
 
 
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
@@ -140,6 +152,7 @@ def _row_data(row: CostRow, base: CostRow) -> dict[str, Any]:
         "square_macs": row.square_macs.to_dict(),
         "training_macs_per_token": row.training_macs_per_token,
         "cache_bytes_per_token": _whole(row.cache_bytes_per_token),
+        "mean_cache_bytes_per_token": _whole(row.mean_cache_bytes_per_token),
         "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
         "cache_bytes": row.cache_bytes,
         "moved_bytes_per_token": row.step and row.step.moved_bytes / row.step.batch,
