@@ -90,6 +90,22 @@ def test_one_sentence_and_nothing_written(
     assert not out.exists()
 
 
+def test_the_worst_matrices_are_listed_by_default(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.reports.conversion.MOST_MATRICES", 2)
+    call = ["convert", str(checkpoint), "--rewrite", "gauge"]
+    assert main([*call, "--json"]) == 0
+    measured = [one["number"] for one in json.loads(capsys.readouterr().out)["conditioning"]]
+    assert len(measured) == 4
+    assert main([*call, "--full"]) == 0
+    assert capsys.readouterr().out.count(" of layer ") == 4
+    assert main(call) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(" of layer ") == 2
+    assert "and 2 more rows" in printed
+
+
 def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("keep", "utf-8")

@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.checkpoints.catalog import check_output, load_checkpoint
-from qkvary.cli._options import Checkpoint, Json, NetworkDtype
+from qkvary.cli._options import Checkpoint, Full, Json, NetworkDtype
 from qkvary.cli._output import console, print_line, show
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
 from qkvary.storage.durable import check_folder
@@ -31,6 +31,7 @@ def command(
     seed: Seed = 0,
     dtype: NetworkDtype = None,
     out: Out = None,
+    full: Full = False,
     json_output: Json = False,
 ) -> None:
     """Rewrite a language model into another that computes the same: fewer or other matrices.
@@ -53,7 +54,7 @@ def command(
     made = run_rewrite(rewrite, loaded.network, options)
     report = conversion_report(made, str(checkpoint))
     if not json_output:
-        show(report, json_output=False)
+        show(report, json_output=False, full=full)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer)
     if json_output:

@@ -9,8 +9,11 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Table, label, number, plain, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, word
 from qkvary.text import numbers, units
+
+MOST_MATRICES = 3
+"""The inverted matrices that a terminal lists by default."""
 
 
 def conversion_report(made: Rewriting, checkpoint: str) -> Report:
@@ -60,10 +63,11 @@ def _layers(made: Rewriting) -> Table:
 def _matrices(made: Rewriting) -> Table:
     return tabulate(
         "conditioning",
-        "Matrices that are inverted",
-        made.conditioning,
+        "Matrices that are inverted, the worst first",
+        sorted(made.conditioning, key=lambda one: -one.number),
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
+        brief=Brief(rows=MOST_MATRICES) if len(made.conditioning) > MOST_MATRICES else None,
     )
 
 
