@@ -5,7 +5,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.checkpoints.catalog import check_output, load_checkpoint
+from qkvary.checkpoints.catalog import check_output, load_checkpoint, read_config
 from qkvary.cli._options import Checkpoint, Full, Json, NetworkDtype
 from qkvary.cli._output import console, print_line, show
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
@@ -46,10 +46,13 @@ def command(
 
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
-    from qkvary.conversions.rewriting import run_rewrite
+    from qkvary.conversions.rewriting import check_rewrite, run_rewrite
     from qkvary.reports.conversion import conversion_report
 
     options = RewriteOptions(layer=layer, seed=seed)
+    config = read_config(checkpoint)
+    if config is not None:
+        check_rewrite(rewrite, config, options)
     loaded = load_checkpoint(checkpoint).to("cpu", dtype)
     made = run_rewrite(rewrite, loaded.network, options)
     report = conversion_report(made, str(checkpoint))
