@@ -80,7 +80,6 @@ def test_a_full_window_grows_no_more() -> None:
     assert row.cache_bytes_per_token == 3 * 2 * 48 * 2
     assert row.cache_growth_bytes_per_token == 0
     assert row.cache_bytes == 3 * 4 * 3 * 2 * 48 * 2
-    assert row.mean_cache_bytes_per_token == 4 * 3 * 2 * 48 * 2 / 29
 
 
 def test_summaries_grow_by_fractions() -> None:
@@ -102,7 +101,6 @@ def test_what_decodes_nothing_has_no_cache() -> None:
     for row in rows_of(choose_candidates(as_model(synthetic_encoder())).rows, context=16):
         assert (row.cache_bytes, row.cache_bytes_per_token, row.step) == (None, None, None)
         assert row.cache_growth_bytes_per_token is None
-        assert row.mean_cache_bytes_per_token is None
         assert row.square_macs.total > row.prefill_macs.total
 
 

@@ -40,8 +40,6 @@ class CostRow:
     """Forward and backward, visible pairs only, over the tokens of the context."""
     cache_bytes_per_token: float | None
     """Bytes that one token adds while no window is full."""
-    mean_cache_bytes_per_token: float | None
-    """Bytes of the cache at the full context over its tokens."""
     cache_growth_bytes_per_token: float | None
     """Bytes that one more token adds at the end of the context."""
     cache_bytes: int | None
@@ -79,6 +77,12 @@ class CostComparison:
     """The limitations of the figures."""
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
+
+    def mean_cache_bytes_per_token(self, row: CostRow) -> float | None:
+        """Return the bytes of a row's cache at the full context over all tokens."""
+        if row.cache_bytes is None:
+            return None
+        return row.cache_bytes / (self.batch * self.context)
 
     def state_bytes(self, row: CostRow) -> int | None:
         """Return the bytes of a row's cache that do not grow with the context: its states."""
@@ -180,7 +184,6 @@ def compare_costs(
             square_macs=count_forward(model, pairs="square"),
             training_macs_per_token=TRAINING_FACTOR * count_forward(model).total / context,
             cache_bytes_per_token=growth_bytes(model, stored_as=cache) if decodes else None,
-            mean_cache_bytes_per_token=held / context if decodes else None,
             cache_growth_bytes_per_token=growth if decodes else None,
             cache_bytes=batch * held if decodes else None,
             step=count_step(model, encoder_tokens=seen) if decodes else None,

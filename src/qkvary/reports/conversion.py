@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -61,10 +62,11 @@ def _layers(made: Rewriting) -> Table:
 
 
 def _matrices(made: Rewriting) -> Table:
+    worst_first = sorted(made.conditioning, key=attrgetter("number"), reverse=True)
     return tabulate(
         "conditioning",
         "Matrices that are inverted, the worst first",
-        sorted(made.conditioning, key=lambda one: -one.number),
+        worst_first,
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
         brief=Brief(rows=MOST_MATRICES) if len(made.conditioning) > MOST_MATRICES else None,

@@ -90,11 +90,18 @@ def _table(costs: CostComparison) -> Table:
 
 def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
     """Yield the cache of a token: one column where the mean and the growth print alike."""
-    mean, growth = "mean_cache_bytes_per_token", "cache_growth_bytes_per_token"
-    differ = any(
-        size(look_up(row, mean) or 0) != size(look_up(row, growth) or 0) for row in costs.rows
+
+    def mean(row: CostRow) -> float:
+        return costs.mean_cache_bytes_per_token(row) or 0
+
+    growth = "cache_growth_bytes_per_token"
+    differ = any(size(mean(row)) != size(look_up(row, growth) or 0) for row in costs.rows)
+    yield number(
+        "mean_cache_bytes_per_token=",
+        "cache/token",
+        lambda row: plain(mean(row), size(mean(row))),
+        below="on average" if differ else "",
     )
-    yield number(mean, "cache/token", size, below="on average" if differ else "")
     if differ:
         yield number(growth, "cache/token", size, below="one more")
 
@@ -130,7 +137,11 @@ def _data(costs: CostComparison) -> dict[str, Any]:
         **pick(costs, "batch dtype=cache.name weights=weights.name"),
         "conventions": CONVENTIONS,
         "rows": [
-            {**_row_data(row, costs.rows[0]), "state_bytes": costs.state_bytes(row)}
+            {
+                **_row_data(row, costs.rows[0]),
+                "mean_cache_bytes_per_token": _whole(costs.mean_cache_bytes_per_token(row)),
+                "state_bytes": costs.state_bytes(row),
+            }
             for row in costs.rows
         ],
         "notes": costs.notes,
@@ -152,7 +163,6 @@ def _row_data(row: CostRow, base: CostRow) -> dict[str, Any]:
         "square_macs": row.square_macs.to_dict(),
         "training_macs_per_token": row.training_macs_per_token,
         "cache_bytes_per_token": _whole(row.cache_bytes_per_token),
-        "mean_cache_bytes_per_token": _whole(row.mean_cache_bytes_per_token),
         "cache_growth_bytes_per_token": _whole(row.cache_growth_bytes_per_token),
         "cache_bytes": row.cache_bytes,
         "moved_bytes_per_token": row.step and row.step.moved_bytes / row.step.batch,

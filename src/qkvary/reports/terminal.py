@@ -44,8 +44,8 @@ def print_report(
         if section.brief or (full and section.full):
             screen.print(_text(f"\n{section.title}", "bold"))
             for block in section.blocks:
-                short = isinstance(block, Table) and not full
-                _print_block(screen, shorten(block) if short else block)
+                shown = shorten(block) if isinstance(block, Table) and not full else block
+                _print_block(screen, shown)
     if report.caveats:
         print_sentences(screen, "Before you believe it", report.caveats)
     if not full and is_shortened(report):
