@@ -106,7 +106,7 @@ def read_from_key(layer: LayerStatistics) -> tuple[Tie, ...]:
         found.append(
             Tie(
                 forecast=0.0,
-                key_error=zero,
+                error=zero,
                 reader=torch.cat((same, zero), dim=1),
                 writer=torch.cat((same, value)),
             )
@@ -139,7 +139,7 @@ def _describe(layer: LayerAnalysis) -> Figures:
     chances = ("explained_chance", "token_chance", "similarity_chance", "lost_chance")
     return {
         "is_shared": layer.is_shared,
-        "forecast": layer.forecast,
+        "forecast": layer.fitted_forecast,
         "score_change": layer.score_change,
         **{name: mean(name) for name in (*names, *chances)},
         **{

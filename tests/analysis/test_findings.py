@@ -38,14 +38,16 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
         for layer, forecast in zip(analysis.layers, (0.01, 0.00001, 0.03), strict=True)
     )
     analysis = dataclasses.replace(analysis, layers=layers, loss=1.25)
+    # Rotated keys prevent tying, which is said before what it would cost.
+    assert find_answers(analysis)[1].startswith("Keys are rotated, which prevents tying")
     # Two KV heads each.
-    assert find_answers(analysis)[1] == (
+    assert find_answers(analysis)[2] == (
         "One tensor for key and value is forecast to raise the loss of 1.250 by less than 0.0001 "
         "(layer 2 alone) to 0.060 (layer 3 alone) nats per token, without training; in all 3 "
         "layers together by 0.080."
     )
     alone = dataclasses.replace(analysis, layers=layers[:1])
-    assert find_answers(alone)[1] == (
+    assert find_answers(alone)[2] == (
         "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 1) "
         "nats per token, without training."
     )
@@ -55,7 +57,7 @@ def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
     analysis = with_heads(make_analysis(), score_change=0.4, forecast=0.01)
     layers = (change_heads(analysis.layers[0], score_change=3.14), *analysis.layers[1:])
     mixed = dataclasses.replace(analysis, layers=layers, loss=1.25)
-    assert find_answers(mixed)[1:3] == (
+    assert find_answers(mixed)[2:4] == (
         (
             "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 2 "
             "alone) to 0.020 (layer 2 alone) nats per token, without training."
@@ -67,13 +69,13 @@ def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
         ),
     )
     nothing = with_heads(mixed, forecast=0.3)
-    assert find_answers(nothing)[1].startswith(
+    assert find_answers(nothing)[2].startswith(
         "What tying costs in all 3 layers cannot be forecast"
     )
-    assert "than the 1.8 nats per token" in find_answers(nothing)[1]
+    assert "than the 1.8 nats per token" in find_answers(nothing)[2]
     many = tuple(dataclasses.replace(layers[0], number=place) for place in range(2, 9))
     found = find_answers(dataclasses.replace(mixed, layers=(layers[1], *many)))
-    assert found[2].startswith("What tying costs in 7 layers cannot")
+    assert found[3].startswith("What tying costs in 7 layers cannot")
 
 
 FITS = (0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0)
@@ -144,14 +146,25 @@ def test_layers_with_one_tensor_are_not_counted_among_all() -> None:
     )
 
 
+def test_a_text_that_is_short_for_the_forecast_is_called_so() -> None:
+    analysis = with_heads(make_analysis("QKV"), forecast=0.05, fitted_forecast=0.03)
+    assert not any("short for the forecast" in caveat for caveat in find_caveats(analysis))
+    # Four KV heads in each of three layers.
+    short = with_heads(analysis, fitted_forecast=0.02)
+    (caveat,) = [one for one in find_caveats(short) if "short for the forecast" in one]
+    assert "it is 0.60 nats per token over these layers, and 0.24 by the text that chose" in caveat
+    alone = dataclasses.replace(short, windows=1)
+    assert any(one.startswith("One window was read") for one in find_caveats(alone))
+
+
 def test_caveats_follow_from_positions_and_tokens() -> None:
     analysis = make_analysis("QKV")
     calm = with_heads(analysis, score_change=0.9, forecast=0.1)
     assert not is_uncertain(calm.layers[0])
     assert is_uncertain(change_heads(calm.layers[0], forecast=0.6))
     assert is_uncertain(change_heads(calm.layers[0], score_change=1.1))
-    assert not any("rotated" in caveat for caveat in find_caveats(analysis))
-    assert any("rotated" in caveat for caveat in find_caveats(make_analysis()))
+    assert not any("rotated" in answer for answer in find_answers(analysis))
+    assert any("rotated" in answer for answer in find_answers(make_analysis()))
     few = dataclasses.replace(analysis, tokens=159)
     assert any(
         "Only 159 tokens estimate the covariance of 16 channels" in caveat

@@ -62,7 +62,13 @@ def test_text_is_read_up_to_the_limit_with_progress(settings: AnalysisSettings) 
         load(network), settings, on_progress=lambda *counts: seen.append(counts)
     )
     assert (found.tokens, found.windows, found.context) == (150, 3, 64)
-    assert seen == [(64, 150), (128, 150), (150, 150)]
+    # A window of two layers is read, and each layer counted; in the end each has its figures.
+    window = [2, 3, 4]
+    assert [done for done, _ in seen] == [
+        *(place + 4 * number for number in range(3) for place in window),
+        *(13, 14),
+    ]
+    assert {total for _, total in seen} == {14}
     assert found.maps.shape == (2, 2, 48, 48)
     tokens = torch.tensor([LETTERS.index(letter) for letter in TEXT[:150]])
     expected = analyze_windows(network, tokens.split(64), context=64)
@@ -157,9 +163,10 @@ def test_more_text_takes_no_more_memory() -> None:
     kept: list[int] = []
     network = make_network("GQA-2", d_model=16, heads=4)
 
-    def measure(_tokens: int) -> None:
-        sizes = (part.numel() for part in _tensors(layers))
-        kept.append(sum(sizes))
+    def measure(done: int, _total: int) -> None:
+        # At the end of a window of two layers.
+        if done % 4 == 0 and done <= 20:
+            kept.append(sum(part.numel() for part in _tensors(layers)))
 
     layers: list[measurement.LayerStatistics] = []
     original = measurement.LayerStatistics
@@ -170,7 +177,9 @@ def test_more_text_takes_no_more_memory() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measurement, "LayerStatistics", remember)
-        analyze_windows(network, make_windows(1, *([31] * 5)), context=64, on_window=measure)
+        analyze_windows(
+            network, make_windows(1, *([31] * 5)), context=64, expected=5, on_progress=measure
+        )
     assert len(layers) == 2
     assert len(kept) == 5
     assert len(set(kept)) == 1

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import read_window
-from qkvary.analysis.tying import DAMPING, forecast_tie
+from qkvary.analysis.tying import DAMPING, cross_forecast, forecast_tie
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.role_maps import make_role_maps
@@ -65,7 +65,7 @@ def test_what_is_one_tensor_costs_nothing() -> None:
     tied = moments[:3, :3].repeat(2, 2)
     found = forecast_tie(tied, curvature)
     assert found.forecast == pytest.approx(0, abs=1e-12)
-    assert found.key_error.abs().max() < 1e-10
+    assert found.error.abs().max() < 1e-10
 
 
 def test_weights_without_full_rank_are_no_obstacle() -> None:
@@ -73,7 +73,27 @@ def test_weights_without_full_rank_are_no_obstacle() -> None:
     moments[0], moments[:, 0] = 0.0, 0.0
     found = forecast_tie(moments, curvature)
     assert np.isfinite(found.forecast)
-    assert found.key_error[0].abs().max() < 1e-12
+    assert found.error[0].abs().max() < 1e-12
+
+
+def test_a_forecast_is_read_on_text_that_did_not_choose_the_tensor() -> None:
+    """On average over texts it is the cost that their tensors have; by its own text far less."""
+    moments, curvature = draw_moments(4, 3)
+    factor = torch.linalg.cholesky(curvature)
+    draws = torch.Generator().manual_seed(0)
+    crossed, fitted, real = [], [], []
+    for _ in range(200):
+        halves = []
+        for _ in range(2):
+            gradients = torch.randn(12, 8, generator=draws, dtype=torch.float64) @ factor.mT
+            halves.append(gradients.mT @ gradients / 12)
+        ties = [forecast_tie(moments, half) for half in halves]
+        crossed.append(cross_forecast(moments, (halves[0], halves[1])))
+        fitted.append(sum(tie.forecast for tie in ties) / 2)
+        real.append(sum(float((tie.error * curvature).sum()) for tie in ties) / 4)
+    mean = {name: sum(some) / 200 for name, some in (("real", real), ("fitted", fitted))}
+    assert sum(crossed) / 200 == pytest.approx(mean["real"], rel=0.05)
+    assert mean["fitted"] < 0.5 * mean["real"]
 
 
 class Tied(nn.Module):

@@ -90,6 +90,49 @@ def test_one_sentence_and_nothing_written(
     assert not out.exists()
 
 
+@pytest.mark.parametrize("kind", ["own", "transformers"])
+def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
+    kind: str,
+    checkpoint: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if kind == "transformers":
+        checkpoint = tmp_path / "llama"
+        checkpoint.mkdir()
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+        more = {"num_hidden_layers": 2, "vocab_size": 7, "model_type": "llama"}
+        (checkpoint / "config.json").write_text(json.dumps(sizes | more), "utf-8")
+
+    def load(_: object) -> None:
+        raise AssertionError("weights were read")
+
+    monkeypatch.setattr("qkvary.cli.convert.load_checkpoint", load)
+    assert main(["convert", str(checkpoint), "--rewrite", "merge-query-key"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "expected one head of" in line
+    # Conditions that hold are checked on the weights.
+    assert main(["convert", str(checkpoint), "--rewrite", "gauge"]) == 1
+    assert "weights were read" in capsys.readouterr().err
+
+
+def test_the_worst_matrices_are_listed_by_default(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qkvary.reports.conversion.MOST_MATRICES", 2)
+    call = ["convert", str(checkpoint), "--rewrite", "gauge"]
+    assert main([*call, "--json"]) == 0
+    measured = [one["number"] for one in json.loads(capsys.readouterr().out)["conditioning"]]
+    assert len(measured) == 4
+    assert main([*call, "--full"]) == 0
+    assert capsys.readouterr().out.count(" of layer ") == 4
+    assert main(call) == 0
+    printed = capsys.readouterr().out
+    assert printed.count(" of layer ") == 2
+    assert "and 2 more rows" in printed
+
+
 def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("keep", "utf-8")

@@ -12,6 +12,7 @@ from qkvary.cli.main import main
 from qkvary.costs.cache import growth_bytes, model_cache_bytes
 from qkvary.costs.macs import decode_macs
 from qkvary.costs.parameters import model_parameters
+from qkvary.text import units
 from tests.conftest import Runner
 
 LLAMA = {
@@ -104,6 +105,31 @@ def test_every_row_is_what_the_cost_functions_say(capsys: pytest.CaptureFixture[
         held = model_cache_bytes(model, context=32_768, stored_as="int8")
         assert row["cache_bytes"] == 5 * held
         assert row["change"]["cache_bytes"] == row["cache_bytes"] - base["cache_bytes"]
+
+
+def test_a_cache_that_grows_unevenly_has_its_mean_and_its_growth(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Never the bytes of a first token, which no later one takes: windows are full by then."""
+    arguments = ("deepseek-v4-flash", "--context", "8k")
+    (row,) = counted(capsys, *arguments)["rows"]
+    mean = model_cache_bytes(load_size("deepseek-v4-flash"), context=8192) / 8192
+    assert row["mean_cache_bytes_per_token"] == mean
+    assert row["cache_growth_bytes_per_token"] == 6880
+    text = shown(capsys, *arguments)
+    assert text.count("cache/token") == 2
+    assert "on average" in text
+    assert "one more" in text
+    assert f" {mean / 1024:.3g} KiB " in text
+    assert " 6.72 KiB " in text
+    assert units.data_size(row["cache_bytes_per_token"]) not in text
+
+
+def test_a_cache_that_grows_evenly_has_one_column(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "llama-3.2-1b")
+    assert text.count("cache/token") == 1
+    assert " 32 KiB " in text
+    assert "on average" not in text
 
 
 def test_exact_savings_have_the_same_parameters(capsys: pytest.CaptureFixture[str]) -> None:

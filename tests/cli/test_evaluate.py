@@ -41,8 +41,14 @@ def evaluate(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, A
 
 def test_a_text_is_printed(places: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     call = ["evaluate", places["rotary"], "--data", places["text"], places["lines"]]
-    assert main([*call, "--lengths", "16,33,66"]) == 0
+    assert main([*call, "--lengths", "16,33,66", "--paper"]) == 0
     printed = capsys.readouterr().out
+    assert "without the token with which the tokenizer begins texts" in " ".join(printed.split())
+    # Padding is counted only where it is asked for.
+    assert main(call) == 0
+    assert "papers" not in capsys.readouterr().out
+    assert main(["evaluate", places["rotary"], "--data", places["lines"]]) == 0
+    assert "begins texts" not in capsys.readouterr().out
     for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
         assert part in printed
     assert "* more than the 33 that the network was made for" in printed
@@ -54,7 +60,15 @@ def test_figures_fit_each_other(
 ) -> None:
     out = tmp_path / "new" / "figures.json"
     found = evaluate(
-        capsys, places["rotary"], "--data", places["text"], "--stride", "8", "--out", str(out)
+        capsys,
+        places["rotary"],
+        "--data",
+        places["text"],
+        "--stride",
+        "8",
+        "--paper",
+        "--out",
+        str(out),
     )
     assert json.loads(out.read_text("utf-8")) == found
     text, paper = found["text"], found["paper"]
@@ -77,7 +91,7 @@ def test_figures_fit_each_other(
 def test_several_files_and_the_first_tokens(
     places: dict[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = evaluate(capsys, places["bytes"], "--data", places["lines"], places["text"])
+    found = evaluate(capsys, places["bytes"], "--data", places["lines"], places["text"], "--paper")
     assert found["text"]["documents"] == 3
     assert found["text"]["tokens"] == len(TEXT) + 2 * 5 - 3
     assert "paper" not in found
@@ -91,10 +105,10 @@ def test_a_prepared_set_brings_its_tokens(
     data = tiny_set()
     save_model(tmp_path / "model", byte_network("Q-K=V", max_tokens=33))
     call = [str(tmp_path / "model"), "--data", str(data.path), "--split", "test"]
-    found = evaluate(capsys, *call)
+    found = evaluate(capsys, *call, "--paper")
     assert found["text"]["tokens"] == data.splits["test"].tokens - data.splits["test"].documents
     assert found["paper"]["rows"] == data.splits["test"].documents
-    joined = evaluate(capsys, *call, "--joined", "--no-paper")
+    joined = evaluate(capsys, *call, "--joined")
     assert joined["text"]["tokens"] == data.splits["test"].tokens - 1
     assert "paper" not in joined
     assert main(["evaluate", places["bytes"], "--data", str(data.path)]) == 2

@@ -283,3 +283,14 @@ def test_bytes_of_one_character_are_shown_together(
     found = document(capsys, str(tmp_path / "model"), "é", "--tokens", "12", "--top-k", "200")
     assert found["prompt_tokens"] == [0xC3, 0xA9]
     assert found["text"] == bytes(found["tokens"]).decode("utf-8", "replace")
+
+
+def test_storages_are_those_that_a_measurement_takes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    typed = ["generate", "tiny-k", "Once upon", "--tokens", "4", "--temperature", "0"]
+    for storage in ("growing", "int8", "int8-b32", "int4-g32-r16-rot"):
+        assert main([*typed, "--storage", storage]) == 0
+        assert capsys.readouterr().out.startswith("Once upon")
+    assert main([*typed, "--storage", "int8-x3"]) == 2
+    assert "expected a storage such as int8-g64" in capsys.readouterr().err

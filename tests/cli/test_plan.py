@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.families.sizes import load_size
+from qkvary.arch.families.sizes import load_size, name_sizes
 from qkvary.cli.main import main
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import choose_candidates
@@ -28,7 +28,7 @@ def planned(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, An
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert main(["plan", *arguments]) == 0
+    assert main(["plan", *arguments, "--full"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     return printed.out
@@ -108,6 +108,7 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
 def test_savings_come_first(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("gemma-4-31b", "--memory", "80GB", "--context", "128k")
     text = shown(capsys, *arguments)
+    assert text.index("Exact now: ") < text.index("With training: ") < text.index("exact: ")
     assert text.index("With the given weights") < text.index("\nVariants\n")
     assert "exact: value and rotated slice, 10 of 60 layers" in text
     assert "−37.5 % of those layers" in text
@@ -150,7 +151,7 @@ def test_what_is_longest_fits_and_is_printed_to_the_token(
     free = 36 * 10**9 - 8_030_261_248
     assert rows["GQA-8"]["longest_context"] == free // (32 * 2 * 4 * 128 * 2) == 426_784
     assert f" {free // 65_536:,} " in text
-    assert "8 by 2 where every 2 share a copy of the model (64 at most)" in " ".join(text.split())
+    assert "divided among devices, such as 13 on 2 (64 at most)" in " ".join(text.split())
     assert "memory for (the model was made for 131,072)" in " ".join(text.split())
 
 
@@ -283,7 +284,7 @@ def test_what_never_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert not any(row["fits"] for row in document["rows"])
     assert {row["devices"] for row in document["rows"]} == {None}
     text = shown(capsys, *arguments)
-    assert "the demand does not fit: no user fits with the weights" in text
+    assert "Exact now: GQA-8 as it is: no user fits with the weights." in text
 
 
 @pytest.mark.parametrize("percent", ["0", "0%", "37%", "99%", "0.995"])
@@ -332,10 +333,48 @@ def test_any_width_says_the_same(
 ) -> None:
     monkeypatch.setenv("COLUMNS", width)
     text = " ".join(shown(capsys, *SCENARIO, "--context", "32k", "--dtype", "bf16").split())
-    for fact in ("100 users of 32,768 tokens", "2.5 GiB", "16,000", "Fewest devices on the"):
+    for fact in ("100 users of 32,768 tokens", "2.5 GiB", "16,000", "With training: MQA: 235"):
         assert fact in text, fact
     training = shown(capsys, "300M", "--gpu", "t4", "--goal", "training")
     assert "305.5 M" in training
+
+
+@pytest.mark.parametrize("goal", ["serving", "training"])
+def test_the_default_plan_fits_a_small_terminal(
+    goal: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At most 40 lines of 80 columns, whatever the model; the rest on request."""
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in name_sizes():
+        arguments = ("plan", name, "--gpu", "h100-80gb", "--users", "64", "--goal", goal)
+        assert main([*arguments]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) <= 40, name
+        assert lines[-1] == "The whole report: --full"
+
+
+def test_what_works_now_comes_before_what_needs_training(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ("llama-3.1-8b", "--gpu", "a100-40gb", "--users", "64")
+    assert planned(capsys, *arguments)["advice"][:3] == [
+        "Exact now: GQA-8 as it is: 18 users on 1 device, 4 devices for all.",
+        (
+            "Fewer bits now, whose loss is to be measured: fp8: 37 users on 1 device, 2 devices "
+            "for all; int8: 34 users on 1 device, 2 devices for all; int4: 66 users on 1 device, "
+            "1 device for all."
+        ),
+        (
+            "With training: MQA: 152 users on 1 device, 1 device for all, +1.06 % perplexity as "
+            "published."
+        ),
+    ]
+    assert main(["plan", *arguments]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    positions = [text.index(start) for start in ("Exact now", "Fewer bits", "With training")]
+    assert positions == sorted(positions)
+    assert " standing" not in text
+    assert re.search(r"\d\.5 users", text) is None
 
 
 def test_lines_are_as_wide_as_the_screen(

@@ -37,19 +37,22 @@ def test_one_network_opens_with_its_curve_and_loss(
     opening, markdown = page(places)
     loss, bits = metrics["test_loss"], metrics["test_bits_per_byte"]
     sentence = (
-        f"QKV@rotary ended with a loss of {numbers.real(loss, 4)} nats per token on held-out "
-        f"text: a perplexity of {numbers.real(math.exp(loss), 4)}, or {numbers.real(bits, 4)} bits "
+        f"QKV@rotary ended with a test loss of {numbers.real(loss, 4)} nats per token: "
+        f"a perplexity of {numbers.real(math.exp(loss), 4)}, or {numbers.real(bits, 4)} bits "
         "per byte."
     )
     for text in (opening, markdown):
         assert sentence in text
         assert "the data support" not in text
         assert "ifferences to" not in text
-        assert "test loss" not in text
+    # Three losses, each with one name, which the page defines.
+    for defined in ("Test loss: on the", "Validation loss: on the", "Training loss: the mean"):
+        assert defined in markdown
+    assert "held-out" not in markdown
     assert "final validation loss" in markdown
     assert "<h1><bdi>What does lm-tiny learn on mine?" in opening
     assert '<div class="picture">' in opening
-    assert "Loss on held-out text" in opening
+    assert "Validation loss" in opening
     assert markdown.index("## What it writes") < markdown.index("## Learning curves")
     for absent in ("## Results", "## Quality and cost", "## Published figures"):
         assert absent not in markdown
@@ -69,7 +72,7 @@ def test_a_report_at_a_later_time_shows_the_same(
     call = ["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]
     assert main([*call, "--format", "html"]) == 0
     assert document(capsys)["texts"] == first
-    assert "ended with a loss of" in page(places)[0]
+    assert "ended with a test loss of" in page(places)[0]
 
 
 def test_several_networks_are_compared_behind_what_they_learnt(
@@ -79,7 +82,7 @@ def test_several_networks_are_compared_behind_what_they_learnt(
     printed = capsys.readouterr().out
     opening, markdown = page(places)
     for name in ("QKV", "Q-K=V"):
-        said = f"{name} ended with a loss of "
+        said = f"{name} ended with a test loss of "
         assert said in markdown
         assert said in printed
     assert "(the mean of 2 seeds)" in opening

@@ -109,6 +109,23 @@ def test_published_changes_stand_beside_the_cache_share_of_their_networks(
     assert (noted in " ".join(capsys.readouterr().out.split())) == (gqa is None)
 
 
+def test_the_table_is_short_by_default(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["variants"]) == 0
+    printed = capsys.readouterr().out
+    assert len(printed.splitlines()) <= 45
+    assert "The whole report: --full" in printed
+    assert "@" not in printed
+    assert main(["variants", "--full"]) == 0
+    whole = capsys.readouterr().out
+    for entry in VARIANTS:
+        assert ("@" in entry.label) == (f"\n{entry.label} " not in printed)
+        assert f"\n{entry.label} " in whole
+    assert "softmax(" in " ".join(whole.split())
+
+
 @pytest.mark.parametrize("width", [12, 30, 80, 200])
 def test_long_numbers_keep_every_digit(
     width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -93,16 +93,29 @@ def test_a_count_compares_every_sharing_and_more_heads() -> None:
 
 def test_a_models_own_number_of_heads_is_kept_and_halved() -> None:
     llama = load_size("llama-3.1-8b")
-    assert labels_of(choose_candidates(llama)) == [
-        *("GQA-8", "QKV", "Q-K=V", "Q-GQA-8", "MQA", "Q-MQA"),
-    ]
+    assert labels_of(choose_candidates(llama)) == ["GQA-8", "Q-GQA-8", "MQA", "Q-MQA"]
     many = labels_of(choose_candidates(llama, all_sharings=True))
     assert {"GQA-8", "GQA-4", "GQA-2", "Q-GQA-8"} <= set(many)
     assert "GQA-16" not in many
 
 
+@pytest.mark.parametrize("all_sharings", [False, True])
+@pytest.mark.parametrize("name", name_sizes())
+def test_no_suggested_variant_keeps_more_than_the_model(name: str, all_sharings: bool) -> None:
+    """Sharing is applied to the model's own KV heads, never to more of them."""
+    model = load_size(name)
+    if not model.is_causal:
+        return
+    found = choose_candidates(model, all_sharings=all_sharings)
+    kept = [model_cache_bytes(row.model, context=5000, encoder_tokens=50) for row in found.rows]
+    more = [row.name for row, size in zip(found.rows, kept, strict=True) if size > kept[0]]
+    # More than a model of K=V with all heads: two projections again.
+    assert set(more) <= {"QKV", "Q=K-V", "I-K-V"}
+    assert not more or found.original.label.startswith("Q-K=V")
+
+
 def test_one_key_head_leaves_little() -> None:
-    assert labels_of(choose_candidates(load_size("falcon-7b"))) == ["MQA", "QKV", "Q-K=V", "Q-MQA"]
+    assert labels_of(choose_candidates(load_size("falcon-7b"))) == ["MQA", "Q-MQA"]
     alone = stack(plain_layer(projected(num_heads=1)))
     assert labels_of(choose_candidates(alone)) == ["QKV", "Q-K=V"]
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.inference.decoding import complete, make_cache
@@ -46,7 +46,8 @@ def test_greedy_tokens(
     asked = Request(prompt=tuple(prompt), max_new_tokens=len(expected))
 
     def new_cache(limit: int) -> KVCache:
-        return make_cache(loaded.network, limit, layout=layout, storage=storage, kernel=kernel)
+        options = CacheOptions(storage=storage)
+        return make_cache(loaded.network, limit, layout=layout, storage=options, kernel=kernel)
 
     (answer,) = complete(loaded.network, [asked], new_cache=new_cache, chunk=7)
     assert list(answer.tokens) == expected

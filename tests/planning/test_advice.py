@@ -1,10 +1,12 @@
 """Advice on serving: dominance, quoted figures, and no guesses."""
 
 import itertools
+import re
 
 import pytest
 
 from qkvary.arch.families.sizes import load_size
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.named_networks import find_network
 from qkvary.arch.published_networks import gpt_300m, gpt_1200m
@@ -22,6 +24,7 @@ from qkvary.planning.advice import (
     nearest_size,
     published_change,
     serve_variants,
+    summarize_serving,
 )
 
 H200 = find_device("h200")
@@ -169,20 +172,33 @@ def test_models_are_compared_with_the_nearer_network() -> None:
     assert nearest_size(SMALL) == nearest_size(10**12) == "1.2B"
 
 
-def advice_of(rows: tuple[ServedVariant, ...]) -> list[str]:
-    sentences = list(advise_serving(rows))
+def advice_of(rows: tuple[ServedVariant, ...], **fields: object) -> list[str]:
+    """Return the three sentences of the summary, and the further advice."""
+    sentences = [*summarize_serving(rows, make_demand(**fields)), *advise_serving(rows)]
     assert all(sentence.endswith((".", "!")) and "\n" not in sentence for sentence in sentences)
     return sentences
 
 
 def test_advice_on_the_papers_network() -> None:
     sentences = advice_of(serve(as_model(gpt_300m(), "300M")))
-    assert sentences[0] == "As it is (QKV): 13 users on 1 device, 8 devices for all."
-    assert sentences[1] == (
-        "Exact, without training: layer input, 4 devices for all (26 users on 1 device)."
-    )
+    assert sentences[:3] == [
+        (
+            "Exact now: QKV as it is: 13 users on 1 device, 8 devices for all; "
+            "layer input: 26 users on 1 device, 4 devices for all."
+        ),
+        (
+            "Fewer bits now, whose loss is to be measured: "
+            "fp8: 26 users on 1 device, 4 devices for all; "
+            "int8: 50 users on 2 devices, 4 devices for all; "
+            "int4: 46 users on 1 device, 3 devices for all."
+        ),
+        (
+            "With training: MQA: 211 users on 1 device, 1 device for all, "
+            "+1.6 % perplexity as published."
+        ),
+    ]
     text = "\n".join(sentences)
-    assert "Fewest devices on the published frontier: MQA, 1 device, +1.6 % perplexity." in text
+    assert "On the published frontier, with training: MQA (1 device, +1.6 % perplexity); " in text
     assert "Q-K=V is dominated: GQA-4 and MQA take no more cache and are no worse" in text
     assert "Q-GQA-4 is dominated: MQA takes no more cache and is no worse" in text
     assert "that run was never published" in text
@@ -203,29 +219,28 @@ def test_advice_quotes_what_was_published() -> None:
 def test_digits_are_those_that_rounding_leaves() -> None:
     small_text = "\n".join(advice_of(serve(as_model(gpt_300m()))))
     large_text = "\n".join(advice_of(serve(as_model(gpt_1200m()), size="1.2B")))
-    assert "MQA, 1 device, +1.6 % perplexity" in small_text
+    assert "MQA (1 device, +1.6 % perplexity)" in small_text
     assert "+1.06 % perplexity" in large_text
 
 
 def test_a_model_that_is_best_as_it_is() -> None:
-    sentences = advice_of(serve(load_size("falcon-7b"), size="1.2B", users=1, context=2048))
-    assert (
-        "No variant of the frontier in this table needs fewer devices than MQA as it is."
-        in sentences
+    demand: dict[str, object] = {"users": 1, "context": 2048}
+    sentences = advice_of(serve(load_size("falcon-7b"), size="1.2B", **demand), **demand)
+    assert sentences[0].count(":") == 2
+    assert sentences[2] == (
+        "With training: no variant with a published quality needs fewer devices."
     )
-    also = next(text for text in sentences if text.startswith("Also on the frontier: "))
-    assert "QKV (1 device, the baseline)" in also
-    assert "MQA (" not in also.replace("Q-MQA (", "")
-    assert not any(sentence.startswith("Exact") for sentence in sentences)
+    assert sentences[3] == (
+        "On the published frontier, with training: Q-MQA (1 device, +4.16 % perplexity)."
+    )
 
 
 def test_one_user_is_one_user() -> None:
     """Beside 237 MiB of weights 270 MiB hold 36 MiB of cache four times on two devices, or once."""
     narrow = Device(name="x", title="x", memory_bytes=300 * 2**20)
-    sentences = advice_of(serve(load_size("gpt2"), device=narrow, users=1, context=1024))
-    assert "Exact, without training: layer input, 1 device for all (1 user on 1 device)." in (
-        sentences
-    )
+    demand: dict[str, object] = {"device": narrow, "users": 1, "context": 1024}
+    sentences = advice_of(serve(load_size("gpt2"), **demand), **demand)
+    assert "; layer input: 1 user on 1 device, 1 device for all." in sentences[0]
     assert not any("1 users" in sentence for sentence in sentences)
 
 
@@ -243,21 +258,21 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
     tight = Device(name="x", title="x", memory_bytes=300 * 2**20)
     rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
     assert [row.plan.fits for row in rows[:2]] == [False, True]
-    sentences = advice_of(rows)
-    assert "the demand does not fit" in sentences[0]
-    assert sentences[1].startswith("Exact, without training: layer input, 100 devices for all")
+    sentences = advice_of(rows, device=tight, context=1024, replica_sizes=(1,))
+    assert sentences[0] == (
+        "Exact now: QKV as it is: no user fits with the weights; "
+        "layer input: 1 user on 1 device, 100 devices for all."
+    )
 
 
 def test_dominated_models_are_not_on_the_frontier() -> None:
     rows = serve(load_size("gemma-4-31b"), size="1.2B", users=1, context=1024, device=H200)
-    sentences = advice_of(rows)
-    assert (
-        "No variant of the frontier in this table needs fewer devices than the model as it is."
-        in sentences
+    sentences = advice_of(rows, users=1, context=1024, device=H200)
+    assert sentences[2] == (
+        "With training: no variant with a published quality needs fewer devices."
     )
     assert rows[0].status == "no published figure"
-    assert any(sentence.startswith("On the frontier: QKV (1 device") for sentence in sentences)
-    assert not any(sentence.startswith("Also") for sentence in sentences)
+    assert sentences[3].startswith("On the published frontier, with training: MQA (1 device")
 
 
 def test_a_format_is_not_a_way_of_sharing() -> None:
@@ -268,18 +283,31 @@ def test_a_format_is_not_a_way_of_sharing() -> None:
 
 def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
-    sentences = advice_of(serve(as_model(gpt_300m()), device=tiny))
-    assert sentences[0] == (
-        "As it is (QKV) the demand does not fit: no user fits with the weights."
+    sentences = advice_of(serve(as_model(gpt_300m()), device=tiny), device=tiny)
+    assert sentences[0] == "Exact now: QKV as it is: no user fits with the weights."
+    assert sentences[1].count("no user fits with the weights") == 3
+    assert sentences[2] == (
+        "With training: no variant with a published quality needs fewer devices."
     )
-    assert not any("Fewest devices" in sentence for sentence in sentences)
 
 
 def test_models_without_a_label_are_named_as_given() -> None:
-    sentences = advice_of(serve(load_size("deepseek-v2-lite"), size="1.2B", users=1))
-    (only,) = sentences
-    assert only.startswith("As it is: ")
-    assert only.endswith(" for all.")
+    rows = serve(load_size("deepseek-v2-lite"), size="1.2B", users=1)
+    exact, bits, trained = advice_of(rows, users=1)
+    assert exact.startswith("Exact now: as it is: ")
+    assert exact.endswith(" for all.")
+    assert bits.startswith("Fewer bits now, whose loss is to be measured: fp8: ")
+    assert trained == "With training: no variant with a published quality needs fewer devices."
+
+
+def test_a_state_that_no_format_makes_smaller() -> None:
+    rows = serve(as_model(find_network("lm-1m").with_variant(parse_variant("Q-K=V@linear"))))
+    assert advice_of(rows)[1] == "Fewer bits now: no format makes this cache smaller."
+
+
+def test_a_cache_of_few_bits_is_compared_with_fewer() -> None:
+    rows = serve(as_model(gpt_300m()), formats=("int8",))
+    assert re.findall(r"(\w+): \d", advice_of(rows)[1]) == ["int4"]
 
 
 @pytest.mark.parametrize("kind", ["set", "image"])

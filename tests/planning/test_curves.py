@@ -75,7 +75,9 @@ def test_rows_that_keep_the_same_share_a_line() -> None:
 
 def test_a_window_bends_the_line() -> None:
     """Gemma 3 has five layers with a window of 1,024 for each without: full, they stop growing."""
-    line = next(line for line in cache_of(make_plan("gemma-3-4b")).curves if "QKV" in line.names)
+    line = next(
+        line for line in cache_of(make_plan("gemma-3-4b")).curves if "Q-GQA-4" in line.names
+    )
     points = dict(line.points)
     before = (points[1024.0] - points[512.0]) / 512
     after = (points[4096.0] - points[2048.0]) / 2048

@@ -24,13 +24,19 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert report.question == (
         "What serves 100 users of 32,768 tokens with lm-300m on NVIDIA A100 40GB?"
     )
-    assert report.answer == plan.answer.advice
-    assert report.caveats == (*plan.answer.caveats, *plan.notes)
+    assert report.answer == plan.answer.summary
+    assert report.caveats == (plan.answer.caveats[0], *plan.notes)
+    assert section(report, "advice").blocks[0].items == plan.answer.advice
+    assert section(report, "limits").blocks[0].items == plan.answer.caveats[1:]
+    assert report.data["advice"] == (*plan.answer.summary, *plan.answer.advice)
+    assert report.data["caveats"] == plan.answer.caveats
     facts = dict(report.facts)
     assert facts["cache per user, bf16"] == "2.5 GiB"
     assert facts["after 10 % reserve"] == "33.5 GiB"
-    assert facts["devices, as it is"] == "8"
-    assert keys(plan) == ["savings", "variants", "context", "memory", "published"]
+    assert facts["devices for all users"] == "8"
+    assert keys(plan) == [
+        *("savings", "variants", "advice", "limits", "context", "memory", "published"),
+    ]
 
 
 def test_exact_savings_come_first_and_lossy_ones_are_marked() -> None:
@@ -76,7 +82,7 @@ def test_training_is_planned_without_charts_of_a_cache() -> None:
     assert plan_report(plan).question.startswith(
         "What trains lm-300m on sequences of 32,768 tokens"
     )
-    assert keys(plan) == ["variants", "published"]
+    assert keys(plan) == ["variants", "advice", "limits", "published"]
     assert len(section(plan_report(plan), "variants").blocks) == 1
 
 
@@ -90,7 +96,7 @@ def test_a_training_answer_without_its_regime_is_refused() -> None:
 
 def test_tasks_that_decode_nothing_show_no_language_models() -> None:
     plan = dataclasses.replace(make_plan(trains=True), task="set")
-    assert keys(plan) == ["variants"]
+    assert keys(plan) == ["variants", "advice", "limits"]
 
 
 def test_a_missing_chart_is_explained() -> None:

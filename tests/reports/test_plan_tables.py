@@ -69,7 +69,7 @@ def test_serving_table_says_what_the_plan_says() -> None:
     """2.5 GiB a user: 2 x 20 layers x 1,024 channels x 2 bytes x 32,768 tokens."""
     row = cells(serving(), "QKV *", "bf16")
     assert row["cache_bytes_per_user"] == "2.5 GiB"
-    assert row["users_per_device"] == "13"
+    assert row["users_per_replica"] == "13"
     assert row["devices"] == "8"
     assert row["price_per_month"] == "16,000"
     assert row["change_percent"] == "baseline"
@@ -96,9 +96,9 @@ def test_what_does_not_fit_is_none_and_warns() -> None:
     plan = make_plan("llama-3.1-405b", context=2**30)
     assert isinstance(plan.answer, ServingAnswer)
     table = plan_tables.serving_table(plan, plan.answer)
-    row = next(row for row in table.rows if row[0].text == "QKV")
+    row = next(row for row in table.rows if row[0].text == "MQA")
     texts = {column.key: cell for column, cell in zip(table.columns, row, strict=True)}
-    assert texts["devices"].text == texts["users_per_device"].text == "none"
+    assert texts["devices"].text == texts["users_per_replica"].text == "none"
     assert texts["devices"].tone == "warn"
 
 

@@ -4,9 +4,9 @@ import pytest
 from rich.console import Console
 
 from qkvary.cli._output import console as encoding_console
-from qkvary.reports.report import Report
+from qkvary.reports.report import Prose, Report, Section
 from qkvary.reports.study import study_report
-from qkvary.reports.tables import number, tabulate, word
+from qkvary.reports.tables import Brief, Cell, number, tabulate, word
 from qkvary.reports.terminal import print_report, print_table
 from tests.reports.hostile import PAYLOADS
 from tests.reports.subjects import SUBJECTS, study
@@ -14,9 +14,9 @@ from tests.reports.synthetic import make_summary
 from tests.reports.test_page import everything
 
 
-def printed(report: Report, width: int = 80, colour: bool = False) -> str:
+def printed(report: Report, width: int = 80, colour: bool = False, full: bool = False) -> str:
     stream = io.StringIO()
-    print_report(report, Console(file=stream, width=width, force_terminal=colour))
+    print_report(report, Console(file=stream, width=width, force_terminal=colour), full=full)
     return stream.getvalue()
 
 
@@ -52,6 +52,37 @@ def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
     assert all(len(line) <= 30 for line in lines)
     text = stream.getvalue()
     assert all(cell in text for row in rows for cell in row.values())
+
+
+def test_the_rest_of_a_report_is_printed_on_request() -> None:
+    brief = Brief(columns=("name", "b"), rows=2, notes=1, below=False)
+    rows = [
+        {"name": name, "a": f"a{name}", "b": Cell(raw=1, text=f"b{name}", below=("more",))}
+        for name in "xyz"
+    ]
+    fields = (word("name"), number("a"), number("b"))
+    table = tabulate("key", "Table", rows, *fields, notes=("first", "second"), brief=brief)
+    sections = (
+        Section(key="one", title="One", blocks=(table,), brief=True),
+        Section(key="two", title="Two", blocks=(Prose("details"),), full=True),
+        Section(key="three", title="Three", blocks=(Prose("the page alone"),)),
+    )
+    report = Report(subject="subject", question="Which?", sections=sections)
+    short, whole = printed(report), printed(report, full=True)
+    assert [line.split() for line in short.splitlines() if line][2:] == [
+        ["Table"],
+        ["name", "b"],
+        ["x", "bx"],
+        ["y", "by"],
+        ["and", "1", "more", "row"],
+        ["first"],
+        ["The", "whole", "report:", "--full"],
+    ]
+    for text in ("ax", "bz", "more", "second", "Two", "details"):
+        assert text in whole
+    assert "the page alone" not in whole
+    assert "--full" not in whole
+    assert "--full" not in printed(SUBJECTS["study"](""))
 
 
 def test_a_table_of_one_column_is_printed() -> None:

@@ -49,7 +49,7 @@ def test_every_layer_is_tied_alone(network: Any, text: Any) -> None:
         mean = layer.moments.input_sum / layer.moments.tokens
         tied = tying.tie_layer(network, layer.number, layer.ties(), mean)
         assert figures["tied_loss"] == script.score(tied, text)
-        assert figures["forecast"] == pytest.approx(layer.result().forecast)
+        assert figures["forecast"] == pytest.approx(layer.result().fitted_forecast)
         assert figures["key_alone_loss"] != figures["tied_loss"]
 
 
@@ -68,7 +68,7 @@ def test_the_value_is_read_from_the_key_by_least_squares(network: Any, text: Any
 
 def test_layers_are_tied_in_the_order_of_their_forecasts(network: Any, text: Any) -> None:
     first, second = script.tie_greedily(network, text)
-    forecasts = {one.number: one.result().forecast for one in script.observe(network, text)}
+    forecasts = {one.number: one.result().fitted_forecast for one in script.observe(network, text)}
     assert first["layer"] == min(forecasts, key=lambda number: forecasts[number])
     assert first["forecast"] == pytest.approx(forecasts[first["layer"]])
     assert {first["layer"], second["layer"]} == {1, 2}

@@ -86,7 +86,7 @@ def test_projections_without_biases_stay_without() -> None:
     layers = observe(network)
     tied = tie_layer(network, 1, layers[0].ties(), mean_of(layers[0]))
     assert not any("k_proj.bias" in name for name in tied.state_dict())
-    forecast = layers[0].result().forecast
+    forecast = layers[0].result().fitted_forecast
     assert sum(one.forecast for one in layers[0].ties()) == pytest.approx(forecast, rel=1e-6)
 
 

@@ -12,6 +12,8 @@ from qkvary.analysis.results import AttentionReading
 from qkvary.nn.attention import Attention
 
 _ASYMMETRIES = 4
+_BLOCK = 128
+"""Rows of a block whose transpose fits into a cache."""
 
 
 class AttentionStatistics:
@@ -83,8 +85,14 @@ class AttentionStatistics:
 
 def split_symmetry(matrix: Float[Tensor, "heads rows rows"]) -> Float[Tensor, "2 heads"]:
     """Return |A - A^T|^2 and |A + A^T|^2 of each head; together they are 4 |A|^2."""
-    antisymmetric = _add_up((matrix - matrix.mT).square_())
-    return torch.stack((antisymmetric, 4 * _add_up(matrix.square()) - antisymmetric))
+    antisymmetric = torch.zeros(len(matrix), dtype=torch.float64, device=matrix.device)
+    # Each pair once, in blocks of rows: a transposed copy of the whole would be read by columns.
+    for start in range(0, matrix.shape[-1], _BLOCK):
+        own, rest = slice(start, start + _BLOCK), slice(start + _BLOCK, None)
+        square = matrix[:, own, own]
+        antisymmetric += _add_squares(square - square.mT)
+        antisymmetric += 2 * _add_squares(matrix[:, own, rest] - matrix[:, rest, own].mT)
+    return torch.stack((antisymmetric, 4 * _add_squares(matrix) - antisymmetric))
 
 
 def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -99,6 +107,11 @@ def _describe(weights: Tensor, distances: Tensor) -> tuple[Tensor, Tensor, Tenso
 def _add_up(matrix: Tensor) -> Float[Tensor, " heads"]:
     """Return the sum of each head: rows in their own format, which is fast, and then in float64."""
     return matrix.sum(dim=-1).sum(dim=-1, dtype=torch.float64)
+
+
+def _add_squares(matrix: Tensor) -> Float[Tensor, " heads"]:
+    """Return the sum of squares of each head, rows in their own format as in :func:`_add_up`."""
+    return torch.linalg.vector_norm(matrix, dim=-1).square().sum(dim=-1, dtype=torch.float64)
 
 
 def _distances(weights: Tensor) -> Float[Tensor, "rows rows"]:

@@ -19,6 +19,9 @@ LARGE_FORECAST = 0.5
 ENERGY = 0.99
 MOST_NAMED = 6
 """The layers that are named one by one."""
+MOST_NOISE = 2.0
+"""The ratio of a forecast to that by the text that chose the tensors above which the text is called
+too short for it."""
 TOKENS_PER_INPUT_CHANNEL = 10
 """The tokens for each channel of the input below which its covariance is called uncertain."""
 
@@ -35,6 +38,7 @@ def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:
         )
     found = [
         _say_likeness(separate, analysis),
+        *_say_rotation(separate),
         *_say_cost(separate, analysis),
         _say_room(separate),
     ]
@@ -49,15 +53,11 @@ def find_caveats(analysis: NetworkAnalysis) -> tuple[str, ...]:
     found: list[str] = []
     if separate:
         found.append(
-            "The forecast is of second order and assumes that changes of different tokens are "
-            "independent, so that it is too low: it compares layers and is no bound. It holds "
-            "for this text."
+            "The forecast is an estimate of second order, for this text, of one tensor that half "
+            "of it chose, with query and output adapted. It takes changes of different tokens as "
+            "independent. It compares layers and is no bound: a tie that adapts less costs more."
         )
-    if separate and any("rotary" in layer.label for layer in separate):
-        found.append(
-            "Keys are rotated: one tensor for key and value then needs a map to the key before "
-            "the rotation, which the query cannot absorb."
-        )
+        found += _say_noise(separate, analysis)
     if analysis.tokens < TOKENS_PER_INPUT_CHANNEL * analysis.d_model:
         found.append(
             f"Only {analysis.tokens:,} tokens estimate the covariance of {analysis.d_model:,} "
@@ -126,6 +126,32 @@ def _say_cost(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Ite
             f"What tying costs in {where} cannot be forecast: one tensor would move scores by up "
             f"to {real(most, 2)} (root mean square), and the loss can rise by much more than the "
             f"{_say_sum(lost)} nats per token of the second order."
+        )
+
+
+def _say_rotation(layers: Sequence[LayerAnalysis]) -> Iterator[str]:
+    if any("rotary" in layer.label for layer in layers):
+        yield (
+            "Keys are rotated, which prevents tying as the network is: one tensor for key and "
+            "value needs a map to the key before the rotation, which the query cannot absorb. "
+            "Forecasts count the loss from one tensor with that map."
+        )
+
+
+def _say_noise(layers: Sequence[LayerAnalysis], analysis: NetworkAnalysis) -> Iterator[str]:
+    found, fitted = (
+        sum(getattr(layer, name) for layer in layers) for name in ("forecast", "fitted_forecast")
+    )
+    if analysis.windows < 2:
+        yield (
+            "One window was read, so that the text that chose the tensors also reads them: the "
+            "forecast is too low. Read two windows or more, with more text or a smaller --context."
+        )
+    elif found > MOST_NOISE * fitted:
+        yield (
+            f"The text is short for the forecast: it is {_nats(found)} nats per token over these "
+            f"layers, and {_nats(fitted)} by the text that chose the tensors. With more --tokens "
+            "the two meet, the first falls."
         )
 
 

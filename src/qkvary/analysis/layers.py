@@ -11,7 +11,7 @@ from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.ranks import read_ranks
 from qkvary.analysis.results import KeyValueReading, LayerAnalysis
 from qkvary.analysis.subspaces import Chance, HeadMoments
-from qkvary.analysis.tying import Tie, forecast_tie
+from qkvary.analysis.tying import Tie, cross_forecast, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
 from qkvary.nn.role_maps import RoleMaps, make_role_maps
@@ -74,6 +74,7 @@ class LayerStatistics:
         outputs = (output @ output.mT).unflatten(0, (kv_heads, group)).sum(dim=1)
         queries = moments.query_moments().cpu().unflatten(0, (kv_heads, group))
         curvature = moments.curvature().cpu()
+        first, second = (half.cpu() for half in moments.half_curvatures())
         return tuple(
             _compare(
                 head,
@@ -84,7 +85,7 @@ class LayerStatistics:
                     queries=queries[head].sum(dim=0),
                     outputs=outputs[head],
                 ),
-                curvature[head],
+                (curvature[head], first[head], second[head]),
                 queries[head],
                 chance,
                 turned,
@@ -97,7 +98,7 @@ def _compare(
     head: int,
     maps: RoleMaps,
     moments: HeadMoments,
-    curvature: Tensor,
+    curvatures: tuple[Tensor, Tensor, Tensor],
     queries: Tensor,
     chance: Chance,
     turned: tuple[Tensor, ...],
@@ -108,12 +109,14 @@ def _compare(
         head: The KV head, counted from 0.
         maps: The roles of the layer.
         moments: The second moments of the head over the tokens.
-        curvature: The curvature of the loss by its keys and values.
+        curvatures: The curvature of the loss by its keys and values, over the text and over each
+            half.
         queries: The moments of each of its query heads.
         chance: The figures of random weights.
         turned: F U of random orthonormal U, for keys and for values.
     """
-    keys, values, size = maps.key.weight[head].mT, maps.value.weight[head].mT, len(curvature) // 2
+    keys, values = maps.key.weight[head].mT, maps.value.weight[head].mT
+    size = keys.shape[1]
     ranks = [subspaces.orthonormal_basis(weight).shape[1] for weight in (keys, values)]
     weight_cosines = subspaces.principal_cosines(keys, values)
     token_cosines = subspaces.principal_cosines(moments.keys, moments.values)
@@ -123,8 +126,9 @@ def _compare(
     scales = torch.linalg.svdvals(keys @ readers[0]), torch.linalg.svdvals(values @ readers[1])
     read_chance = subspaces.sample_read_chance(turned[0], turned[1], scales)
     joint = torch.cat((moments.keys, moments.values), dim=1)
-    tie = forecast_tie(joint.mT @ joint, curvature)
-    changes = (queries * tie.key_error).sum(dim=(-2, -1))
+    joint_moments = joint.mT @ joint
+    tie = forecast_tie(joint_moments, curvatures[0])
+    changes = (queries * tie.error[:size, :size]).sum(dim=(-2, -1))
     return KeyValueReading(
         head=head + 1,
         weight_cosines=tuple(weight_cosines.tolist()),
@@ -141,6 +145,7 @@ def _compare(
         spectrum=tuple(spectrum.tolist()),
         lost=subspaces.lost_share(spectrum, size),
         lost_chance=read_chance.lost,
-        forecast=tie.forecast,
+        forecast=cross_forecast(joint_moments, curvatures[1:]),
+        fitted_forecast=tie.forecast,
         score_change=float(changes.clamp(min=0).max().sqrt()),
     )

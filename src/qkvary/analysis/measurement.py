@@ -1,6 +1,7 @@
 """The analysis of a network on a text: one pass, in memory that does not grow with the text."""
 
 import copy
+import math
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 
@@ -11,8 +12,8 @@ from torch import Tensor
 
 from qkvary.analysis.layers import LayerStatistics
 from qkvary.analysis.observation import check_layers, read_window
-from qkvary.analysis.results import NetworkAnalysis
-from qkvary.analysis.settings import AnalysisSettings
+from qkvary.analysis.results import LayerAnalysis, NetworkAnalysis
+from qkvary.analysis.settings import FEWEST_TOKENS, AnalysisSettings
 from qkvary.analysis.texts import read_windows
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.sources import read_documents
@@ -30,7 +31,9 @@ TOKENS_PER_HEAD_CHANNEL = 4
 alike."""
 
 Progress = Callable[[int, int], None]
-"""Called with the number of tokens read and their maximum."""
+"""Called with the number of done steps and their total; a step is a part of a layer's work."""
+FEWEST_WINDOWS = 2
+"""The windows that a forecast takes: one half chooses a tensor, the other reads it."""
 
 
 def analyze_network(
@@ -46,7 +49,7 @@ def analyze_network(
             half precision is read as a copy in float32; any other is frozen and in evaluation mode
             meanwhile.
         settings: The text.
-        on_progress: Called after each window.
+        on_progress: Called after each step of a layer.
 
     Raises:
         UsageError: if there is no tokenizer or no text, the text is too short or has other tokens,
@@ -57,15 +60,17 @@ def analyze_network(
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
 
-    def report(done: int) -> None:
-        on_progress(done, settings.tokens)
-
     with _prepare(loaded.network) as network:
         context = _choose_context(network, settings)
         documents = read_documents(settings.text)
         windows = read_windows(documents, loaded.tokenizer, tokens=settings.tokens, context=context)
         return analyze_windows(
-            network, windows, context=context, seed=settings.seed, on_window=report
+            network,
+            windows,
+            context=context,
+            seed=settings.seed,
+            expected=math.ceil(settings.tokens / context),
+            on_progress=on_progress,
         )
 
 
@@ -75,7 +80,8 @@ def analyze_windows(
     *,
     context: int,
     seed: int = 0,
-    on_window: Callable[[int], None] = lambda _tokens: None,
+    expected: int = 1,
+    on_progress: Progress = lambda _done, _total: None,
 ) -> NetworkAnalysis:
     """Analyze the attention layers of a network on windows of tokens.
 
@@ -84,12 +90,22 @@ def analyze_windows(
         windows: Tokens, [tokens] each.
         context: The maximum tokens of a window.
         seed: The seed of all samples.
-        on_window: Called after each window with the number of tokens read.
+        expected: The number of windows, as far as it is known.
+        on_progress: Called after each step of a layer.
 
     Raises:
         UsageError: if there are too few tokens, or some that the network does not have.
     """
     layers: list[LayerStatistics] = []
+    depth, done = network.config.num_layers, 0
+    # A window is read, its statistics are taken, and in the end figures are made of them.
+    total = (2 * max(1, expected) + 1) * depth
+
+    def step(steps: int = 1) -> None:
+        nonlocal done
+        done += steps
+        on_progress(min(done, total), total)
+
     generator = torch.Generator().manual_seed(seed)
     tokens = targets = count = 0
     loss, maps = 0.0, np.zeros((0, 0, 0, 0))
@@ -100,19 +116,27 @@ def analyze_windows(
             LayerStatistics(layer.attention, number, seed)
             for number, layer in enumerate(reading.layers, start=1)
         ]
-        weights = [one.add(layer) for one, layer in zip(layers, reading.layers, strict=True)]
+        step(depth)
+        weights: list[Tensor] = []
+        for one, layer in zip(layers, reading.layers, strict=True):
+            weights.append(one.add(layer))
+            step()
         maps = _keep_maps(weights) if count == 1 else maps
         tokens, targets = tokens + len(window), targets + reading.targets
         loss += reading.loss
-        on_window(tokens)
     fewest = TOKENS_PER_HEAD_CHANNEL * max(layer.size_per_head for layer in network.config.layers)
     if tokens < fewest:
         raise UsageError(
             f"expected a text of at least {fewest:,} tokens, {TOKENS_PER_HEAD_CHANNEL} for each "
             f"channel of a head, got {tokens:,}"
         )
+    figures: list[LayerAnalysis] = []
+    done = max(done, total - depth)
+    for layer in layers:
+        figures.append(layer.result())
+        step()
     return NetworkAnalysis(
-        layers=tuple(layer.result() for layer in layers),
+        layers=tuple(figures),
         tokens=tokens,
         windows=count,
         context=context,
@@ -149,7 +173,8 @@ def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
 
 def _choose_context(network: LanguageModel, settings: AnalysisSettings) -> int:
     config = network.config
-    context = settings.context or min(config.max_tokens, LONGEST_CONTEXT)
+    part = max(FEWEST_TOKENS, settings.tokens // FEWEST_WINDOWS)
+    context = settings.context or min(config.max_tokens, LONGEST_CONTEXT, part)
     if context > config.max_tokens:
         raise UsageError(
             f"expected a context of at most {config.max_tokens:,} tokens, those of the network, "

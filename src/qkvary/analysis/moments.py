@@ -28,7 +28,10 @@ class LayerMoments:
         self.input_sum = zeros(config.d_model)
         self.input_products = zeros(config.d_model, config.d_model)
         self.query_products = zeros(config.num_heads, size, size)
-        self.gradient_products = zeros(config.num_kv_heads, 2 * size, 2 * size)
+        # Of every other window, from the first and from the second.
+        self.windows = 0
+        self.half_tokens = [0, 0]
+        self.gradient_products = zeros(2, config.num_kv_heads, 2 * size, 2 * size)
 
     @torch.no_grad()
     def add(self, reading: LayerReading, generator: torch.Generator) -> None:
@@ -45,7 +48,10 @@ class LayerMoments:
         queries = scaled_queries(reading.scores, reading.rotation, self.config, generator)
         self.query_products += queries.mT @ queries
         gradients = torch.cat((reading.key_gradient, reading.value_gradient), dim=-1).double()
-        self.gradient_products += gradients.mT @ gradients
+        half = self.windows % 2
+        self.windows += 1
+        self.half_tokens[half] += len(inputs)
+        self.gradient_products[half] += gradients.mT @ gradients
 
     def covariance(self) -> Float[Tensor, "d_model d_model"]:
         """Return the covariance of the input, damped by a share of its mean on the diagonal."""
@@ -61,7 +67,16 @@ class LayerMoments:
 
     def curvature(self) -> Float[Tensor, "kv_heads joint joint"]:
         """Return the second moment of the derivatives of the loss by key and value, keys first."""
-        return self.gradient_products / self.tokens
+        return self.gradient_products.sum(dim=0) / self.tokens
+
+    def half_curvatures(self) -> tuple[Float[Tensor, "kv_heads joint joint"], ...]:
+        """Return the curvature over each half of the windows; the same twice for one window."""
+        if self.windows < 2:
+            return (self.curvature(), self.curvature())
+        return tuple(
+            products / tokens
+            for products, tokens in zip(self.gradient_products, self.half_tokens, strict=True)
+        )
 
 
 def scaled_queries(

@@ -107,7 +107,11 @@ class KeyValueReading:
     lost_chance: float
     """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
-    """The rise of the loss, in nats per token, if one tensor serves key and value."""
+    """The rise of the loss, in nats per token, if one tensor serves key and value, which one half
+    of the text chose and the other half reads."""
+    fitted_forecast: float
+    """The same for the tensor and the curvature of the whole text: too low, because the text that
+    chooses the tensor reads it. It and ``forecast`` meet where the text is long enough."""
     score_change: float
     """The root mean square by which the forecast's tensor moves a score."""
 
@@ -170,6 +174,11 @@ class LayerAnalysis:
     def forecast(self) -> float:
         """The sum over KV heads of the forecasts, in nats per token."""
         return sum(head.forecast for head in self.key_values)
+
+    @property
+    def fitted_forecast(self) -> float:
+        """The sum over KV heads of the forecasts by the text that chose the tensors."""
+        return sum(head.fitted_forecast for head in self.key_values)
 
     @property
     def score_change(self) -> float:

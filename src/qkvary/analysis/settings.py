@@ -19,7 +19,8 @@ class AnalysisSettings:
     tokens: int = DEFAULT_TOKENS
     """The maximum number of tokens to read."""
     context: int | None = None
-    """The maximum tokens of a window; ``None`` for that of the network, at most 1,024."""
+    """The maximum tokens of a window; ``None`` for that of the network, at most 1,024 and at most
+    half of ``tokens``."""
     seed: int = 0
     """The seed of random weights, drawn tokens and drawn keys."""
 

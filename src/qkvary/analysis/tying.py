@@ -18,9 +18,9 @@ class Tie(NamedTuple):
     """The best single tensor for key and value of one KV head."""
 
     forecast: float
-    """The rise of the loss, in nats per token."""
-    key_error: Float[Tensor, "head_dim head_dim"]
-    """The second moment of the change of a key."""
+    """The rise of the loss, in nats per token, by the curvature that chose the tensor."""
+    error: Float[Tensor, "joint joint"]
+    """The second moment of the change of z = [k, v]."""
     reader: Float[Tensor, "head_dim joint"]
     """R: the tensor is t = R z for z = [k, v]."""
     writer: Float[Tensor, "joint head_dim"]
@@ -62,7 +62,26 @@ def forecast_tie(
     error = inverse @ directions[:, :size] * energies[:size].clamp(min=0).sqrt()
     return Tie(
         forecast=float(energies[:size].clamp(min=0).sum()) / 2,
-        key_error=(error @ error.mT)[:size, :size],
+        error=error @ error.mT,
         reader=directions[:, size:].mT @ root,
         writer=inverse @ directions[:, size:],
     )
+
+
+def cross_forecast(
+    moments: Float[Tensor, "joint joint"],
+    curvatures: tuple[Float[Tensor, "joint joint"], ...],
+) -> float:
+    """Return the forecast on text that did not choose the tensor, in nats per token.
+
+    A curvature estimated from a text has directions that seem free because the text does not show
+    what they do, and the best tensor loses just those: by its own curvature it is much too cheap.
+    So the tensor of each half of the text is read by the curvature of the other half.
+
+    Args:
+        moments: S, as in :func:`forecast_tie`.
+        curvatures: M of each half.
+    """
+    one, other = curvatures
+    errors = [forecast_tie(moments, chosen).error for chosen in (one, other)]
+    return float((errors[0] * other).sum() + (errors[1] * one).sum()) / 4

@@ -6,10 +6,10 @@ import os
 
 from qkvary.api.checkpoints import Checkpoint, open_checkpoint
 from qkvary.api.results import Result
-from qkvary.checkpoints.catalog import check_output
+from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.checkpoints.models import save_model
 from qkvary.conversions.draft import RewriteOptions
-from qkvary.conversions.rewriting import Rewriting, run_rewrite
+from qkvary.conversions.rewriting import Rewriting, check_rewrite, run_rewrite
 from qkvary.reports.conversion import conversion_report
 from qkvary.storage.paths import StrPath
 
@@ -43,6 +43,10 @@ def convert(
     options = RewriteOptions(layer=layer, seed=seed)
     if out is not None and isinstance(model, str | os.PathLike):
         check_output(model, out)
+    if isinstance(model, str | os.PathLike):
+        config = read_config(model)
+        if config is not None:
+            check_rewrite(rewrite, config, options)
     loaded, name = open_checkpoint(model)
     made = run_rewrite(rewrite, loaded.network, options)
     if out is not None:

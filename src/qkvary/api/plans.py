@@ -42,6 +42,7 @@ def plan(  # noqa: PLR0913
 ) -> Result[Plan]:
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
+    The answer says what serves now, what would with fewer bits of cache, and what after training.
     Speeds are bounds by bandwidth and arithmetic (roofline). Published changes of quality are those
     of networks trained from scratch, not of converted ones.
 

@@ -92,7 +92,7 @@ class Result(Generic[Value]):
         width = shutil.get_terminal_size((WIDTH, 0)).columns
         screen = Console(file=io.StringIO(), width=width, highlight=False, emoji=False)
         with screen.capture() as capture:
-            print_report(self.report, screen)
+            print_report(self.report, screen, rest=".save(folder)")
         return "\n".join(line.rstrip() for line in capture.get().strip().splitlines())
 
     __repr__ = __str__

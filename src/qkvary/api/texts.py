@@ -145,7 +145,7 @@ def evaluate(
     stride: int | str | None = None,
     joined: bool = False,
     lengths: Sequence[int | str] = (),
-    paper: bool = True,
+    paper: bool = False,
     batch_size: int = 8,
 ) -> Result[TextMeasurement]: ...
 

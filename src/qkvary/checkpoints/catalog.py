@@ -18,6 +18,7 @@ from qkvary.storage.paths import StrPath, read_path
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
 if TYPE_CHECKING:
+    from qkvary.arch.networks import LanguageModelConfig
     from qkvary.checkpoints.models import LoadedModel
 
 EXPORT_KIND = "transformers export"
@@ -145,6 +146,23 @@ def check_output(reference: StrPath, out: StrPath) -> None:
             f"expected another folder to write than that of the checkpoint, got {target}; its "
             "weights would be lost"
         )
+
+
+def read_config(reference: StrPath) -> LanguageModelConfig | None:
+    """Return the configuration of a checkpoint, or ``None`` where it is not apart from the weights.
+
+    Raises:
+        UsageError: if the checkpoint does not exist, or has parts that our networks have not.
+        DamagedError: if it is damaged.
+    """
+    path = find_checkpoint(reference)
+    if (path / MANIFEST_NAME).is_file() and not is_export(path):
+        return import_module("qkvary.checkpoints.models").read_config(path)
+    found = (load_format(name) for name in format_names())
+    known = next((one for one in found if one.recognises(path)), None)
+    # Modules of formats with a file for the configuration have it.
+    read = getattr(known, "read_config", None)
+    return None if read is None else read(path)
 
 
 def load_checkpoint(reference: StrPath) -> LoadedModel:

@@ -33,6 +33,8 @@ from qkvary.storage.untrusted_files import short_reason
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
 KIND = "language model"
+MOST_LAYERS = 1_000
+"""Layers of a configuration that is read without its weights."""
 MOST_SHARED_LAYERS = 10_000
 """Layers of one shared block beyond this are damage, not a network."""
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -129,6 +131,17 @@ def load_model(path: Path) -> LoadedModel:
     config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
     tokenizer = _read_tokenizer(manifest, path)
     return build_model(config, weights, tokenizer, str(path))
+
+
+def read_config(path: Path) -> LanguageModelConfig:
+    """Return the configuration of what ``save_model`` wrote, without its weights.
+
+    Raises:
+        DamagedError: if the folder was changed.
+        UnsafeError: if its manifest names a file outside of it.
+    """
+    manifest = read_manifest(path)
+    return parse_config(manifest.read(path, _CONFIG), path / _CONFIG, MOST_LAYERS)
 
 
 def build_model(

@@ -23,7 +23,7 @@ from qkvary.cli._options import (
     variant_labels,
 )
 from qkvary.cli._output import command_line, console, print_line, show
-from qkvary.costs.formats import Dtype, parse_options
+from qkvary.costs.formats import Dtype, parse_storage
 from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
 from qkvary.inference.benchmark.records import (
     STOCK_RUNNERS,
@@ -321,17 +321,8 @@ def _choose_caches(cases: Cases) -> tuple[CacheChoice, ...]:
     kernels = _choose(cases.kernel, get_args(DecodeKernel), "--kernel") or (None,)
     storages: tuple[CacheOptions | None, ...] = (None,)
     if cases.storage is not None:
-        storages = tuple(map(_read_storage, dict.fromkeys(cases.storage.split(","))))
+        storages = tuple(map(parse_storage, dict.fromkeys(cases.storage.split(","))))
     return tuple(
         CacheChoice(layout=layout, storage=storage, kernel=kernel)
         for layout, storage, kernel in product(layouts, storages, kernels)
     )
-
-
-def _read_storage(text: str) -> CacheOptions:
-    name = text.strip()
-    if name == "growing":
-        return CacheOptions(storage="growing")
-    if name == "preallocated":
-        return CacheOptions(storage="preallocated")
-    return parse_options(name)

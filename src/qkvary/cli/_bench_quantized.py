@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
 DEFAULT_CONTEXTS = (128, 512)
 """Tokens per window, up to the maximum of the network, which is added."""
+DEFAULT_TOKENS = 4096
+"""Tokens to decode with each storage, of a network small enough."""
+DEFAULT_PRODUCTS = 2**41
+"""Tokens times parameters over all storages and contexts: some minutes on a few cores."""
 DEFAULT_STORAGES = (
     "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
 )
@@ -32,7 +37,10 @@ DEFAULT_STORAGES = (
 Text = Annotated[Path, Parameter(help="A file of text that the network was not trained on.")]
 Contexts = Annotated[
     str | None,
-    Parameter(help="Tokens of a window, such as 128,1k. 128, 512 and the maximum if not given."),
+    Parameter(
+        help="Tokens of a window, such as 128,1k. If not given 128, 512 and the maximum, as far as "
+        "the text has them and decoding them takes minutes."
+    ),
 ]
 Storages = Annotated[
     str,
@@ -42,7 +50,13 @@ Storages = Annotated[
     ),
 ]
 Layout = Annotated[CacheLayout, Parameter(help="Contents of the cache.")]
-Tokens = Annotated[str, Parameter(help="Maximum number of tokens to decode with each storage.")]
+Tokens = Annotated[
+    str | None,
+    Parameter(
+        help="Maximum number of tokens to decode with each storage and context; 4k if not given, "
+        "fewer of a large network."
+    ),
+]
 
 
 def command(
@@ -53,7 +67,7 @@ def command(
     context: Contexts = None,
     storage: Storages = DEFAULT_STORAGES,
     layout: Layout = "sources",
-    tokens: Tokens = "4k",
+    tokens: Tokens = None,
     tokenizer: CheckpointTokenizer = None,
     json_output: Json = False,
 ) -> None:
@@ -70,10 +84,12 @@ def command(
     ]
     loaded, found = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
     network, encoded = loaded.network, encode_documents(found, _read(text))
-    contexts = _choose_contexts(context, network.config.max_tokens)
-    rows = list(
-        measure_text(network, encoded, caches, contexts=contexts, most_tokens=parse_count(tokens))
-    )
+    parameters = sum(one.numel() for one in network.parameters())
+    budget = DEFAULT_PRODUCTS // (parameters * (len(caches) + 1))
+    longest = min(network.config.max_tokens, len(encoded) - 1)
+    contexts = choose_contexts(context, longest, budget)
+    most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else parse_count(tokens)
+    rows = list(measure_text(network, encoded, caches, contexts=contexts, most_tokens=most))
     report = Report(
         subject=f"measurement: rounded caches of {checkpoint}",
         question=f"What does a rounded cache cost {checkpoint}?",
@@ -116,10 +132,14 @@ def describe(row: "CacheMeasurement") -> dict[str, Any]:
     }
 
 
-def _choose_contexts(text: str | None, longest: int) -> list[int]:
-    if text is None:
-        return sorted({*(count for count in DEFAULT_CONTEXTS if count < longest), longest})
-    return [parse_count(part) for part in text.split(",")]
+def choose_contexts(text: str | None, longest: int, budget: int) -> list[int]:
+    """Return the requested contexts, or the first default ones whose tokens are within a budget."""
+    if text is not None:
+        return [parse_count(part) for part in text.split(",")]
+    contexts = sorted({*(count for count in DEFAULT_CONTEXTS if count < longest), longest})
+    sums = accumulate(contexts)
+    affordable = [count for count, all_ in zip(contexts, sums, strict=True) if all_ <= budget]
+    return affordable or [min(contexts[0], max(1, budget))]
 
 
 def _table(rows: "Sequence[CacheMeasurement]") -> Table:

@@ -57,6 +57,7 @@ def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
 
 
 Json = Annotated[bool, Parameter(name="--json", help="Print one JSON document and nothing else.")]
+Full = Annotated[bool, Parameter(help="Print the whole report.")]
 Out = Annotated[Path, Parameter(help="Folder of runs and reports.")]
 Checkpoint = Annotated[
     Path,

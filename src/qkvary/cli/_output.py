@@ -20,6 +20,7 @@ from rich.text import Text
 from qkvary.cli._streams import never_fail_to_encode
 from qkvary.reports.json_data import to_json
 from qkvary.text.names import count, printable
+from qkvary.text.units import duration
 
 if TYPE_CHECKING:
     from qkvary.reports.report import Report, ReportFormat
@@ -76,6 +77,7 @@ def show(
     json_output: bool,
     target: Path | None = None,
     formats: "Sequence[ReportFormat] | None" = None,
+    full: bool = False,
     **more: object,
 ) -> None:
     """Write a report, print it or its data as JSON, and the written files.
@@ -85,6 +87,7 @@ def show(
         json_output: Print JSON.
         target: The folder or file to write; nothing is written if not given.
         formats: The formats to write; all by default.
+        full: Print the whole report.
         more: Further keys of the JSON document.
     """
     files: list[Path] = []
@@ -100,7 +103,7 @@ def show(
     from qkvary.reports.terminal import print_report
 
     screen = console()
-    print_report(report, screen)
+    print_report(report, screen, full=full)
     for path in files[:MOST_FILES]:
         print_line(screen, f"written: {path}")
     if len(files) > MOST_FILES:
@@ -110,13 +113,20 @@ def show(
 
 @contextmanager
 def show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
-    """Show progress in a terminal."""
+    """Show progress in a terminal, with the time left at the pace so far."""
     screen = console(sys.stderr)
     if not screen.is_terminal:
         yield lambda _done, _total: None
         return
+    started = time.monotonic()
+
+    def describe(done: int, total: int) -> str:
+        left = (time.monotonic() - started) * (total / max(done, 1) - 1)
+        later = f", {duration(left)} left" if done < total else ""
+        return f"{what}: {done:,} of {total:,} {unit}{later}"
+
     with screen.status(what) as status:
-        yield lambda done, total: status.update(f"{what}: {done:,} of {total:,} {unit}")
+        yield lambda done, total: status.update(describe(done, total))
 
 
 class ProgressLine:

@@ -66,7 +66,7 @@ def command(
         check_target(out)
     settings = AnalysisSettings(text=text, tokens=tokens, context=context, seed=seed)
     loaded, _ = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
-    with show_progress("reading", "tokens") as on_progress:
+    with show_progress("analyzing", "steps") as on_progress:
         analysis = analyze_network(loaded.to(device, None), settings, on_progress=on_progress)
     report = analysis_report(analysis, str(checkpoint))
     show(report, json_output=json_output, target=out, formats=formats or None)

@@ -67,7 +67,7 @@ class Reading:
             negative="--no-paper",
             help="Also count as the papers did: a document per row, padded with separators.",
         ),
-    ] = True
+    ] = False
 
     def resolve(self) -> TextReading:
         """Return the text and its windows."""
@@ -149,8 +149,9 @@ def command(
 ) -> None:
     """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
 
-    Perplexities are per real token, per byte of the text, and as the papers counted, with padding.
-    Accuracies come with their standard error and their distance from guessing.
+    Perplexities are per real token and per byte of the text; with --paper also as the papers
+    counted, with padding. Accuracies come with their standard error and their distance from
+    guessing.
     """
     if not reading.data and asking.tasks is None:
         raise UsageError("expected --data or --tasks, got neither")

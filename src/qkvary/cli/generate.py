@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.console import Console
 
-from qkvary.arch.caches import CacheLayout, CacheStorage, DecodeKernel
+from qkvary.arch.caches import CacheLayout, DecodeKernel
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.cli._options import (
     Checkpoint,
@@ -19,6 +19,7 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import console, print_json, printable
 from qkvary.cli._streams import print_error
+from qkvary.costs.formats import parse_storage
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.prompts import choose_sampling, make_requests
 from qkvary.inference.requests import (
@@ -115,7 +116,11 @@ class Caching:
         CacheLayout | None, Parameter(help="Contents of the cache; the smallest if not given.")
     ] = None
     storage: Annotated[
-        CacheStorage, Parameter(help="Storage of the cache; few bits change the text.")
+        str,
+        Parameter(
+            help="Storage of the cache: preallocated, growing, or codes such as int8, int8-b32, "
+            "int4-g32-rot, as bench quantized measures them; few bits change the text."
+        ),
     ] = "preallocated"
     kernel: Annotated[
         DecodeKernel,
@@ -132,8 +137,9 @@ class Caching:
         from qkvary.nn.decoding.choice import pinned
 
         pinned(self.kernel)
+        storage = parse_storage(self.storage)
         return lambda tokens: make_cache(
-            loaded.network, tokens, layout=self.layout, storage=self.storage, kernel=self.kernel
+            loaded.network, tokens, layout=self.layout, storage=storage, kernel=self.kernel
         )
 
     def announce(self, loaded: "LoadedModel") -> None:

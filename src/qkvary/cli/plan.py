@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.cli._hardware import Hardware
 from qkvary.cli._models import Decimal, ModelName, VariantLabels
-from qkvary.cli._options import Json
+from qkvary.cli._options import Full, Json
 from qkvary.cli._output import show
 from qkvary.cli._plans import Load, Purpose
 from qkvary.costs.comparison import choose_context
@@ -45,10 +45,12 @@ def command(
     decimal: Decimal = False,
     out: PlanFolder = None,
     formats: PlanFormats = (),
+    full: Full = False,
     json_output: Json = False,
 ) -> None:
     """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
 
+    The answer says what serves now, what would with fewer bits of cache, and what after training.
     Speeds are bounds by bandwidth and arithmetic (roofline). Published changes of quality are those
     of networks trained from scratch, not of converted ones.
     """
@@ -86,4 +88,4 @@ def command(
         decimal=decimal,
     )
     written = formats or ("html", "svg", "png", "pdf")
-    show(plan_report(plan), json_output=json_output, target=out, formats=written)
+    show(plan_report(plan), json_output=json_output, target=out, formats=written, full=full)

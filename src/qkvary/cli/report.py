@@ -27,7 +27,8 @@ from qkvary.reports.training import training_report
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import page_name
+from qkvary.studies.running.trainings import describe_older, page_name
+from qkvary.text import names
 
 StudyName = Annotated[
     str,
@@ -68,6 +69,9 @@ def command(
         commands = (*training.commands, shlex.join(["qkvary", "report", study]))
         results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
+        older = describe_older(store, training) if study == chosen.name else ()
+        if older:
+            print_error(f"{study} is the newest of {len(older) + 1}; older: {names.listed(older)}")
     if not results.is_begun:
         command = training.commands[0] if training else f"qkvary study {study}"
         raise UsageError(f"expected runs of {study} in {out}, got none: run `{command}` first")

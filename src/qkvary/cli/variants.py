@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from qkvary.cli._models import complete_model
-from qkvary.cli._options import Json, Length, complete_variant
+from qkvary.cli._options import Full, Json, Length, complete_variant
 from qkvary.cli._output import show
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import choose_layer, variants_report
@@ -37,6 +37,7 @@ def command(
     num_heads: Heads = None,
     length: Length = 1024,
     dtype: CacheType = "float32",
+    full: Full = False,
     json_output: Json = False,
 ) -> None:
     """List the variants: meanings, equations, costs, and published figures.
@@ -56,4 +57,4 @@ def command(
         length=length,
         dtype=dtype,
     )
-    show(variants_report(label, size), json_output=json_output)
+    show(variants_report(label, size), json_output=json_output, full=full)

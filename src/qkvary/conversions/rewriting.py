@@ -1,6 +1,7 @@
 """Runs a rewrite: a new network, and how much its logits differ, before anything is written."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,10 +9,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.models import build_model
 from qkvary.checkpoints.structure import check_structure
 from qkvary.conversions.catalog import load_rewrite
-from qkvary.conversions.draft import Conditioning, RewriteOptions, make_draft
+from qkvary.conversions.draft import Conditioning, Draft, RewriteOptions, make_draft
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -58,6 +60,26 @@ class Rewriting:
     """The tokens on which logits were compared."""
     notes: tuple[str, ...]
     """Other changes, one sentence each."""
+
+
+def check_rewrite(name: str, config: LanguageModelConfig, options: RewriteOptions) -> None:
+    """Check the conditions of a rewrite that follow from a configuration, before weights are read.
+
+    Args:
+        name: A rewrite out of ``rewrite_names()``.
+        config: The network.
+        options: The options of the user.
+
+    Raises:
+        UsageError: for an unknown rewrite, or one whose conditions do not hold.
+    """
+    rewrite = load_rewrite(name).rewrite
+    with torch.device("meta"):
+        shapes = LanguageModel(config).state_dict()
+    weights = {name: shape.double() for name, shape in shapes.items()}
+    # From here on it takes numbers, which tensors without storage refuse.
+    with suppress(NotImplementedError, RuntimeError):
+        rewrite(Draft(config, weights), options)
 
 
 def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> Rewriting:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import ProjectedAttention
@@ -75,8 +76,8 @@ def choose_candidates(
 
     Args:
         model: Any model.
-        labels: Variants, or their labels in any spelling; if none, head sharing with and without
-            K=V.
+        labels: Variants, or their labels in any spelling; if none, K=V on the model's own KV heads
+            and on fewer.
         all_sharings: Whether sharings that do not change the cache and more numbers of heads are
             compared too, if none were requested.
 
@@ -121,29 +122,20 @@ def _count_positions(model: Model) -> int:
 
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
-    """Yield all heads and halves of what the model has, each with and without K=V."""
+    """Yield sharings of the model's own KV heads, then fewer heads, each with and without K=V."""
     layers = [layer.attention for layer, _ in count_kinds(model.layers)]
     if not all(isinstance(layer, ProjectedAttention) for layer in layers):
         return
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]
     queries = min(config.num_heads for config in configs)
     own = min(config.num_kv_heads for config in configs)
-    yield QKV
-    if all_sharings:
-        yield from map(parse_variant, SHARINGS)
-    else:
-        yield parse_variant("Q-K=V")
-    for heads in (*_head_counts(queries, own, many=all_sharings), 1):
-        if heads < queries:
+    tied = parse_variant("Q-K=V")
+    for sharing in (QKV, *(map(parse_variant, SHARINGS) if all_sharings else (tied,))):
+        # A query that is the key has as many heads as the key: no such row with fewer KV heads.
+        with suppress(ValueError):
+            yield dataclasses.replace(sharing, num_kv_heads=None if own == queries else own)
+    halves = (own // 2, own // 4, own // 8) if all_sharings else (queries // PUBLISHED_GROUP,)
+    for heads in (*(heads for heads in halves if 1 < heads < own and queries % heads == 0), 1):
+        if heads < own:
             yield dataclasses.replace(QKV, num_kv_heads=heads)
-            yield dataclasses.replace(parse_variant("Q-K=V"), num_kv_heads=heads)
-
-
-def _head_counts(queries: int, own: int, *, many: bool) -> Iterator[int]:
-    """Yield KV heads between all and one: the model's own, or groups of four as in the papers."""
-    if own == 1:
-        return
-    first = own if own < queries else queries // 2 if many else queries // PUBLISHED_GROUP
-    for heads in (first, first // 2, first // 4) if many else (first,):
-        if heads > 1 and queries % heads == 0:
-            yield heads
+            yield dataclasses.replace(tied, num_kv_heads=heads)

@@ -78,6 +78,12 @@ class CostComparison:
     decimal: bool = False
     """Whether reports write memory in powers of ten."""
 
+    def mean_cache_bytes_per_token(self, row: CostRow) -> float | None:
+        """Return the bytes of a row's cache at the full context over all tokens."""
+        if row.cache_bytes is None:
+            return None
+        return row.cache_bytes / (self.batch * self.context)
+
     def state_bytes(self, row: CostRow) -> int | None:
         """Return the bytes of a row's cache that do not grow with the context: its states."""
         if row.cache_bytes is None:

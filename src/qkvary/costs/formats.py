@@ -212,6 +212,20 @@ def parse_options(text: str) -> CacheOptions:
     )
 
 
+def parse_storage(text: str) -> CacheOptions:
+    """Read a storage with or without codes: ``preallocated``, ``growing``, ``int8-b32``.
+
+    Raises:
+        ValueError: for anything else, with the choices.
+    """
+    name = text.strip().lower()
+    if name == "growing":
+        return CacheOptions(storage="growing")
+    if name == "preallocated":
+        return CacheOptions(storage="preallocated")
+    return parse_options(name)
+
+
 def dtype_bytes(dtype: Dtype) -> int:
     """Return the bytes of one number.
 

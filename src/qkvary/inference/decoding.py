@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage, DecodeKernel
+from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.requests import Completion, Event, Finish, Request, collect, group_requests
 from qkvary.inference.sampling import Sampler, log_probabilities
@@ -141,12 +141,16 @@ def generate(
     return [tuple(answer) for answer in answers]
 
 
+PREALLOCATED = CacheOptions(storage="preallocated")
+"""Storage that is allocated once."""
+
+
 def make_cache(
     model: Decoder,
     max_tokens: int,
     *,
     layout: CacheLayout | None = None,
-    storage: CacheStorage = "preallocated",
+    storage: CacheOptions = PREALLOCATED,
     kernel: DecodeKernel = "auto",
 ) -> KVCache:
     """Make a cache that stores what the sharing needs, allocated once.
@@ -156,13 +160,14 @@ def make_cache(
         max_tokens: The maximum number of tokens.
         layout: The tensors to store; by default rotated keys, or unrotated ones where these take
             fewer bytes.
-        storage: The allocation of the tensors.
+        storage: The allocation and the codes of the tensors; its own layout and kernel are not
+            used.
         kernel: The kernel that computes decoding steps.
     """
     layers = model.config.layers
     if layout is None:
         layout = "sources" if any(needs_slice(layer) for layer in layers) else "rotated"
-    options = CacheOptions(layout=layout, storage=storage, kernel=kernel)
+    options = dataclasses.replace(storage, layout=layout, kernel=kernel)
     return KVCache(layers, max_tokens=max_tokens, options=options)
 
 

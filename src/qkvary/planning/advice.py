@@ -12,7 +12,8 @@ from typing import Literal
 
 from qkvary.costs.cache import model_state_bytes
 from qkvary.costs.candidates import AS_IT_IS, PUBLISHED_GROUP, Candidate
-from qkvary.costs.formats import Format
+from qkvary.costs.exact_savings import LOSSY_FORMATS
+from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.literature.quality import Quality, Size, quality_of
@@ -138,37 +139,52 @@ def nearest_size(parameters: int) -> Size:
     return "300M" if parameters < SMALL else "1.2B"
 
 
-def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the serving advice in sentences, by the first format's figures."""
-    first = [row for row in served if row.cache == served[0].cache]
-    original = first[0]
-    yield _as_it_is(original)
-    for row in first:
-        if row.saving is not None and not _is_no_worse(original.plan.devices, row.plan.devices):
-            yield (
-                f"Exact, without training: {row.saving}, {_devices(row)} for all "
-                f"({_held(row.plan)})."
-            )
-    frontier = sorted(
-        (row for row in first if row.status == "frontier" and row.plan.fits),
-        key=lambda row: (row.plan.devices or 0, row.quality.change_percent if row.quality else 0.0),
-    )
-    if frontier:
-        is_best = _is_no_worse(original.plan.devices, frontier[0].plan.devices)
-        yield (
-            "No variant of the frontier in this table needs fewer devices than "
-            f"{as_given(original.label)}."
-            if is_best
-            else f"Fewest devices on the published frontier: {frontier[0].label}, "
-            f"{_devices(frontier[0])}, {_change(frontier[0])}."
+def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[str, ...]:
+    """Return what serves exactly now, with fewer bits of cache, and after training.
+
+    Args:
+        served: Every variant in every format, the given model in the first format first.
+        demand: The demand.
+    """
+    original = served[0]
+    first = [row for row in served if row.cache == original.cache]
+    now = [row for row in first if row.saving is not None and _needs_fewer(row, original)]
+    exact = [_as_it_is(original), *(f"{row.saving}: {_held(row.plan)}" for row in now)]
+    fewer = [
+        plan
+        for plan in (
+            plan_serving(original.model, demand, form)
+            for form in map(parse_format, LOSSY_FORMATS)
+            if form.bits < original.cache.bits
         )
-        rest = [row for row in frontier[0 if is_best else 1 :] if not row.is_original]
-        if rest:
-            # A model without published figures is not on the frontier itself.
-            is_further = original.status == "frontier" or not is_best
-            start = "Also on the frontier" if is_further else "On the frontier"
-            listing = (f"{row.label} ({_devices(row)}, {_change(row)})" for row in rest)
-            yield f"{start}: {'; '.join(listing)}."
+        if plan.user_bytes < original.plan.user_bytes
+    ]
+    bits = [f"{plan.cache.name}: {_held(plan)}" for plan in fewer]
+    better = [row for row in _rank(first) if not row.is_original]
+    trained = next((row for row in better if _needs_fewer(row, original)), None)
+    return (
+        f"Exact now: {'; '.join(exact)}.",
+        (
+            f"Fewer bits now, whose loss is to be measured: {'; '.join(bits)}."
+            if bits
+            else "Fewer bits now: no format makes this cache smaller."
+        ),
+        (
+            f"With training: {trained.label}: {_held(trained.plan)}, {_change(trained)} as "
+            "published."
+            if trained
+            else "With training: no variant with a published quality needs fewer devices."
+        ),
+    )
+
+
+def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
+    """Yield further serving advice in sentences, by the first format's figures."""
+    first = [row for row in served if row.cache == served[0].cache]
+    frontier = [row for row in _rank(first) if row.status == "frontier" and not row.is_original]
+    if frontier:
+        listing = (f"{row.label} ({_devices(row)}, {_change(row)})" for row in frontier)
+        yield f"On the published frontier, with training: {'; '.join(listing)}."
     for row in first:
         if row.dominated_by:
             one = len(row.dominated_by) == 1
@@ -249,21 +265,30 @@ def _frontier_status(quality: Quality | None, above: Sequence[Quality]) -> Front
 
 
 def _as_it_is(row: ServedVariant) -> str:
-    plan = row.plan
-    if not plan.fits or plan.devices is None:
-        return f"{own_name(row.label)} the demand does not fit: no user fits with the weights."
-    return f"{own_name(row.label)}: {_held(plan)}, {_devices(row)} for all."
+    name = "as it is" if row.label == AS_IT_IS else f"{row.label} as it is"
+    return f"{name}: {_held(row.plan)}"
 
 
 def _held(plan: ServingPlan) -> str:
-    """Return the users and devices of one replica, in words."""
-    users = plan.users_per_replica
-    return f"{count(users, 'user')} on {count(plan.devices_per_replica or 1, 'device')}"
+    """Return the users of one copy of the model and the devices for all users, in words."""
+    if plan.devices is None:
+        return "no user fits with the weights"
+    users = count(plan.users_per_replica, "user")
+    copy = count(plan.devices_per_replica or 1, "device")
+    return f"{users} on {copy}, {count(plan.devices, 'device')} for all"
 
 
-def _is_no_worse(own: int | None, other: int | None) -> bool:
-    """Return whether a model needs no more devices than another; ``None`` means too many."""
-    return other is None or (own is not None and own <= other)
+def _rank(rows: Sequence[ServedVariant]) -> list[ServedVariant]:
+    """Return the rows with a published quality that fit, the fewest devices first, then quality."""
+    fitting = [(row, row.quality) for row in rows if row.quality and row.plan.fits]
+    fitting.sort(key=lambda pair: (pair[0].plan.devices or 0, pair[1].change_percent))
+    return [row for row, _ in fitting]
+
+
+def _needs_fewer(row: ServedVariant, original: ServedVariant) -> bool:
+    """Return whether a variant needs fewer devices than the model; ``None`` means too many."""
+    own, other = original.plan.devices, row.plan.devices
+    return other is not None and (own is None or other < own)
 
 
 def _change(row: ServedVariant) -> str:

@@ -27,6 +27,7 @@ from qkvary.planning.advice import (
     collect_caveats,
     nearest_size,
     serve_variants,
+    summarize_serving,
 )
 from qkvary.planning.training_advice import (
     Regime,
@@ -44,8 +45,10 @@ class ServingAnswer:
     """The exact savings with the given weights."""
     rows: tuple[ServedVariant, ...]
     """Every variant in every format."""
+    summary: tuple[str, ...]
+    """What serves exactly now, with fewer bits of cache, and after training: a sentence each."""
     advice: tuple[str, ...]
-    """The advice, in sentences."""
+    """Further advice, in sentences."""
     caveats: tuple[str, ...]
     """The limitations of the figures."""
 
@@ -56,8 +59,10 @@ class TrainingAnswer:
 
     rows: tuple[TrainedVariant, ...]
     """Every variant."""
+    summary: tuple[str, ...]
+    """The advice on variants, in sentences."""
     advice: tuple[str, ...]
-    """The advice, in sentences."""
+    """Further advice, in sentences."""
     caveats: tuple[str, ...]
     """The limitations of the figures."""
 
@@ -168,6 +173,7 @@ def answer_serving(
             peak=True,
         ),
         rows=rows,
+        summary=summarize_serving(rows, demand),
         advice=(*advise_serving(rows), *advise_task(task)),
         caveats=collect_caveats(row.quality for row in rows),
     )
@@ -189,6 +195,7 @@ def answer_training(
     rows = train_variants(trained, demand, regime, size=size)
     return TrainingAnswer(
         rows=rows,
-        advice=(*advise_training(rows), *advise_task(task)),
+        summary=tuple(advise_training(rows)),
+        advice=tuple(advise_task(task)),
         caveats=collect_caveats(row.quality for row in rows),
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from qkvary.arch.labels import format_label
@@ -9,8 +10,11 @@ from qkvary.conversions.rewriting import MOST_DIFFERENCE, Difference, Rewriting
 from qkvary.costs.network import Costs, network_costs
 from qkvary.nn.language_model import LanguageModel
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Table, label, number, plain, tabulate, word
+from qkvary.reports.tables import Brief, Table, label, number, plain, tabulate, word
 from qkvary.text import numbers, units
+
+MOST_MATRICES = 3
+"""The inverted matrices that a terminal lists by default."""
 
 
 def conversion_report(made: Rewriting, checkpoint: str) -> Report:
@@ -58,12 +62,14 @@ def _layers(made: Rewriting) -> Table:
 
 
 def _matrices(made: Rewriting) -> Table:
+    worst_first = sorted(made.conditioning, key=attrgetter("number"), reverse=True)
     return tabulate(
         "conditioning",
-        "Matrices that are inverted",
-        made.conditioning,
+        "Matrices that are inverted, the worst first",
+        worst_first,
         word("matrix"),
         number("condition_number=number", "condition number", numbers.real),
+        brief=Brief(rows=MOST_MATRICES) if len(made.conditioning) > MOST_MATRICES else None,
     )
 
 

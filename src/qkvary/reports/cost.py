@@ -28,6 +28,7 @@ CONVENTIONS = {
     "square_macs": "a forward pass over the context, every pair of tokens, all logits (the papers)",
     "training_macs_per_token": "forward and backward (3 x forward), without masked pairs",
     "cache_bytes_per_token": "bytes that one token adds while no window is full",
+    "mean_cache_bytes_per_token": "bytes of the cache at the full context over its tokens",
     "cache_growth_bytes_per_token": "bytes that a further token adds at the end of the context",
     "cache_bytes": "the whole batch at the full context",
     "state_bytes": "of these the states of linear attention, which do not grow with the context",
@@ -80,11 +81,29 @@ def _table(costs: CostComparison) -> Table:
         number("attention_parameters=parameters.attention", "attention", compact),
         changed("macs_per_token", "MACs/token", "decode_macs.total", compact),
         number("weight_bytes", "weights", size),
-        number("cache_bytes_per_token", "cache/token", size),
+        *_per_token(costs, size),
         changed("cache_bytes", "cache", "cache_bytes", size),
         notes=_notes(costs, size),
         main=True,
     )
+
+
+def _per_token(costs: CostComparison, size: Callable[[float], str]) -> Iterator[Field]:
+    """Yield the cache of a token: one column where the mean and the growth print alike."""
+
+    def mean(row: CostRow) -> float:
+        return costs.mean_cache_bytes_per_token(row) or 0
+
+    growth = "cache_growth_bytes_per_token"
+    differ = any(size(mean(row)) != size(look_up(row, growth) or 0) for row in costs.rows)
+    yield number(
+        "mean_cache_bytes_per_token=",
+        "cache/token",
+        lambda row: plain(mean(row), size(mean(row))),
+        below="on average" if differ else "",
+    )
+    if differ:
+        yield number(growth, "cache/token", size, below="one more")
 
 
 def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]:
@@ -118,7 +137,11 @@ def _data(costs: CostComparison) -> dict[str, Any]:
         **pick(costs, "batch dtype=cache.name weights=weights.name"),
         "conventions": CONVENTIONS,
         "rows": [
-            {**_row_data(row, costs.rows[0]), "state_bytes": costs.state_bytes(row)}
+            {
+                **_row_data(row, costs.rows[0]),
+                "mean_cache_bytes_per_token": _whole(costs.mean_cache_bytes_per_token(row)),
+                "state_bytes": costs.state_bytes(row),
+            }
             for row in costs.rows
         ],
         "notes": costs.notes,

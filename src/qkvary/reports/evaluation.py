@@ -162,6 +162,12 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
         f"one every {protocol.stride:,} tokens"
     )
     yield Prose(said, small=True)
+    if text["windows"] > (1 if protocol.joined else text["documents"]):
+        yield Prose(
+            "A window after the first of a document starts in its middle, without the token with "
+            "which the tokenizer begins texts: a network that always saw one can be worse there.",
+            small=True,
+        )
     rows = [
         ("per real token", text["loss"], text["loss_error"]),
         ("per byte", text["bits_per_byte"] * math.log(2), math.nan),

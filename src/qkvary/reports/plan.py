@@ -42,6 +42,8 @@ def plan_report(plan: Plan) -> Report:
     sections = (
         *([_savings(plan, serving)] if serving else []),
         Section(key="variants", title="Variants", blocks=blocks, brief=True),
+        *_sentences("advice", "Further advice", answer.advice),
+        *_sentences("limits", "Limits of the published figures", answer.caveats[1:]),
         *_charts(cache, users, decimal=plan.decimal),
         *_published(plan),
     )
@@ -49,14 +51,19 @@ def plan_report(plan: Plan) -> Report:
         subject=f"plan: {plan.model.name}",
         question=_question(plan),
         lead=f"{names.count(len(plan.model.layers), 'layer')}: {plan.layers}",
-        answer=answer.advice,
-        caveats=(*answer.caveats, *plan.notes),
+        answer=answer.summary,
+        caveats=(*answer.caveats[:1], *plan.notes),
         facts=tuple(_facts(plan, serving)),
         sections=sections,
         datasets=(variants,),
         data=_data(plan),
         stem="plan",
     )
+
+
+def _sentences(key: str, title: str, sentences: tuple[str, ...]) -> Iterator[Section]:
+    if sentences:
+        yield Section(key=key, title=title, blocks=(Bullets(sentences),), full=True)
 
 
 def _question(plan: Plan) -> str:
@@ -80,7 +87,7 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
         first = serving.rows[0].plan
         yield f"cache per user, {first.cache.name}", size(first.user_bytes)
         none = first.devices is None
-        yield "devices, as it is", "none fit" if none else numbers.whole(first.devices)
+        yield "devices for all users", "none fit" if none else numbers.whole(first.devices)
     if demand.price is not None:
         yield "price of a device", f"{numbers.money(demand.price)} per month"
 
@@ -106,7 +113,7 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
         title="With the given weights",
         link="Exact savings",
         blocks=tuple(blocks),
-        brief=True,
+        full=True,
     )
 
 
@@ -228,7 +235,8 @@ def _data(plan: Plan) -> dict[str, Any]:
         said["rows"] = [_served(row) for row in answer.rows]
     else:
         said["rows"] = [_trained(row) for row in answer.rows]
-    return {**said, **pick(answer, "advice caveats"), "notes": plan.notes}
+    advice = (*answer.summary, *answer.advice)
+    return {**said, "advice": advice, "caveats": answer.caveats, "notes": plan.notes}
 
 
 def device_data(device: Device) -> dict[str, Any]:

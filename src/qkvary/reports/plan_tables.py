@@ -16,7 +16,7 @@ from qkvary.planning.curves import (
 from qkvary.planning.plans import Plan, Regime, ServingAnswer
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import write_share
-from qkvary.reports.tables import Cell, Table, label, named, number, plain, tabulate, word
+from qkvary.reports.tables import Brief, Cell, Table, label, named, number, plain, tabulate, word
 from qkvary.text import names, numbers, units
 
 MOST_COLUMNS = 7
@@ -111,7 +111,9 @@ def quality_table(data: QualityPoints) -> Table:
         number("perplexity", below="as printed"),
         number("change_percent=", "change", change_cell, below="% as published"),
         number("estimate_percent=", "change", _estimate, below="% per real token, estimate"),
-        word("standing=", write=lambda point: status_cell(point.status, point.dominated_by)),
+        word(
+            "standing=", "status", write=lambda point: status_cell(point.status, point.dominated_by)
+        ),
         notes=[note],
     )
 
@@ -159,8 +161,8 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
         word("variant=", write=lambda row: named(row.name, mark=" *" if row.is_original else "")),
         word("cache=plan.cache.name", "format"),
         number("cache_bytes_per_user=plan.user_bytes", "cache", size, below="per user"),
-        number("users_per_device=plan", "users", _users, below="per device"),
-        number("devices=plan", "devices", _devices, below="for all users"),
+        number("users_per_replica=plan", "users", _users, below="of a copy"),
+        number("devices=plan", "devices", _devices, below="in all"),
         *([price] if made else []),
         number(
             "longest_context=plan.longest_context", "longest", _longest, below="tokens of one user"
@@ -172,23 +174,36 @@ def serving_table(plan: Plan, answer: ServingAnswer) -> Table:
             below="of one replica",
         ),
         word("bound=plan.bound", "bound by"),
-        number("change_percent=quality", "published %", change_cell, below="perplexity"),
-        word("standing=", write=lambda row: status_cell(row.status, row.dominated_by)),
+        number("change_percent=quality", "change %", change_cell, below="published"),
+        word("standing=", "status", write=lambda row: status_cell(row.status, row.dominated_by)),
         notes=_serving_notes(plan, answer),
+        main=True,
+        brief=Brief(
+            columns=(
+                "variant",
+                "cache_bytes_per_user",
+                "users_per_replica",
+                "devices",
+                "price_per_month",
+                "change_percent",
+            ),
+            rows=sum(row.cache == answer.rows[0].cache for row in answer.rows),
+            notes=1,
+            below=False,
+        ),
     )
 
 
 def _users(plan: ServingPlan) -> Cell:
-    users = plan.users_per_device
-    return plain(users, numbers.trim(numbers.real(users, 4)) if plan.fits else "none")
+    users, together = plan.users_per_replica, plan.devices_per_replica or 1
+    spread = f" on {together}" if together > 1 else ""
+    return plain(users, f"{numbers.whole(users)}{spread}" if plan.fits else "none")
 
 
 def _devices(plan: ServingPlan) -> Cell:
-    together = plan.devices_per_replica or 1
     return Cell(
         raw=plan.devices,
         text="none" if plan.devices is None else numbers.whole(plan.devices),
-        below=(f"by {together}",) if plan.devices is not None and together > 1 else (),
         tone="" if plan.fits else "warn",
     )
 
@@ -202,9 +217,9 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
     limit = "" if made_for is None else f" (the model was made for {made_for:,})"
     yield "* the given weights; every other row would have to be trained."
     yield (
-        "Cache: of one user; users: on one device; devices: for all users, such as 8 by 2 where "
-        f"every 2 share a copy of the model ({plan.demand.replica_sizes[-1]} at most); longest: "
-        f"tokens of one user alone that one such copy has memory for{limit}."
+        "Cache: of one user; users: of one copy of the model, which may be divided among devices, "
+        f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices: for all users; "
+        f"longest: tokens of one user alone that one copy has memory for{limit}."
     )
     if device.bandwidth_bytes_per_second and device.flops_per_second_16_bit:
         yield (
@@ -214,8 +229,8 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
     else:
         yield "Tokens/s: give --bandwidth and --flops of the device."
     yield (
-        "Published: change of perplexity against all heads and projections, trained from scratch, "
-        "with what the printed digits leave open; a dash where nothing was published."
+        "Change %: published change of perplexity against all heads and projections, trained from "
+        "scratch, with what the printed digits leave open; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -246,9 +261,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
         number("parameters", write=compact),
         number("state_bytes=plan.state_bytes", "weights", size, below="with optimizer"),
         number("sequence_bytes=plan.sequence_bytes", "activations", size, below="per sequence"),
-        number(
-            "largest_batch=plan.largest_batch", "sequences", numbers.whole, below="on one device"
-        ),
+        number("largest_batch=plan.largest_batch", "sequences", numbers.whole, below="a device"),
         number("macs_per_token=plan.macs_per_token", "MACs", macs, below="per token"),
         number(
             "tokens_per_second=plan.tokens_per_second",
@@ -257,7 +270,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             below="on one device",
         ),
         number("published_tokens_per_second", "published tokens/s", numbers.whole),
-        number("change_percent=quality", "published %", change_cell, below="perplexity"),
+        number("change_percent=quality", "change %", change_cell, below="published"),
         notes=(
             (
                 f"Precision: {regime.precision}; "
@@ -270,9 +283,22 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
                 "device; MACs: per token."
             ),
             (
-                "Published tokens/s: paper 1's own machines and its 300M networks; published %: "
-                "change of perplexity, and what its digits leave open."
+                "Published tokens/s: paper 1's own machines and its 300M networks; change %: "
+                "published change of perplexity, and what its digits leave open."
             ),
+        ),
+        main=True,
+        brief=Brief(
+            columns=(
+                "variant",
+                "parameters",
+                "state_bytes",
+                "largest_batch",
+                "macs_per_token",
+                "change_percent",
+            ),
+            notes=1,
+            below=False,
         ),
     )
 

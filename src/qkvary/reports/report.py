@@ -123,7 +123,9 @@ class Section:
     """The short title in the table of contents; the title if empty."""
     choices: tuple[Choice, ...] = ()
     brief: bool = False
-    """Whether the terminal prints the section too."""
+    """Whether the terminal prints the section by default."""
+    full: bool = False
+    """Whether the terminal prints it as part of the whole report."""
 
 
 def facts_section(title: str, facts: Iterable[tuple[str, str]]) -> Section:
@@ -155,6 +157,15 @@ class Report:
     """The file name of the page and of the Markdown document, without ending."""
     record: bytes = b""
     """The measurement behind the report, if it is not in a store of runs."""
+
+
+def is_shortened(report: Report) -> bool:
+    """Return whether the terminal leaves out a part of a report by default."""
+    return any(
+        section.full
+        or (section.brief and any(isinstance(one, Table) and one.brief for one in section.blocks))
+        for section in report.sections
+    )
 
 
 def walk(blocks: tuple[Block, ...]) -> "list[Block]":

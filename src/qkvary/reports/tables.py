@@ -4,6 +4,7 @@ Does not know which tables exist.
 """
 
 import csv
+import dataclasses
 import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,20 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Brief:
+    """The part of a table that the terminal prints by default."""
+
+    columns: tuple[str, ...] = ()
+    """The keys of its columns; all if empty."""
+    rows: int | None = None
+    """The number of its first rows; all if ``None``."""
+    notes: int = 0
+    """The number of its first notes."""
+    below: bool = True
+    """Whether cells keep their further lines."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table with its title and notes."""
 
@@ -58,6 +73,8 @@ class Table:
     notes: tuple[str, ...] = ()
     main: bool = False
     """Whether this is the main table of its page: larger, without a title of its own."""
+    brief: Brief | None = None
+    """The part that the terminal prints by default; ``None`` for all."""
 
     def __post_init__(self) -> None:
         for row in self.rows:
@@ -139,6 +156,7 @@ def tabulate(
     *fields: Field,
     notes: Iterable[str] = (),
     main: bool = False,
+    brief: Brief | None = None,
 ) -> Table:
     """Return a table with a row for each item."""
     return Table(
@@ -148,6 +166,28 @@ def tabulate(
         rows=tuple(tuple(field.cell(item) for field in fields) for item in items),
         notes=tuple(notes),
         main=main,
+        brief=brief,
+    )
+
+
+def shorten(table: Table) -> Table:
+    """Return the part of a table that the terminal prints by default."""
+    part = table.brief
+    if part is None:
+        return table
+    wanted = part.columns or tuple(column.key for column in table.columns)
+    places = [place for place, column in enumerate(table.columns) if column.key in wanted]
+
+    def cut(cell: Cell) -> Cell:
+        return cell if part.below else dataclasses.replace(cell, below=())
+
+    left_out = 0 if part.rows is None else max(0, len(table.rows) - part.rows)
+    more = (f"and {names.count(left_out, 'more row')}",) if left_out else ()
+    return dataclasses.replace(
+        table,
+        columns=tuple(table.columns[place] for place in places),
+        rows=tuple(tuple(cut(row[place]) for place in places) for row in table.rows[: part.rows]),
+        notes=(*more, *table.notes[: part.notes]),
     )
 
 

@@ -1,5 +1,7 @@
 """A report in the terminal: question, answer, the brief sections, caveats; no drawings.
 
+Prints the whole report on request, and otherwise says how to get the rest.
+
 Works without colour and in a narrow window: a table that does not fit is printed in parts. Neither
 markup nor escape sequences in a text have any effect.
 """
@@ -11,8 +13,8 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from qkvary.reports.report import Block, Bullets, Code, Pairs, Prose, Report
-from qkvary.reports.tables import Cell, Table
+from qkvary.reports.report import Block, Bullets, Code, Pairs, Prose, Report, is_shortened
+from qkvary.reports.tables import Cell, Table, shorten
 from qkvary.text.names import printable
 
 _WIDEST = 10_000
@@ -20,8 +22,17 @@ _WIDEST = 10_000
 _STYLES = {"better": "bold green", "worse": "bold red", "quiet": "dim", "warn": "yellow", "": ""}
 
 
-def print_report(report: Report, screen: Console) -> None:
-    """Print the brief part of a report."""
+def print_report(
+    report: Report, screen: Console, *, full: bool = False, rest: str = "--full"
+) -> None:
+    """Print a report.
+
+    Args:
+        report: The report.
+        screen: The console.
+        full: Whether to print what the terminal leaves out by default too.
+        rest: What gives the whole report, if this is not it.
+    """
     screen.print(_text(report.question, "bold"))
     if report.lead:
         screen.print(_text(report.lead, "dim"))
@@ -30,12 +41,15 @@ def print_report(report: Report, screen: Console) -> None:
     if report.answer:
         print_sentences(screen, "", report.answer)
     for section in report.sections:
-        if section.brief:
+        if section.brief or (full and section.full):
             screen.print(_text(f"\n{section.title}", "bold"))
             for block in section.blocks:
-                _print_block(screen, block)
+                shown = shorten(block) if isinstance(block, Table) and not full else block
+                _print_block(screen, shown)
     if report.caveats:
         print_sentences(screen, "Before you believe it", report.caveats)
+    if not full and is_shortened(report):
+        screen.print(_text(f"The whole report: {rest}", "dim"))
 
 
 def print_table(screen: Console, table: Table) -> None:

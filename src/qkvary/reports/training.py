@@ -23,9 +23,10 @@ _COUNTS = ("variants", "all variants with", "tasks")
 _PICTURE_SIZE = (560.0, 320.0)
 _TEXT_WIDTH = 96
 _SCORES = (
-    ("test_loss", "loss", "nats per token"),
+    ("test_loss", "test loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
     ("test_bits_per_byte", "bits", "per byte"),
+    ("validation_loss", "validation loss", "nats per token"),
     ("final_train_loss", "training loss", "nats per token"),
 )
 
@@ -80,7 +81,7 @@ def _describe(summary: Summary, variant: str) -> str:
         per_byte = f", or {numbers.real(math.fsum(known) / len(known), 4)} bits per byte"
     seeds = f" (the mean of {len(losses)} seeds)" if len(losses) > 1 else ""
     return (
-        f"{variant} ended with a loss of {numbers.real(loss, 4)} nats per token on held-out text: "
+        f"{variant} ended with a test loss of {numbers.real(loss, 4)} nats per token: "
         f"a perplexity of {numbers.real(math.exp(loss), 4)}{per_byte}{seeds}."
     )
 
@@ -103,9 +104,11 @@ def _scores(summary: Summary) -> Section:
     return Section(
         key="scores",
         title="Scores",
-        lead="The loss on held-out text at the end. Perplexity is its exponential: the number of "
-        "equally likely tokens among which the network would be as unsure. Bits per byte compare "
-        "networks with different tokenizers.",
+        lead="Test loss: on the whole test split at the end, or on the validation split of a set "
+        "without one. Validation loss: on the part of the validation split that is read while "
+        "training, at the end. Training loss: the mean over the last steps. Perplexity is the "
+        "exponential of the test loss: the number of equally likely tokens among which the network "
+        "would be as unsure. Bits per byte compare networks with different tokenizers.",
         blocks=(table,),
     )
 
@@ -130,20 +133,20 @@ def _texts(texts: Mapping[str, str]) -> Iterator[Section]:
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return the held-out loss of every variant over steps, and the training loss of one."""
+    """Return the validation loss of every variant over steps, and the training loss of one."""
     curves = [curve for curve in summary.curves if curve.quantity == "validation loss"]
     behind = [curve for curve in summary.curves if curve.quantity == "train loss"]
     if not any(len(curve.steps) > 1 for curve in curves):
         return None
     single = len(curves) == 1
-    grey = "; grey: on the training text" if single else ""
+    grey = "; grey: training loss" if single else ""
     several = any(max(curve.runs, default=0) > 1 for curve in curves)
     band = "; bands: from the smallest run to the largest" if several else ""
     return Chart(
         draw=partial(
             curves_chart, curves, summary.baseline, behind if single else (), _PICTURE_SIZE
         ),
-        caption="Loss on held-out text",
+        caption="Validation loss",
         detail=f"nats per token over steps{grey}{band}",
         file="answer",
     )

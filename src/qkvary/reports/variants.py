@@ -20,9 +20,17 @@ from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
 from qkvary.literature.figures import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, number, pick, plain, tabulate, word
+from qkvary.reports.tables import Brief, Cell, named, number, pick, plain, tabulate, word
 from qkvary.text import units
 from qkvary.text.numbers import MISSING, whole
+
+_BRIEF = Brief(
+    columns=("label", "tuple", "parameters", "cache_bytes_per_token"),
+    rows=next(place for place, one in enumerate(VARIANTS) if "@" in one.label),
+    notes=1,
+    below=False,
+)
+"""Without ``--full`` the table has the sharings alone, without positions, windows and cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +134,8 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
         "variants",
         "Variants",
         [_row(*pair, baseline, size) for pair in pairs],
-        word("label", below="as tuple"),
+        word("label"),
+        word("tuple", "as tuple"),
         number("parameters", below="of QKV's"),
         number("macs_per_token", "MACs", below="per token"),
         number("cache_bytes_per_token", "cache", below="per token"),
@@ -134,6 +143,7 @@ def variants_report(labels: Sequence[Variant | str], size: LayerSize) -> Report:
         word("meaning", below="equation"),
         notes=(*_notes(refused, variants, size), *_define(variants if labels else ())),
         main=True,
+        brief=None if labels else _BRIEF,
     )
     return Report(
         subject="variants",
@@ -195,7 +205,8 @@ def _row(
             _cache(variant, costs, base.cache_bytes_per_token),
         )
     return {
-        "label": Cell(raw=label, text=label, below=(format_tuple(variant),), name=True),
+        "label": named(label),
+        "tuple": plain(format_tuple(variant)),
         **dict(
             zip(("parameters", "macs_per_token", "cache_bytes_per_token"), figures, strict=True)
         ),
@@ -237,7 +248,8 @@ def _published_quality(variant: Variant, size: LayerSize) -> PublishedQuality | 
 def _notes(
     refused: dict[Variant, str], variants: Sequence[Variant], size: LayerSize
 ) -> Iterator[str]:
-    yield "Shares are of QKV; s is the score scale; the output projection is left out."
+    yield "Shares are of QKV; the output projection is left out."
+    yield "In equations s is the score scale."
     found = [_published_quality(variant, size) for variant in variants]
     yield from sorted({f"published: {one.quantity} ({one.source})" for one in found if one})
     for variant, shown in zip(variants, found, strict=True):

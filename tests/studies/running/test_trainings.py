@@ -16,6 +16,7 @@ from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.running.trainings import (
     FOLDER,
+    describe_older,
     find_training,
     list_trainings,
     note_training,
@@ -87,18 +88,21 @@ def test_other_runs_of_the_same_name_are_another_training(tmp_path: Path) -> Non
     store, short, long = Store(tmp_path), plan("QKV"), plan("Q-K=V", steps=11)
     for study in (short, long):
         note_training(store, study, f"qkvary train {study.variants[0]}")
-    with pytest.raises(UsageError, match=r"got .train lm-10m on some. of 2; choices: ") as caught:
-        find_training(store, NAME)
-    assert "(11 steps, Q-K=V@rotary: `qkvary train Q-K=V" in str(caught.value)
+    newest = find_training(store, NAME)
+    assert newest.study == long
+    # What was never begun is no older training.
+    assert describe_older(store, newest) == ()
     for one in list_trainings(store):
-        assert one.notes[0] in str(caught.value)
         assert find_training(store, one.notes[0]).study == one.study
     # Only one of them was begun: the other was refused, or is still to come.
-    begin(store, long)
-    assert find_training(store, NAME).study == long
     begin(store, short)
-    with pytest.raises(UsageError, match="of 2; choices: "):
-        find_training(store, NAME)
+    assert find_training(store, NAME).study == short
+    begin(store, long)
+    newest = find_training(store, NAME)
+    assert newest.study == long
+    (older,) = describe_older(store, newest)
+    assert older.startswith("train-lm-10m-on-some-")
+    assert f"{short.settings[0].training.steps} steps, QKV@rotary: `qkvary train QKV" in older
 
 
 def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Path) -> None:

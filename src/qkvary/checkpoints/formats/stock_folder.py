@@ -75,18 +75,14 @@ def load(path: Path) -> LoadedModel:
         UnsafeError: if the weights are a pickle.
     """
     folder, content = read_folder(path)
-    where = folder / CONFIG
-    architecture, read_config = _READERS[str(content["model_type"])]
-    try:
-        config = read_config(Fields(content, str(content["model_type"])))
-    except ValueError as error:
-        raise UsageError(f"{where} cannot be used: {error}") from None
+    architecture, _ = _READERS[str(content["model_type"])]
+    config = read_config(path)
     tensors = collect(
         ((_complete(name, architecture), tensor) for name, tensor in _read_weights(folder)),
         str(folder),
     )
     if config.num_layers > len(tensors):
-        raise DamagedError(f"{where} has {config.num_layers} layers, more than tensors")
+        raise DamagedError(f"{folder / CONFIG} has {config.num_layers} layers, more than tensors")
     embedding, head = (tensors.get(name) for name in _TIED[architecture])
     tied = is_head_tied(embedding, head, str(folder), declared=config.tied_head)
     config = replace(config, tied_head=tied)
@@ -96,6 +92,21 @@ def load(path: Path) -> LoadedModel:
     except KeyError as error:
         raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
     return build_model(config, weights, _read_tokenizer(folder), str(folder))
+
+
+def read_config(path: Path) -> LanguageModelConfig:
+    """Return the configuration of the network, without its weights.
+
+    Raises:
+        UsageError: if the network has parts that ours have not.
+        DamagedError: if the file is missing or damaged.
+    """
+    folder, content = read_folder(path)
+    kind = str(content["model_type"])
+    try:
+        return _READERS[kind][1](Fields(content, kind))
+    except ValueError as error:
+        raise UsageError(f"{folder / CONFIG} cannot be used: {error}") from None
 
 
 def _read_gpt2(fields: Fields) -> LanguageModelConfig:

@@ -186,7 +186,7 @@ def score_as_papers(
     require_memory(
         text.documents * (context + 1) * PADDED_BYTES,
         f"padding {text.documents:,} documents to {context:,} tokens takes",
-        "use a smaller --context, or --no-paper",
+        "use a smaller --context, or leave out --paper",
     )
     rows, real = pad_rows(text, context=context, separator=text.separator)
     losses = score_rows(model, rows, batch_size=batch_size, on_progress=on_progress)

@@ -26,7 +26,7 @@ class TextReading:
     """Whether documents are read one after the other, not separately."""
     lengths: tuple[int, ...] = ()
     """Window lengths at which the perplexity by position is compared."""
-    paper: bool = True
+    paper: bool = False
     """Whether to count as the papers did too: a document per row, padded with separators."""
 
     def __post_init__(self) -> None:

@@ -81,14 +81,14 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
 
 
 def find_training(store: Store, name: str) -> Training:
-    """Return a training by name.
+    """Return a training by name, the newest if several have it.
 
     Args:
         store: The store of its runs.
-        name: Name of the study, or of a note if several trainings have the same name.
+        name: Name of the study, or of a note for one of several trainings of that name.
 
     Raises:
-        UsageError: if there is none, or more than one.
+        UsageError: if there is none.
         DamagedError: if a note is damaged.
     """
     trainings = list_trainings(store)
@@ -96,20 +96,29 @@ def find_training(store: Store, name: str) -> Training:
         if name in training.notes:
             return training
     named = [training for training in trainings if training.study.name == name]
-    # A training without a single step does not make a name ambiguous.
+    # A training without a single step hides no older one.
     found = [training for training in named if _has_begun(store, training)] or named
-    if len(found) == 1:
-        return found[0]
     if found:
-        some = ", ".join(f"{one.notes[0]} ({_describe(one)})" for one in found)
-        raise UsageError(
-            f"expected the name of one training, got {name!r} of {len(found)}; choices: {some}"
-        )
+        return found[-1]
     known = ", ".join(dict.fromkeys(repr(training.study.name) for training in trainings))
     raise UsageError(
         f"expected a training of {store.path}, got {name!r}; "
         + (f"choices: {known}" if known else "it has none: run `qkvary train` first")
     )
+
+
+def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
+    """Return the older trainings of the same name: the note by which each is found, and its runs.
+
+    Raises:
+        DamagedError: if a note is damaged.
+    """
+    others = (
+        one
+        for one in list_trainings(store)
+        if one.study.name == newest.study.name and one.notes != newest.notes
+    )
+    return tuple(f"{one.notes[0]} ({_describe(one)})" for one in others if _has_begun(store, one))
 
 
 def page_name(store: Store, study: Study) -> str:
