@@ -35,8 +35,8 @@ are slow, and they take 16 rows for one. Measured on an H200 (``studies/gpu``)."
 MOST_ROWS, MOST_KEYS = 64, 256
 """The maximum rows and keys of a tile."""
 TILE_BYTES = 1 << 15
-"""Bytes of a tile of keys or queries: of 27 cuts that were measured on an H200 the fastest for 32 and
-8 KV heads of 64 channels in bfloat16, at 0.64 to 0.71 of the rate of a copy."""
+"""Bytes of a tile of keys or queries: of 27 cuts measured on an H200 the fastest for 32 and 8 KV
+heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy."""
 MERGED = 1 << 12
 """Numbers that a program of the merge reads."""
 MOST_RUNS = 256
