@@ -119,10 +119,10 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
         return round(seconds * options.scale)
 
     return [
-        Part("tests", tests, limit(90), (("TRITON_INTERPRET", "0"),)),
-        Part("cuts", (sys.executable, str(HERE / "cuts.py"), *given), limit(45)),
-        Part("decoding", (sys.executable, str(HERE / "decoding.py"), *given), limit(120)),
-        Part("training", (sys.executable, str(HERE / "training.py"), *given), limit(130)),
+        Part("tests", tests, limit(80), (("TRITON_INTERPRET", "0"),)),
+        Part("cuts", (sys.executable, str(HERE / "cuts.py"), *given), limit(35)),
+        Part("decoding", (sys.executable, str(HERE / "decoding.py"), *given), limit(110)),
+        Part("training", (sys.executable, str(HERE / "training.py"), *given), limit(110)),
         *(
             Part(
                 f"ladder {rung}",
@@ -132,7 +132,7 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
             for rung, seconds in RUNGS.items()
             if rung == "1M" or not options.quick
         ),
-        Part("pack", (*qkvary, "pack", study, str(out / "ladder.jsonl.xz"), *ladder[1:]), 60),
+        Part("pack", (*qkvary, "pack", study, str(out / "ladder.jsonl.xz"), *ladder[1:]), 20),
     ]
 
 
