@@ -131,23 +131,33 @@ def test_a_longer_cache_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(found, expected)
 
 
+@pytest.mark.parametrize(("built", "expected"), [(object(), "attention"), (None, "layer")])
 @pytest.mark.parametrize("has_step", [True, False])
 @pytest.mark.parametrize("best", ["step", "layer", "attention"])
 def test_by_default_no_time_decides(
-    best: str, has_step: bool, pretended: type[PretendedStep], monkeypatch: pytest.MonkeyPatch
+    best: str,
+    has_step: bool,
+    built: object,
+    expected: str,
+    pretended: type[PretendedStep],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Nor does the length of a text: one function computes all of it."""
     monkeypatch.setattr(native_step, "supports", lambda *_: has_step)
+    monkeypatch.setattr(stepping, "library", lambda: built)
+    monkeypatch.setattr(native, "library", lambda: None)
     clock(monkeypatch, lambda name: 1.0 if name == best else 2.0)
     take, _ = take_steps("auto", 70, prompt=50)
-    layers = "layer" if native.library() is None else "attention"
-    assert set(take.chosen.values()) == {"step" if has_step else layers}
+    assert set(take.chosen.values()) == {"step" if has_step else expected}
     assert pretended.calls == 70 * has_step
     assert choice.chosen() == {}
 
 
 @pytest.mark.parametrize("rows", [1, stepping.MOST_ROWS, stepping.MOST_ROWS + 1])
-def test_many_rows_go_through_the_layers(rows: int, pretended: type[PretendedStep]) -> None:
+def test_many_rows_go_through_the_layers(
+    rows: int, pretended: type[PretendedStep], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stepping, "library", lambda: None)
     model = make()
     with torch.inference_mode():
         cache = make_cache(model, LONGEST)

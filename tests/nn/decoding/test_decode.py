@@ -282,7 +282,7 @@ REFUSED = [
     ({"bias": torch.ones(1, 4, 1, 4)}, r"expected a bias of \[1, 4, 1, 5\], got \[1, 4, 1, 4\]"),
     (
         {"kernel": "fast"},
-        r"expected a kernel for decoding, got 'fast'; choices: auto, layer, folded, ",
+        r"expected a kernel for decoding, got 'fast'; choices: auto, fastest, layer, folded, ",
     ),
     (
         {"query": torch.ones(1, 4, 1, 8, requires_grad=True)},

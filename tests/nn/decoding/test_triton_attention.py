@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import choice, triton_attention
+from qkvary.nn.decoding import choice, compiled, native, triton_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.conftest import ROOT, Runner
 from tests.nn.decoding.cases import GATES, KERNELS, distance, draw
@@ -71,15 +71,23 @@ def test_without_triton_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
         triton_attention.attend_triton(make())
 
 
-def test_what_cannot_be_built_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernel", ["auto", "fastest"])
+def test_what_cannot_be_built_is_told_and_not_chosen(
+    kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Unbuilt:
         def __getitem__(self, grid: object) -> object:
             raise triton_attention.kernels.FAILURES[0]("out of registers")
 
     monkeypatch.setattr(triton_attention.kernels, "attend_run", Unbuilt())
     monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
+    # As on a GPU, for which these are not made.
+    monkeypatch.setattr(native, "supports", lambda _problem: False)
+    monkeypatch.setattr(compiled, "can_compile", lambda _problem: False)
     with pytest.warns(UserWarning, match="'triton': Triton cannot build its kernels: out of reg"):
-        assert choice.choose(make()) != "triton"
+        assert choice.choose(make(), kernel) != "triton"
+    # Told once.
+    assert choice.choose(make(), kernel) != "triton"
 
 
 def test_it_is_timed_where_it_is_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,10 +95,10 @@ def test_it_is_timed_where_it_is_not_interpreted(monkeypatch: pytest.MonkeyPatch
         return 0.5 if name == "triton" else 1.0
 
     monkeypatch.setattr(choice, "_time", pretend)
-    assert choice.choose(make()) in set(KERNELS) - {"triton"}
+    assert choice.choose(make(), "fastest") in set(KERNELS) - {"triton"}
     choice.forget()
     monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
-    assert choice.choose(make(tokens=200)) == "triton"
+    assert choice.choose(make(tokens=200), "fastest") == "triton"
 
 
 @pairwise(

@@ -45,9 +45,6 @@ KERNELS: Mapping[str, Callable[[Decoding], Tensor]] = {
 _IS_FINE = time.get_clock_info("thread_time").resolution < TURN_SECONDS / 20
 """Whether the clock of a thread resolves a turn."""
 
-PREFERRED = ("native", "triton")
-"""The kernels that ``auto`` takes where one supports a call; others go to ``folded``."""
-
 LAYER = "layer"
 """The name of the layer's own kernel, which is not among these."""
 
@@ -55,6 +52,7 @@ Kind = tuple[object, ...]
 
 _by_kind: dict[Kind, str] = {}
 _chosen: dict[str, str] = {}
+_started: dict[Kind, bool] = {}
 _read: set[Path] = set()
 
 
@@ -67,6 +65,7 @@ def forget() -> None:
     """Make the next call read the stored choices, or time again."""
     _by_kind.clear()
     _chosen.clear()
+    _started.clear()
     _read.clear()
 
 
@@ -105,7 +104,7 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
         # The layer itself is not among these kernels.
         name = "auto"
     if name == "auto":
-        return next((one for one in PREFERRED if _is_usable(one, problem)), "folded")
+        return _prefer(problem)
     if name in folded.FORMS:
         return name
     if name != "fastest":
@@ -114,6 +113,19 @@ def choose(problem: Decoding, kernel: str = "auto") -> str:
     if kind not in _by_kind:
         _by_kind[kind] = _choose_once(problem, describe(kind))
     return _by_kind[kind]
+
+
+def _prefer(problem: Decoding) -> str:
+    """Return the kernel that ``auto`` takes: the one made for the device, or ``folded``."""
+    if _is_usable("native", problem):
+        return "native"
+    if not _is_usable("triton", problem):
+        return "folded"
+    kind = kind_of(problem)
+    if kind not in _started:
+        # A kernel that cannot be built is told once, and left out.
+        _started[kind] = _starts(problem, "triton")
+    return "triton" if _started[kind] else "folded"
 
 
 def pinned(kernel: str) -> str:
