@@ -23,7 +23,6 @@ FIXED = [
     for label in LABELS
     if parse_variant(label).window is None
     and parse_variant(label).stride is None
-    and parse_variant(label).diagonal == "none"
     and not parse_variant(label).keeps_state
 ]
 """Variants whose layers keep every token, and see it whatever its place."""

@@ -2,7 +2,8 @@
 
 Launching the kernels of a step from Python takes longer than running them. A graph is launched at
 once, but always with the same shapes and addresses. So a step of fixed shapes reads the first
-``size`` places of the cache, and a mask hides those that no token has yet.
+``size`` places of the cache, and a mask hides those that no token has yet. The last place always
+has the newest token, which is written to its own place too.
 """
 
 import torch
@@ -91,16 +92,16 @@ class FixedStep:
         self._place.fill_(length)
         self._mask.fill_(False)
         self._mask[:, :length] = True if mask is None else mask[:, :length].bool()
+        # The last place has the newest token, whose own place is hidden until the next step.
+        self._mask[:, -1] = True
         before = 0 if mask is None else mask.long().argmax(dim=-1, keepdim=True)
         places = torch.arange(self._size, device=self._place.device)
         self._positions.copy_((places - before).clamp_(min=0).expand_as(self._positions))
-        # The query has the position of the last place.
         self._positions[:, -1:] = length - before
         self._next = length
 
     def _forward(self) -> Tensor:
         """Run the network on the new tokens and store them; the next step is one place further."""
-        self._mask.index_fill_(1, self._place, True)
         for layer in self._view.layers:
             layer.crop(self._size - 1)
         logits = self.model(
@@ -109,6 +110,7 @@ class FixedStep:
             attention_mask=self._mask,
             positions=self._positions,  # pyright: ignore[reportCallIssue]
         )[:, -1]
+        self._mask.index_fill_(1, self._place, True)
         self._positions[:, -1] += 1
         self._place += 1
         return logits
@@ -165,10 +167,7 @@ def supports(model: Decoder, cache: KVCache) -> bool:
 def has_fixed_shapes(cache: KVCache) -> bool:
     """Return whether every layer keeps all tokens in place and sees them whatever their place."""
     return type(cache) is KVCache and all(
-        layer.has_fixed_memory
-        and layer.config.variant.stride is None
-        and layer.config.variant.diagonal == "none"
-        for layer in cache.layers
+        layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
     )
 
 

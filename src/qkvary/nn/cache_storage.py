@@ -141,8 +141,8 @@ class PreallocatedStore(GrowingStore):
 class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written wherever a tensor says.
 
-    The place is known to the device alone, so that a step can be replayed: every token is returned,
-    and which of them are real is known to the caller.
+    The place is known to the device alone, so that a step can be replayed. All memory is returned,
+    with the new token in the last place too, where the newest token of a call is looked for.
     """
 
     def __init__(self, memory: Entries, place: Tensor) -> None:
@@ -157,7 +157,9 @@ class PlacedStore(PreallocatedStore):
         if memory is None or new.shape[2] != 1:
             raise ValueError(f"expected one token, got {new.shape[2]}")
         self._num_tokens += 1
-        return memory.index_copy_(2, self._place, new)
+        memory.index_copy_(2, self._place, new)
+        memory[:, :, -1:] = new
+        return memory
 
 
 TokenStore = GrowingStore | QuantizedStore
