@@ -1,12 +1,19 @@
 """Files of others are read whole or refused in a sentence, and never unpickled."""
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import (
+    MAX_JSON_DEPTH,
+    MAX_REASON,
+    parse_json,
+    read_file,
+    short_reason,
+)
 
 
 def test_a_file_is_read_whole(tmp_path: Path) -> None:
@@ -35,3 +42,42 @@ def test_a_pickle_is_refused(start: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(start + b"os\nsystem\n")
     with pytest.raises(UnsafeError, match="is a pickle, which can execute code"):
         read_file(tmp_path / "file")
+
+
+@pytest.mark.parametrize("pair", ["[]", "{}"])
+def test_deep_json_is_refused(pair: str) -> None:
+    first, last = ("[", "]") if pair == "[]" else ('{"a":', "}")
+    fine = first * MAX_JSON_DEPTH + "1" + last * MAX_JSON_DEPTH
+    assert parse_json(fine) == json.loads(fine)
+    for depth in (MAX_JSON_DEPTH + 1, 500, 100_000):
+        with pytest.raises(ValueError, match="expected at most 100 levels of JSON, got more"):
+            parse_json(first * depth + "1" + last * depth)
+        with pytest.raises(ValueError, match=r"levels of JSON|Expecting"):
+            parse_json(first * depth)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps("[" * 1000 + '{\\"'),
+        json.dumps({"[": ["]", {"{": "}" * 500}] * 60}),
+        json.dumps([[], {}, [[]], {"a": [{}]}] * 400),
+        json.dumps({f"[{number}": ["\\", '"[', "é"] for number in range(300)}),
+    ],
+)
+def test_what_is_wide_or_quoted_is_not_deep(text: str) -> None:
+    assert parse_json(text) == json.loads(text)
+    assert parse_json(text.encode()) == json.loads(text)
+
+
+def test_invalid_json_keeps_its_reason() -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        parse_json("[" * 150 + "]" * 60 + "}" * 90)
+    with pytest.raises(ValueError, match="codec can't decode"):
+        parse_json(b"\xff\xff[")
+
+
+def test_a_reason_is_one_short_line() -> None:
+    assert short_reason(ValueError("two\nlines")) == "two lines"
+    assert short_reason(KeyError()) == "KeyError"
+    assert len(short_reason(ValueError("x" * 10_000))) == MAX_REASON
