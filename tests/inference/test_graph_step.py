@@ -79,8 +79,14 @@ def test_steps_equal_one_pass(
     for at in range(3, 9):
         check(at, every)
     cache.crop(6)
-    for at in range(6, CAPACITY - 2):
+    for at in range(6, 9):
         check(at, every)
+    # As many rows in other places, the padded one too.
+    turned = torch.tensor([1, 2, 0], device=device)
+    cache.reorder(turned)
+    for at in range(9, CAPACITY - 2):
+        check(at, turned)
+    cache.reorder(torch.tensor([2, 0, 1], device=device))
     fewer = torch.tensor([2, 1], device=device)
     cache.reorder(fewer)
     for at in range(CAPACITY - 2, CAPACITY):

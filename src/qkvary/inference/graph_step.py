@@ -34,6 +34,7 @@ class FixedStep:
         """
         self.model, self.cache = model, cache
         self._size = self._next = -1
+        self._is_masked = False
         self._addresses: tuple[object, ...] = ()
 
     def __call__(
@@ -55,7 +56,8 @@ class FixedStep:
             self._addresses = addresses
             self._start(tokens, length, attention_mask)
             self._prepare()
-        elif length != self._next:
+        elif length != self._next or self._is_masked or attention_mask is not None:
+            # Rows may have changed places, and their padding with them.
             self._move(length, attention_mask)
         self._tokens.copy_(tokens)
         logits = self._run()
@@ -98,7 +100,7 @@ class FixedStep:
         places = torch.arange(self._size, device=self._place.device)
         self._positions.copy_((places - before).clamp_(min=0).expand_as(self._positions))
         self._positions[:, -1:] = length - before
-        self._next = length
+        self._next, self._is_masked = length, mask is not None
 
     def _forward(self) -> Tensor:
         """Run the network on the new tokens and store them; the next step is one place further."""

@@ -137,6 +137,14 @@ class PreallocatedStore(GrowingStore):
         """Remove the newest tokens; the memory stays."""
         self._num_tokens -= tokens
 
+    def reorder(self, rows: Tensor) -> None:
+        """Replace row i by row ``rows[i]``; as many rows as before stay in the same memory."""
+        used = self.read()
+        if used is None or len(rows) != len(used):
+            super().reorder(rows)
+        else:
+            used.copy_(used.index_select(0, rows))
+
 
 class PlacedStore(PreallocatedStore):
     """The memory of another store, into which one token is written wherever a tensor says.
