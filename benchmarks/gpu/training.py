@@ -23,6 +23,7 @@ from qkvary.arch.networks import LanguageModelConfig, VisionTransformerConfig
 from qkvary.costs.devices import find_device
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.stack import compile_blocks
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.studies.vision import vit_base
 from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
@@ -30,7 +31,6 @@ from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
-from qkvary.training.loop import compile_network
 from qkvary.training.optimizers import make_optimizer
 from qkvary.training.presets import find_preset
 
@@ -172,7 +172,8 @@ def measure(case: Case) -> dict[str, Any]:
     """Train a few steps and return the rate."""
     run, device = case.run, torch.device(case.run.device)
     network = make_network(run, device).train()
-    compile_network(network, run.training.execution)
+    if case.compile:
+        compile_blocks(network)
     task: Any = RandomExamples(run)
     gradients = Gradients(run, task, network, SingleProcess())
     optimizer = make_optimizer(network, run.network, run.training.optimizer)

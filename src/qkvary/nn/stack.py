@@ -84,6 +84,18 @@ class Stack(nn.Module):
         return torch.stack(maps, dim=1)
 
 
+def compile_blocks(network: nn.Module) -> None:
+    """Compile each block in place with torch.
+
+    Equal blocks share what was compiled, so that the time does not grow with the layers; wrappers
+    of several processes gather the weights of one block at a time.
+    """
+    for module in network.modules():
+        if isinstance(module, Stack):
+            for block in module.blocks:
+                block.compile()
+
+
 def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
     """Return the table of learned positions, where there is one."""
     if positions != "learned":

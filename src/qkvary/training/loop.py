@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.attention import anneal
-from qkvary.nn.stack import Stack
+from qkvary.nn.stack import Stack, compile_blocks
 from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
 from qkvary.storage.errors import DivergedError, UsageError
@@ -27,12 +27,7 @@ from qkvary.storage.manifest import FileEntry
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
 from qkvary.tasks.examples import AttentionExample
-from qkvary.training.config import (
-    ROUNDING_VERSION,
-    ExecutionConfig,
-    ExecutionSettings,
-    RunConfig,
-)
+from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
@@ -144,20 +139,6 @@ def train(
         torch.set_num_threads(threads)
 
 
-def compile_network(network: nn.Module, execution: ExecutionConfig) -> None:
-    """Compile each block in place where the execution settings say so.
-
-    Equal blocks share what was compiled, so that the time does not grow with the layers; wrappers
-    of several processes gather the weights of one block at a time.
-    """
-    if not execution.compile:
-        return
-    for module in network.modules():
-        if isinstance(module, Stack):
-            for block in module.blocks:
-                block.compile()
-
-
 class _Trainer:
     def __init__(
         self,
@@ -208,7 +189,8 @@ class _Trainer:
         for module in self.model.modules():
             if isinstance(module, Stack):
                 module.recompute_blocks = execution.recompute_blocks
-        compile_network(self.model, execution)
+        if execution.compile:
+            compile_blocks(self.model)
         return self.distribution.wrap(self.model, execution.precision)
 
     def warn(self, message: str) -> None:
