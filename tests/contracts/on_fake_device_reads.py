@@ -89,8 +89,9 @@ def test_answers_are_timed() -> None:
 AFTER_THE_TEXT = {
     "analysis/attention_statistics.py AttentionStatistics.result",
     "analysis/layers.py LayerStatistics._compare_heads",
+    "analysis/layers.py LayerStatistics._compare_heads.<locals>.<genexpr>",
     "analysis/measurement.py _keep_maps",
-    "nn/role_maps.py _make_source",
+    "nn/projections.py read_matrix",
     "nn/role_maps.py _shape_query",
 }
 """Matrices of a layer, which the CPU takes apart; and the maps of the first window."""

@@ -8,7 +8,7 @@ import datasets
 import huggingface_hub
 import pytest
 
-from qkvary.data import reuse, sources
+from qkvary.data import hub_documents, reuse, sources
 from qkvary.data.prepared import PreparedData
 from qkvary.data.prepared_sets import find_prepared, prepare_corpus
 from qkvary.data.reuse import find_or_prepare
@@ -175,6 +175,7 @@ def test_a_set_of_the_hub_is_reused_offline(
     with monkeypatch.context() as patch:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
         patch.setattr(datasets, "load_dataset", stand_in)
+        patch.setattr(hub_documents, "find_hub_problem", lambda: None)
         info = SimpleNamespace(sha="a" * 40)
         patch.setattr(huggingface_hub.HfApi, "dataset_info", lambda *_given, **_named: info)
         choices = SourceOptions(field="body", held_out=0.3)

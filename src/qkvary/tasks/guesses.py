@@ -56,5 +56,5 @@ def scale_of(task: TaskConfig, network: Network, metric: str) -> Scale | None:
 
 def _without_padding(rows: int) -> int:
     """Return the fewest tokens that a table of so many rows may have been padded for."""
-    is_padded = rows >= PADDING_MULTIPLE and rows % PADDING_MULTIPLE == 0
+    is_padded = rows > PADDING_MULTIPLE and rows % PADDING_MULTIPLE == 0
     return rows - PADDING_MULTIPLE + 1 if is_padded else rows

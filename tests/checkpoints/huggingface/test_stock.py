@@ -378,7 +378,7 @@ def test_presets_that_can_be_exported_are_those_that_the_guide_names() -> None:
         to: {name for name, one in PRESETS.items() if find_obstacle(one.network, to) is None}
         for to in get_args(StockArchitecture)
     }
-    modern = {"lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m", "lm-1b"}
+    modern = {"lm-100k", "lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m", "lm-1b"}
     portable = {name for name in PRESETS if name.endswith("-portable")}
     assert able["gpt2"] == PRESETS.keys() - modern - portable - {"gpt2-124m-residual-gelu"}
     assert able["llama"] == set()

@@ -37,10 +37,10 @@ class AbsentDriver:
 
 
 def cases() -> dict[str, Decoding]:
-    query = torch.zeros(1, 8, 1, WIDTH, dtype=torch.bfloat16)
-    key = torch.zeros(1, 2, 700, WIDTH, dtype=torch.bfloat16)
+    query = torch.zeros(2, 8, 1, WIDTH, dtype=torch.bfloat16)
+    key = torch.zeros(2, 2, 700, WIDTH, dtype=torch.bfloat16)
     wide = key.float()
-    valid = torch.ones(1, 700, dtype=torch.bool)
+    valid = torch.ones(2, 700, dtype=torch.bool)
 
     def ask(stored: torch.Tensor, value: torch.Tensor, **more: Any) -> Decoding:
         asked = more.pop("query", query)
@@ -50,9 +50,9 @@ def cases() -> dict[str, Decoding]:
         "one tensor": ask(key, key),
         "two tensors": ask(key, key.clone()),
         "padding": ask(key, key, valid=valid),
-        "bias": ask(key, key, bias=torch.zeros(1, 8, 1, 700)),
+        "bias": ask(key, key, bias=torch.zeros(2, 8, 1, 700)),
         "float32": ask(wide, wide, query=query.float()),
-        "many rows": ask(key, key, query=torch.zeros(1, 128, 1, WIDTH, dtype=torch.bfloat16)),
+        "many rows": ask(key, key, query=torch.zeros(2, 128, 1, WIDTH, dtype=torch.bfloat16)),
     }
 
 

@@ -126,7 +126,8 @@ def test_runs_cover_all_keys_and_none_is_empty(
     assert (pieces.runs - 1) * each < tiles <= pieces.runs * each
     assert pieces.block * pieces.blocks >= heads // kv_heads
     programs = pieces.runs * batch * kv_heads * pieces.blocks
-    most = triton_attention.PROGRAMS * processors
+    # Small tiles have twice the programs.
+    most = 2 * triton_attention.PROGRAMS * processors
     assert pieces.runs == 1 or programs <= most
     # Long contexts keep every multiprocessor busy, however few the heads are.
     if tiles > triton_attention.MOST_RUNS:

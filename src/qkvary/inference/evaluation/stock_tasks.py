@@ -4,7 +4,6 @@ Unlike the tasks with local files (``harness``), these have the metrics that lm-
 Needs the extra ``eval``.
 """
 
-import json
 import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -25,7 +24,7 @@ from qkvary.inference.evaluation.harness import SHOT_SEED, NetworkLM, be_quiet, 
 from qkvary.inference.evaluation.local_tasks import LARGEST_FILE
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import parse_json, read_file
 from qkvary.text.names import near_names
 
 
@@ -149,7 +148,7 @@ def _local_rows(folder: Path | None) -> Generator[None]:
 def _read_rows(path: Path) -> Dataset:
     lines = read_file(path, limit=LARGEST_FILE).splitlines()
     try:
-        rows = [json.loads(line) for line in lines if line.strip()]
+        rows = [parse_json(line) for line in lines if line.strip()]
         if rows and all(isinstance(row, dict) for row in rows):
             return Dataset.from_list(rows)
     except (ValueError, TypeError, RecursionError) as error:

@@ -36,7 +36,12 @@ MOST_ROWS, MOST_KEYS = 64, 256
 """The maximum rows and keys of a tile."""
 TILE_BYTES = 1 << 15
 """Bytes of a tile of keys or queries: of 27 cuts measured on an H200 the fastest for 32 and 8 KV
-heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy."""
+heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. Half of it where a
+multiprocessor has too little shared memory, with twice the programs."""
+SPARE_BYTES = 1 << 14
+"""Shared memory besides the tiles on their way."""
+LEAST_SHARED_BYTES = 99 << 10
+"""Shared memory of one program on the smallest GPUs of compute capability 8.0 and later."""
 MOST_ROW_BYTES = 1 << 10
 """Bytes of the widest key, value or query."""
 MERGED = 1 << 12
@@ -99,13 +104,17 @@ def cut(problem: Decoding) -> Cut:
     """Return the sizes of the pieces of a call that suit its device."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
-    most = TILE_BYTES // bytes_of_row
+    tensors = 1 if problem.is_shared else 2
+    is_large = tensors * STAGES * TILE_BYTES + SPARE_BYTES <= _shared_bytes(problem.key.device)
+    tile_bytes = TILE_BYTES if is_large else TILE_BYTES // 2
+    most = tile_bytes // bytes_of_row
     tile, block = min(most, MOST_KEYS), min(most, MOST_ROWS, _fill(problem.rows))
     if problem.rows <= MOST_FEW[problem.query.dtype]:
         block = 1 << (problem.rows - 1).bit_length()
     blocks = -(-problem.rows // block)
     tiles = -(-keys // tile)
-    wanted = PROGRAMS * _processors(problem.key.device) // (batch * groups * blocks)
+    programs = (PROGRAMS if is_large else 2 * PROGRAMS) * _processors(problem.key.device)
+    wanted = programs // (batch * groups * blocks)
     runs = min(tiles, MOST_RUNS, max(1, wanted))
     return Cut(
         tile=tile,
@@ -113,7 +122,7 @@ def cut(problem: Decoding) -> Cut:
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
-        warps=2 * WARPS if block * bytes_of_row >= TILE_BYTES else WARPS,
+        warps=2 * WARPS if block * bytes_of_row >= tile_bytes else WARPS,
     )
 
 
@@ -186,6 +195,13 @@ def _processors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def _shared_bytes(device: torch.device) -> int:
+    if device.type != "cuda":
+        return LEAST_SHARED_BYTES
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def _fill(number: int) -> int:
