@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.cli import main as entry
 from qkvary.cli.main import main
-from qkvary.storage import memory
+from qkvary.storage import memory, untrusted_files
 from qkvary.studies.running import timing
 from tests.cli.tiny_training import tiny_places, train
 from tests.reference import llama2c
@@ -56,6 +56,8 @@ def test_a_checkpoint_to_measure(
     said = refusal(capsys, "bench", "decode", str(rotary), "--batch", "1000000000")
     assert "of memory" in said
     monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1000)
+    # Smaller files are read without looking.
+    monkeypatch.setattr(untrusted_files, "MAX_SIDE_FILE_BYTES", 1000)
     said = refusal(capsys, "generate", str(rotary), "the")
     assert f"reading {rotary}" in said
     assert "takes at least" in said

@@ -63,7 +63,8 @@ def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:
         size = check_regular_file(path)
         if size > limit:
             raise DamagedError(f"expected at most {limit:,} bytes in {path}, got {size:,}")
-        require_memory(size, f"reading {path} takes", "use a machine with more")
+        if size > MAX_SIDE_FILE_BYTES:
+            require_memory(size, f"reading {path} takes", "use a machine with more")
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
