@@ -44,7 +44,7 @@ SPARE = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """What is measured, and how long."""
+    """The cases of a measurement and its length."""
 
     shapes: dict[str, tuple[str, ...]]
     contexts: tuple[int, ...]

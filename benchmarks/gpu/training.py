@@ -48,7 +48,7 @@ WARM_UP, STEPS = 2, 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """What is trained, and how."""
+    """A network and its training settings."""
 
     name: str
     variant: str

@@ -76,7 +76,7 @@ class FixedStep:
         for layer in self.cache.layers:
             for buffer in layer.claim(1, rows).values():
                 if isinstance(buffer, Tensor):
-                    # Memory that nobody wrote may hold anything: 0 times infinity is no number.
+                    # Unwritten memory may hold infinities, and 0 times infinity is NaN.
                     buffer[:, :, length : self._size] = 0
         self._view = self.cache.view(self._size, self._place)
         kernel = self._kernel()
