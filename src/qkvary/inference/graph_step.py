@@ -52,7 +52,9 @@ class FixedStep:
         buffers = self.cache.layers[0].claim(1, rows)
         addresses = (rows, *(one.data_ptr() for one in buffers.values() if isinstance(one, Tensor)))
         if length >= self._size or addresses != self._addresses:
-            self._size = choose_size(length + 1, self.cache.layers[0].max_tokens or length + 1)
+            # No more than the network takes; a longer text is refused by the network itself.
+            most = min(self.cache.layers[0].max_tokens or length + 1, self.model.config.max_tokens)
+            self._size = choose_size(length + 1, max(most, length + 1))
             self._addresses = addresses
             self._start(tokens, length, attention_mask)
             self._prepare()

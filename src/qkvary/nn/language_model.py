@@ -215,7 +215,7 @@ class LanguageModel(nn.Module):
         if positions is None or self.position_embedding is None:
             return
         if positions.is_cuda and torch.cuda.is_current_stream_capturing():
-            # A captured graph cannot wait for the host; graph steps check their positions.
+            # A captured graph cannot wait for the host; its length was checked.
             return
         if positions.min() < 0 or positions.max() >= self.config.max_tokens:
             raise ValueError(
