@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from qkvary.papers.ours.studies.quickstart import STUDY
 from qkvary.storage.environment import now
-from qkvary.studies.definitions.quickstart import STUDY
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
 from qkvary.studies.running.recording import make_record

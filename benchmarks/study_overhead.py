@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from qkvary.studies.definitions.quickstart import STUDY
+from qkvary.papers.ours.studies.quickstart import STUDY
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study

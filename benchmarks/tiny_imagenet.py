@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from qkvary.arch.labels import parse_variant
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.studies.vision import vit_base
+from qkvary.papers.key_value.vision import vit_base
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 
 FULL = Effort(rounds=5, turn_seconds=0.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from qkvary.data.translations import Language, load_translations
 from qkvary.data.word_tokenizer import WordTokenizer
-from qkvary.studies.definitions.translation_quick import LIMIT, MIN_COUNT
+from qkvary.papers.ours.studies.translation_quick import LIMIT, MIN_COUNT
 from qkvary.tasks.bleu import sacrebleu_score
 
 PAGE = Path(__file__).parent / "guide" / "studies.md"

@@ -16,7 +16,7 @@ from typing import Any
 import networks
 from run import LLAMA_CPP, TOLERANCE
 
-from qkvary.literature.figures import BASELINE
+from qkvary.arch.published_quality import BASELINE
 from qkvary.reports import label_placement, svg
 from qkvary.reports.files import write_report
 from qkvary.reports.report import Chart, Code, Pairs, Prose, Report, Section

@@ -14,13 +14,15 @@ from typing import Any
 
 from records import read_lines
 
-from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
+from qkvary.arch.published_quality import BASELINE
+from qkvary.papers.tables import load_published
 from qkvary.reports import label_placement, svg
 from qkvary.reports.files import write_report
 from qkvary.reports.report import Chart, Code, Prose, Report, Section
 from qkvary.reports.tables import Cell, Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.storage.durable import make_directory, write_output
+from qkvary.studies.published_tables import PublishedFigure
 from qkvary.text import numbers, units
 from qkvary.text.names import listed
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.studies.definitions.lm_ladder import STUDY as LADDER
-from qkvary.studies.definitions.quickstart import STUDY as QUICKSTART
+from qkvary.papers.ours.studies.lm_ladder import STUDY as LADDER
+from qkvary.papers.ours.studies.quickstart import STUDY as QUICKSTART
 
 _SETTING = QUICKSTART.settings[0]
 

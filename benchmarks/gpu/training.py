@@ -25,7 +25,7 @@ from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.stack import compile_blocks
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.studies.vision import vit_base
+from qkvary.papers.key_value.vision import vit_base
 from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig
 from qkvary.tasks.contract import Batch
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.analysis.ranks import effective_rank
-from qkvary.reports.script_figures import describe_environment, figure_row, write_figures
+from qkvary.papers.key_value.protocols import quick_characters, quick_sequences
+from qkvary.papers.script_figures import describe_environment, figure_row, write_figures
 from qkvary.reports.tables import Raw
 from qkvary.storage.environment import machine
-from qkvary.studies.protocols import quick_characters, quick_sequences
 from qkvary.studies.results.statistics import corrected_confidence, paired_t
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task

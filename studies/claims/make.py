@@ -14,16 +14,17 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from qkvary.literature.claim import ByStudy, document_names, load_document
-from qkvary.reports.claims import claims_report
+from qkvary.papers.catalog import document_names
+from qkvary.papers.claim import ByStudy, load_document
+from qkvary.papers.claim_verdicts import judge_claim
+from qkvary.papers.claims_report import claims_report
+from qkvary.papers.kept_figures import NAME, KeptFigure, encode_kept
+from qkvary.papers.kept_tables import read_kept
 from qkvary.reports.files import make_files
-from qkvary.reports.kept_tables import read_kept
 from qkvary.storage.durable import make_directory, write_output
-from qkvary.studies.results.claim_verdicts import judge_claim
-from qkvary.studies.results.kept_figures import NAME, KeptFigure, encode_kept
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGED = ROOT / "src" / "qkvary" / "studies" / "results" / NAME
+PACKAGED = ROOT / "src" / "qkvary" / "papers" / NAME
 RECORD = re.compile(
     r"studies/(?P<study>[a-z0-9-]+)/README\.md"
     r"|pytest (?P<test>tests/[\w/\\]+\.py)::[\w\\]+"
@@ -38,7 +39,7 @@ RUN_AGAIN = """
     python studies/claims/make.py
 
 It reads the tables of the kept studies (`studies/*/tables`) and the figures and claims in the
-package (`src/qkvary/literature`), and trains nothing. With `--check` it writes nothing and says
+package (`src/qkvary/papers`), and trains nothing. With `--check` it writes nothing and says
 whether this page still follows. `qkvary claims --search WORD` shows the same in the terminal, from
 the figures that the package carries. The commands behind the claims find each figure again:
 `qkvary study NAME` trains a study, which takes minutes to hours, `qkvary published TABLE`

@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from qkvary.reports.kept_tables import read_rows
-from qkvary.reports.script_figures import figure_row, write_figures
+from qkvary.papers.kept_tables import read_rows
+from qkvary.papers.script_figures import figure_row, write_figures
 from qkvary.reports.tables import Raw
 from qkvary.studies.results.statistics import corrected_confidence, paired_t, rank_correlation
 from qkvary.studies.running.run_archive import read_runs

@@ -8,7 +8,7 @@ from typing import Any
 
 from likeness_page import EXCESSES, Figures, Likeness, excess, over_seeds
 
-from qkvary.reports import script_figures
+from qkvary.papers import script_figures
 from qkvary.reports.tables import Raw, Table
 
 QUANTITIES = ("explained", "tokens")

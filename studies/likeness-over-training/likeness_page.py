@@ -11,11 +11,11 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from qkvary.papers.script_figures import describe_environment
 from qkvary.reports import svg
 from qkvary.reports.figures import sheet
 from qkvary.reports.markdown import table_markdown
 from qkvary.reports.report import Chart, Group
-from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Cell, Column, Table, plain, table_csv
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode

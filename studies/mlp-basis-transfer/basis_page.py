@@ -24,8 +24,8 @@ from basis_runs import (
 )
 from basis_tables import POWER, figures_table, percent, results_table
 
+from qkvary.papers.script_figures import describe_environment
 from qkvary.reports.markdown import table_markdown
-from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Column, Table, plain, table_csv
 from qkvary.storage.jsonvalues import encode
 from qkvary.studies.results.statistics import Estimate, find_detectable, welch_t

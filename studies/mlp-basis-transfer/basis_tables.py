@@ -7,7 +7,7 @@ from typing import Any
 
 from basis_runs import BasisSummary
 
-from qkvary.reports import script_figures
+from qkvary.papers import script_figures
 from qkvary.reports.tables import Cell, Column, Raw, Table, plain
 from qkvary.studies.results.statistics import Estimate, find_detectable, welch_t
 from qkvary.text import numbers

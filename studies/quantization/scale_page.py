@@ -12,11 +12,11 @@ from functools import partial
 
 from scale_records import WAYS, Ratio, ScaleStudy, StorageSummary
 
+from qkvary.papers.script_figures import describe_environment
 from qkvary.reports import svg
 from qkvary.reports.figures import sheet
 from qkvary.reports.markdown import table_markdown
 from qkvary.reports.report import Chart, Group
-from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Cell, Column, Table, named, plain, table_csv
 from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.storage.jsonvalues import encode

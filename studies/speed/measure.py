@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from qkvary.papers.script_figures import describe_environment
 from qkvary.reports.markdown import table_markdown
-from qkvary.reports.script_figures import describe_environment
 from qkvary.reports.tables import Cell, Column, Table, plain
 from qkvary.storage.durable import atomic_write_file
 from qkvary.storage.environment import machine

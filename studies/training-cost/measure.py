@@ -19,7 +19,7 @@ from pathlib import Path
 from qkvary.inference.benchmark.comparisons import compared_seconds
 from qkvary.inference.benchmark.medians import Median, median_ratio
 from qkvary.inference.benchmark.records import from_json
-from qkvary.reports.script_figures import figure_row, figures_table
+from qkvary.papers.script_figures import figure_row, figures_table
 from qkvary.reports.tables import Raw, table_csv
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.results.statistics import Estimate

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
+from qkvary.papers.ours.why_studies import SIZES, why_setting
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.why_studies import SIZES, why_setting
 
 SMALL = replace(SIZES["small"], steps=150, num_layers=2)
 

@@ -33,7 +33,7 @@ class Place:
         return str(self._path)
 
 
-MINE = "from qkvary.studies.definitions.quickstart import STUDY\n"
+MINE = "from qkvary.papers.ours.studies.quickstart import STUDY\n"
 
 
 @pytest.fixture(scope="module")

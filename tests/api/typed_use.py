@@ -9,7 +9,7 @@ import torch
 import qkvary as qk
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.protocols import synthetic_network, synthetic_training
+from qkvary.papers.key_value.protocols import synthetic_network, synthetic_training
 from qkvary.tasks.config import SequenceTaskConfig
 
 

@@ -14,7 +14,7 @@ from qkvary.data.feature_sets import FEATURE_SETS
 from qkvary.data.images import Images, LoadedImages
 
 # Studies take sizes from the real sets when they are imported.
-from qkvary.studies.definitions import anomaly_paper as _  # noqa: F401
+from qkvary.papers.three_projections.studies import anomaly_paper as _  # noqa: F401
 
 CLASSES = 3
 

@@ -7,8 +7,8 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.cli.published import Name
-from qkvary.literature.figures import published_names
-from qkvary.literature.recomputation import VERDICTS, count_verdicts, recompute
+from qkvary.papers.catalog import published_names
+from qkvary.papers.recomputation import VERDICTS, count_verdicts, recompute
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
 

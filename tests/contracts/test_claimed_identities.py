@@ -1,4 +1,4 @@
-"""Exact statements of the documents that no other test checks; ``literature/claims`` names them."""
+"""Exact statements of the documents that no other test checks; ``claims.json`` names them."""
 
 import dataclasses
 

@@ -16,7 +16,7 @@ from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
 
-from qkvary.studies.protocols import synthetic_network, synthetic_training
+from qkvary.papers.key_value.protocols import synthetic_network, synthetic_training
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig
 

@@ -27,7 +27,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.studies.protocols import NUMBER_VARIANTS, number_network
+from qkvary.papers.key_value.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,

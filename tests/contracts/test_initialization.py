@@ -16,7 +16,7 @@ from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.projections import LowRank
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.studies.protocols import number_network
+from qkvary.papers.key_value.protocols import number_network
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
     DECISIVE,

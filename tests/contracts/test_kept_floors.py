@@ -8,7 +8,7 @@ from statistics import mean
 
 import pytest
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 

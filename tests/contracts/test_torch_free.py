@@ -8,7 +8,7 @@ Runner = Callable[..., "subprocess.CompletedProcess[str]"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "qkvary"
-FOLDERS = ("arch", "costs", "studies/definitions")
+FOLDERS = ("arch", "costs", "papers/key_value", "papers/ours", "papers/three_projections")
 MODULES = (
     "qkvary",
     "qkvary.analysis.findings",
@@ -37,21 +37,21 @@ MODULES = (
     "qkvary.studies.study",
     "qkvary.studies.catalog",
     "qkvary.studies.running.records",
-    "qkvary.studies.small_language_models",
+    "qkvary.papers.ours.small_language_models",
     "qkvary.studies.results.summary",
     "qkvary.studies.results.analysis",
-    "qkvary.literature.figures",
+    "qkvary.papers.tables",
     "qkvary.planning.advice",
     "qkvary.planning.training_advice",
     "qkvary.planning.plans",
     "qkvary.planning.curves",
-    "qkvary.literature.quality",
+    "qkvary.planning.quality",
     "qkvary.inference.benchmark.records",
     "qkvary.inference.benchmark.networks",
     "qkvary.inference.benchmark.comparisons",
     "qkvary.inference.benchmark.findings",
     "qkvary.inference.benchmark.medians",
-    "qkvary.literature.recomputation",
+    "qkvary.papers.recomputation",
 )
 
 SCRIPT = """

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from qkvary.data.own_images import describe_images, load_own_images, read_own_images
+from qkvary.papers.key_value.vision import vision_network
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
-from qkvary.studies.vision import vision_network
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, RunConfig, TrainingConfig

@@ -10,8 +10,8 @@ from qkvary.data import translations
 from qkvary.data.checksums import MULTI30K_FILES, MULTI30K_SHA256
 from qkvary.data.downloads import DownloadError
 from qkvary.data.translations import fingerprint, load_translations
+from qkvary.papers.key_value.translation import translation_network
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.studies.translation import translation_network
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.tasks.translation import TranslationTask

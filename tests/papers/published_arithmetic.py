@@ -6,7 +6,7 @@ Only the printed inputs (accuracies, losses, perplexities) are read from the fil
 import math
 from collections.abc import Iterator
 
-from qkvary.literature.figures import load_published
+from qkvary.papers.tables import load_published
 
 VARIANTS_300M = {
     # KV heads of 16, cached tensors

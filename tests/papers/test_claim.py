@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from qkvary.literature.claim import (
+from qkvary.papers.catalog import document_names
+from qkvary.papers.claim import (
     ByComparison,
     ByFigure,
     ByStudy,
     ByTest,
     decode_document,
-    document_names,
     load_document,
 )
-from qkvary.literature.figures import load_published
+from qkvary.papers.tables import load_published
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIMS = [claim for name in document_names() for claim in load_document(name).claims]

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from qkvary.literature.claim import document_names, load_document
-from qkvary.reports.claims import claim_data
+from qkvary.papers.catalog import document_names
+from qkvary.papers.claim import load_document
+from qkvary.papers.claim_checks import find_wrong, read_verdicts
+from qkvary.papers.claim_verdicts import CLAIM_VERDICTS, judge_claim
+from qkvary.papers.claims_report import claim_data
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.results.claim_checks import find_wrong, read_verdicts
-from qkvary.studies.results.claim_verdicts import CLAIM_VERDICTS, judge_claim
 
-KEPT = Path(__file__).resolve().parents[3] / "studies" / "claims" / "claims.json"
+KEPT = Path(__file__).resolve().parents[2] / "studies" / "claims" / "claims.json"
 JUDGED = [
     claim_data(judge_claim(claim))
     for name in document_names()

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from qkvary.literature.claim import (
+from qkvary.papers.catalog import document_names
+from qkvary.papers.claim import (
     ByComparison,
     ByFigure,
     ByStudy,
@@ -15,12 +16,9 @@ from qkvary.literature.claim import (
     ClaimKind,
     Judge,
     Quantifier,
-    document_names,
     load_document,
 )
-from qkvary.literature.figures import load_published
-from qkvary.studies.catalog import load_study
-from qkvary.studies.results.claim_verdicts import (
+from qkvary.papers.claim_verdicts import (
     PRINTED,
     SCRIPTS,
     SEEDS,
@@ -29,7 +27,9 @@ from qkvary.studies.results.claim_verdicts import (
     in_range,
     judge_claim,
 )
-from qkvary.studies.results.kept_figures import KeptFigure, find_packaged
+from qkvary.papers.kept_figures import KeptFigure, find_packaged
+from qkvary.papers.tables import load_published
+from qkvary.studies.catalog import load_study
 
 STUDY = ByStudy(
     study="made-up",

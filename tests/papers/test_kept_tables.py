@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.literature.claim import ByStudy, ClaimedRange
-from qkvary.reports.kept_tables import read_kept
+from qkvary.papers.claim import ByStudy, ClaimedRange
+from qkvary.papers.kept_figures import KeptFigure, decode_kept, encode_kept
+from qkvary.papers.kept_tables import read_kept
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.results.kept_figures import KeptFigure, decode_kept, encode_kept
 
 CONTRASTS = (
     "variant,reference,table,metric,pairs,difference,low,high,detectable\r\n"

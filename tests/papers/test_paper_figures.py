@@ -12,14 +12,14 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
-from qkvary.literature.figures import load_published
 from qkvary.nn.terms import normalise_diagonal
+from qkvary.papers.figure_charts import mean_curve, normalise_scores
+from qkvary.papers.figure_records import Printed, StudyRecords, read_records
+from qkvary.papers.figures_report import paper_report
+from qkvary.papers.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
+from qkvary.papers.tables import load_published
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.page import render_page
-from qkvary.reports.paper_charts import mean_curve, normalise_scores
-from qkvary.reports.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
-from qkvary.reports.paper_records import Printed, StudyRecords, read_records
-from qkvary.reports.paper_report import paper_report
 from qkvary.reports.report import Bullets, Chart, Group, Report, walk
 from qkvary.reports.run_tables import curve_table
 from qkvary.reports.samples import RunSamples

@@ -1,6 +1,7 @@
-from qkvary.literature.figures import load_published, published_names
-from qkvary.literature.recomputation import recompute
-from qkvary.reports.published import published_report
+from qkvary.papers.catalog import published_names
+from qkvary.papers.published_report import published_report
+from qkvary.papers.recomputation import recompute
+from qkvary.papers.tables import load_published
 from qkvary.reports.tables import Table
 
 

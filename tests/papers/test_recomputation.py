@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from qkvary.literature.figures import PublishedFigure, load_published, published_names
-from qkvary.literature.recomputation import (
+from qkvary.papers.catalog import published_names
+from qkvary.papers.derivation import Alternative, Derivation
+from qkvary.papers.recomputation import (
     DERIVATIONS,
     VERDICTS,
     FigureVerdict,
@@ -16,9 +17,10 @@ from qkvary.literature.recomputation import (
     recompute,
     recompute_figure,
 )
-from qkvary.literature.recomputations.derivation import Alternative, Derivation
-from qkvary.literature.recomputations.scenario import BINARY, DECIMAL, PAPER, count_gpus
-from tests.literature.published_arithmetic import expected
+from qkvary.papers.tables import load_published
+from qkvary.papers.three_projections.scenario import BINARY, DECIMAL, PAPER, count_gpus
+from qkvary.studies.published_tables import PublishedFigure
+from tests.papers.published_arithmetic import expected
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
 NUMBERS = expected()

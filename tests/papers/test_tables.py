@@ -7,13 +7,15 @@ from typing import Any
 import pytest
 
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.literature.figures import (
-    decode_table,
-    find_published,
-    load_published,
-    published_names,
-    published_quality,
+from qkvary.arch.published_quality import (
+    DECODING_SOURCE,
+    DECODING_SPEED_CHANGE,
+    LANGUAGE_MODELS,
+    OTHER_NETWORKS,
+    PEAK_MEMORY_CHANGE,
 )
+from qkvary.papers.catalog import published_names
+from qkvary.papers.tables import decode_table, find_published, load_published
 
 
 @pytest.mark.parametrize("name", published_names())
@@ -67,32 +69,6 @@ def test_unknown_tables_are_rejected(text: str, message: str) -> None:
         find_published(text)
 
 
-@pytest.mark.parametrize(
-    ("label", "change"),
-    [
-        ("q,k=v", "+3.1 %"),
-        ("Q=K-V", "+4.9 %"),
-        ("GQA-8", "+0.52 %"),
-        ("(Q=K-V)+", "+0.019"),
-        ("(Q=K=V)+", "-0.028"),
-        ("I-K-V", "+0.002"),
-    ],
-)
-def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
-    quality = published_quality(label)
-    assert quality is not None
-    assert quality.change == change
-    assert quality.source
-    assert quality.quantity
-    assert ("%" in change) == (quality.measure == "perplexity")
-    assert quality.networks
-
-
-@pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])
-def test_unpublished_quality_is_none(label: str) -> None:
-    assert published_quality(label) is None
-
-
 def test_an_unknown_table_suggests_the_nearest() -> None:
     message = "expected a published table, got 'three-projections-table-44'; did you mean"
     with pytest.raises(ValueError, match=message):
@@ -108,7 +84,9 @@ def test_a_missing_figure_lists_the_rows_and_columns() -> None:
 
 
 def content() -> dict[str, Any]:
-    text = (resources.files("qkvary.literature.published") / "poster-measured.json").read_text()
+    text = (
+        resources.files("qkvary.papers.poster") / "published" / "poster-measured.json"
+    ).read_text()
     return json.loads(text)
 
 
@@ -123,3 +101,41 @@ def content() -> dict[str, Any]:
 def test_a_damaged_table_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode_table({**content(), **change}, "poster-measured")
+
+
+def test_the_small_table_of_quality_is_as_printed() -> None:
+    """``arch`` has no other figures than the documents."""
+    places = {
+        "300M": ("three-projections-table-4", "validation_perplexity"),
+        "1.2B": ("three-projections-table-10", "perplexity"),
+        "synthetic tasks, 2 and 4 heads": ("three-projections-table-2", "average"),
+        "124M": ("query-identity-table-2", "validation_loss"),
+    }
+    for table in (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS):
+        name, column = places[table.networks]
+        document = load_published(name)
+        assert table.source == document.source
+        rows = {one.variant: one for one in document.figures if one.column == column}
+        assert {label: one.printed for label, one in table.variants.items()} == {
+            label: one.printed for label, one in rows.items() if label
+        }
+        quoted = next(one for one in document.columns if one.key in (column, "change"))
+        for label, one in table.variants.items():
+            row = rows[label].row
+            if one.change:
+                quoted = next(one for one in document.columns if one.key == "change")
+                assert one.change == document.figure(row, "change").printed.removesuffix("%")
+            if one.tokens_per_second:
+                speed = document.figure(row, "tokens_per_second").value
+                assert one.tokens_per_second == speed
+        assert table.quantity == f"{quoted.title} ({quoted.unit})"
+
+
+def test_the_small_table_of_decoding_is_as_printed() -> None:
+    document = load_published("poster-measured")
+    assert document.source == DECODING_SOURCE
+    memory, speed = (
+        tuple(document.figure(row, column).value for column in ("low", "high"))
+        for row in document.rows
+    )
+    assert (memory, speed) == (PEAK_MEMORY_CHANGE, DECODING_SPEED_CHANGE)

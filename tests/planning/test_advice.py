@@ -14,7 +14,6 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand
-from qkvary.literature.quality import Size, frontier_positions, qualities, quality_of
 from qkvary.planning.advice import (
     SMALL,
     ServedVariant,
@@ -26,6 +25,7 @@ from qkvary.planning.advice import (
     serve_variants,
     summarize_serving,
 )
+from qkvary.planning.quality import Size, frontier_positions, qualities, quality_of
 
 H200 = find_device("h200")
 BF16, INT8 = map(parse_format, ("bf16", "int8"))

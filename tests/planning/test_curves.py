@@ -9,7 +9,6 @@ import pytest
 from qkvary.arch.families.sizes import load_size
 from qkvary.costs.devices import Device
 from qkvary.costs.serving import plan_serving
-from qkvary.literature.quality import Size, frontier_positions, quality_of
 from qkvary.planning.curves import (
     SIZES,
     CacheCurves,
@@ -21,6 +20,7 @@ from qkvary.planning.curves import (
     shared_caveats,
 )
 from qkvary.planning.plans import Plan, ServingAnswer
+from qkvary.planning.quality import Size, frontier_positions, quality_of
 from tests.reports.plan_examples import make_plan
 
 MODELS = ("300M", "llama-3.1-8b", "gemma-3-4b", "deepseek-v4-flash")

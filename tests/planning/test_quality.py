@@ -4,13 +4,15 @@ import math
 
 import pytest
 
-from qkvary.literature import quality as published
-from qkvary.literature.quality import (
+from qkvary.arch.published_quality import LANGUAGE_MODELS
+from qkvary.planning import quality as published
+from qkvary.planning.quality import (
     REAL_FRACTIONS,
     SEEDS,
     Size,
     change_per_real_token,
     frontier_positions,
+    published_quality,
     qualities,
     quality_of,
 )
@@ -158,7 +160,7 @@ def test_dominance(size: Size) -> None:
 
 def test_two_equal_perplexities_decide_by_print_only() -> None:
     """Q-MQA and Q=K-V are both printed as 5.36."""
-    figures = published._perplexities("300M")
+    figures = LANGUAGE_MODELS["300M"].variants
     costs = {one.variant: one.cost for one in frontier_positions("300M")}
     statuses = {
         other: published._find_position(
@@ -174,3 +176,29 @@ def test_two_equal_perplexities_decide_by_print_only() -> None:
 
 def test_costs_are_the_caches_of_the_networks() -> None:
     assert frontier_positions("300M")[0].cost == 20 * 16 * 64 * 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("label", "change"),
+    [
+        ("q,k=v", "+3.1 %"),
+        ("Q=K-V", "+4.9 %"),
+        ("GQA-8", "+0.52 %"),
+        ("(Q=K-V)+", "+0.019"),
+        ("(Q=K=V)+", "-0.028"),
+        ("I-K-V", "+0.002"),
+    ],
+)
+def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
+    quality = published_quality(label)
+    assert quality is not None
+    assert quality.change == change
+    assert quality.source
+    assert quality.quantity
+    assert ("%" in change) == (quality.measure == "perplexity")
+    assert quality.networks
+
+
+@pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])
+def test_unpublished_quality_is_none(label: str) -> None:
+    assert published_quality(label) is None

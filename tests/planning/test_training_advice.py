@@ -11,8 +11,8 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import plan_training
-from qkvary.literature.figures import load_published
-from qkvary.literature.quality import Size
+from qkvary.papers.tables import load_published
+from qkvary.planning.quality import Size
 from qkvary.planning.training_advice import (
     Regime,
     TrainedVariant,

@@ -8,7 +8,6 @@ import pytest
 from markupsafe import Markup
 
 from qkvary.costs.devices import find_device
-from qkvary.literature.quality import Size
 from qkvary.planning.curves import (
     SIZES,
     Curve,
@@ -17,6 +16,7 @@ from qkvary.planning.curves import (
     compute_user_curves,
 )
 from qkvary.planning.plans import Plan
+from qkvary.planning.quality import Size
 from qkvary.reports import plan_charts
 from tests.reports.hostile import PAYLOADS, UNICODE
 from tests.reports.plan_examples import make_plan, renamed

@@ -1,6 +1,5 @@
 """Studies are found by name and by path, and a file that is none is refused in a sentence."""
 
-import importlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study, study_names
 from tests.conftest import Runner
+from tests.papers.definitions import module_of
 
 
 @pytest.mark.parametrize("name", study_names())
@@ -64,7 +64,7 @@ def test_a_study_has_protocols(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", study_names())
 def test_every_protocol_is_found_by_its_name(name: str) -> None:
-    module = importlib.import_module(f"qkvary.studies.definitions.{name.replace('-', '_')}")
+    module = module_of(name)
     for protocol, study in getattr(module, "PROTOCOLS", {"": module.STUDY}).items():
         assert study is module.STUDY or study.name == f"{name}-{protocol}"
         assert load_study(study.name) == study
@@ -97,7 +97,7 @@ def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
 
 def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:
     path = tmp_path / "with space.py"
-    path.write_text("from qkvary.studies.definitions.quickstart import STUDY\n", "utf-8")
+    path.write_text("from qkvary.papers.ours.studies.quickstart import STUDY\n", "utf-8")
     assert load_study(str(path)) == load_study("quickstart")
 
 

@@ -22,7 +22,7 @@ KEPT_FILE = '''"""A study of characters that keeps its networks."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.studies.protocols import synthetic_training
+from qkvary.papers.key_value.protocols import synthetic_training
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 

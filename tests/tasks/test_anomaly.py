@@ -13,8 +13,8 @@ from qkvary.arch.labels import parse_variant
 from qkvary.data import image_features
 from qkvary.data.image_features import ImageFeatures
 from qkvary.data.images import Images, LoadedImages, find_images
+from qkvary.papers.key_value.set_anomaly import set_network
 from qkvary.storage.errors import UsageError
-from qkvary.studies.set_anomaly import set_network
 from qkvary.tasks import anomaly
 from qkvary.tasks.anomaly import AnomalyTask
 from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.data.number_words import END, load_number_words
-from qkvary.studies.protocols import (
+from qkvary.papers.key_value.protocols import (
     NUMBER_BATCH,
     NUMBER_CEILING,
     NUMBER_FLOORS,

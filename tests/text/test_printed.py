@@ -2,8 +2,9 @@
 
 import pytest
 
-from qkvary.literature.figures import PublishedFigure, load_published
-from qkvary.literature.rounding import (
+from qkvary.papers.tables import load_published
+from qkvary.studies.published_tables import PublishedFigure
+from qkvary.text.printed import (
     coarse_step,
     printed_interval,
     printed_step,

@@ -45,5 +45,5 @@ def _describe(study: Study) -> dict[str, Any]:
         "settings": len(study.settings),
         **pick(study, "variants seeds"),
         "runs": study.count_runs(),
-        "published": study.published,
+        "published": [table.name for table in study.published],
     }

@@ -1,1 +1,1 @@
-"""What was published? The papers' figures as data, recomputed, with their rounding and verdicts."""
+"""What do the documents say, and is it so? One folder a document, and one for our own questions."""

@@ -3,8 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from qkvary.literature.figures import PublishedFigure, load_published
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Derive,
@@ -12,7 +11,9 @@ from qkvary.literature.recomputations.derivation import (
     by_column,
     printed_value,
 )
-from qkvary.literature.rounding import printed_interval
+from qkvary.papers.tables import load_published
+from qkvary.studies.published_tables import PublishedFigure
+from qkvary.text.printed import printed_interval
 
 SYNTHETIC = ("reverse", "sort", "sub", "swap", "copy")
 VISION = ("mnist", "fashion_mnist", "cifar10", "cifar100", "anomaly")

@@ -1,35 +1,66 @@
-"""The data of the papers: folders of JSON files in this package, each found by its name."""
+"""The data of the documents: JSON files in their folders, each found by its name."""
 
+import functools
 import json
+from collections.abc import Mapping
 from importlib import resources
-from typing import Any
+from importlib.resources.abc import Traversable
+from typing import Any, TypeVar
 
 from qkvary.text.names import suggest
 
 _ENDING = ".json"
+_File = TypeVar("_File")
 
 
-def packaged_names(folder: str) -> tuple[str, ...]:
-    """Return the names of the files of a folder, sorted."""
-    found = (resources.files("qkvary.literature") / folder).iterdir()
-    return tuple(
-        sorted(item.name.removesuffix(_ENDING) for item in found if item.name.endswith(_ENDING))
-    )
+def document_names() -> tuple[str, ...]:
+    """Return the names of the documents, sorted."""
+    return tuple(sorted(_claims()))
 
 
-def read_packaged(folder: str, name: str, what: str) -> Any:
-    """Return the contents of a file.
-
-    Args:
-        folder: The folder, such as ``published``.
-        name: The name of the file.
-        what: What the file is, for the message.
+def claims_file(document: str) -> Any:
+    """Return the contents of the claims of a document.
 
     Raises:
         ValueError: for an unknown name, with the nearest known one.
     """
-    names = packaged_names(folder)
-    if name not in names:
-        raise ValueError(f"expected {what}, got {name!r}; {suggest(name, names)}")
-    file = resources.files("qkvary.literature") / folder / f"{name}{_ENDING}"
+    return _choose(document, _claims(), "a document")
+
+
+def published_names() -> tuple[str, ...]:
+    """Return the names of all published tables, sorted."""
+    return tuple(sorted(_published()))
+
+
+def published_file(name: str) -> Any:
+    """Return the contents of a published table.
+
+    Raises:
+        ValueError: for an unknown name, with the nearest known one.
+    """
+    file = _choose(name, _published(), "a published table")
     return json.loads(file.read_text("utf-8"))
+
+
+def _choose(name: str, files: Mapping[str, _File], what: str) -> _File:
+    if name not in files:
+        raise ValueError(f"expected {what}, got {name!r}; {suggest(name, sorted(files))}")
+    return files[name]
+
+
+@functools.cache
+def _claims() -> Mapping[str, Any]:
+    files = (folder / f"claims{_ENDING}" for folder in _folders())
+    found = [json.loads(file.read_text("utf-8")) for file in files if file.is_file()]
+    return {one["document"]: one for one in found}
+
+
+@functools.cache
+def _published() -> Mapping[str, Traversable]:
+    folders = (folder / "published" for folder in _folders())
+    files = (file for folder in folders if folder.is_dir() for file in folder.iterdir())
+    return {file.name.removesuffix(_ENDING): file for file in files if file.name.endswith(_ENDING)}
+
+
+def _folders() -> list[Traversable]:
+    return [one for one in resources.files("qkvary.papers").iterdir() if one.is_dir()]

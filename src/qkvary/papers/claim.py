@@ -1,7 +1,7 @@
 """Reads the claims of the documents: each in words of this project, with the judges that test it.
 
-``claims/`` has one JSON file per document, which is found by its name. ``studies.results`` derives
-the verdicts. Never imports torch, numpy or scipy, and reads no study.
+``claims.json`` in a document's folder has them, and ``claim_verdicts`` derives the verdicts. Never
+imports torch, numpy or scipy, and reads no study.
 """
 
 import functools
@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, cast, get_args
 
-from qkvary.literature.packaged import packaged_names, read_packaged
+from qkvary.papers.catalog import claims_file, document_names
 
 SCHEMA_VERSION = 1
-_FOLDER = "claims"
 
 ClaimKind = Literal["arithmetic", "measured", "prediction", "recommendation"]
 KINDS: tuple[ClaimKind, ...] = get_args(ClaimKind)
@@ -137,9 +136,9 @@ class ClaimedDocument:
     claims: tuple[Claim, ...]
 
 
-def document_names() -> tuple[str, ...]:
-    """Return the names of the documents, in the order of their publication."""
-    return packaged_names(_FOLDER)
+def claim_names() -> list[str]:
+    """Return the names of all claims."""
+    return [claim.name for name in document_names() for claim in load_document(name).claims]
 
 
 @functools.cache
@@ -149,7 +148,7 @@ def load_document(name: str) -> ClaimedDocument:
     Raises:
         ValueError: for an unknown name, with the nearest known one.
     """
-    return decode_document(read_packaged(_FOLDER, name, "a document"), name)
+    return decode_document(claims_file(name), name)
 
 
 def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:

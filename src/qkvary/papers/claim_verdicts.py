@@ -30,7 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.literature.claim import (
+from qkvary.arch.published_quality import BASELINE
+from qkvary.papers.claim import (
     ByComparison,
     ByFigure,
     ByStudy,
@@ -39,12 +40,13 @@ from qkvary.literature.claim import (
     ClaimedRange,
     Quantifier,
 )
-from qkvary.literature.figures import BASELINE, PublishedTable, load_published
-from qkvary.literature.recomputation import Recomputed, format_value, recompute
-from qkvary.literature.rounding import printed_interval
-from qkvary.studies.results.kept_figures import FindKept, KeptFigure, find_packaged
+from qkvary.papers.kept_figures import FindKept, KeptFigure, find_packaged
+from qkvary.papers.recomputation import Recomputed, format_value, recompute
+from qkvary.papers.tables import load_published
+from qkvary.studies.published_tables import PublishedTable
 from qkvary.text.names import count, listed
 from qkvary.text.numbers import MISSING, compact, decimals_of, fixed, interval
+from qkvary.text.printed import printed_interval
 
 ClaimVerdict = Literal[
     "holds", "holds with a condition", "does not hold", "not distinguished", "not tested here"

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from qkvary.literature.claim import ClaimedDocument
-from qkvary.reports.published import count_table
-from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word
-from qkvary.studies.results.claim_verdicts import (
+from qkvary.papers.claim import ClaimedDocument
+from qkvary.papers.claim_verdicts import (
     CLAIM_VERDICTS,
     ClaimVerdict,
     Finding,
     JudgedClaim,
 )
+from qkvary.papers.published_report import count_table
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word
 from qkvary.text.names import count
 
 MEANINGS = (

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from qkvary.literature.figures import PublishedFigure, load_published
+from qkvary.papers.tables import load_published
+from qkvary.studies.published_tables import PublishedFigure
 
 Value = float | str
 """A number in the unit of the printed figure, or words and formulas."""

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from qkvary.papers.kept_tables import read_rows
 from qkvary.reports.attention_maps import RunAttention
-from qkvary.reports.kept_tables import read_rows
 from qkvary.reports.samples import RunSamples
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError

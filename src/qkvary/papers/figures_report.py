@@ -8,16 +8,18 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from qkvary.literature.figures import PublishedColumn, load_published
-from qkvary.reports import attention_maps, paper_charts
+from qkvary.papers import figure_charts as paper_charts
+from qkvary.papers.figure_records import StudyRecords
+from qkvary.papers.paper_figures import Panel, PaperFigure, Records
+from qkvary.papers.tables import load_published
+from qkvary.reports import attention_maps
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import count_runs, curves_chart
-from qkvary.reports.paper_figures import Panel, PaperFigure, Records
-from qkvary.reports.paper_records import StudyRecords
 from qkvary.reports.report import Block, Bullets, Chart, Code, Group, Prose, Report, Section
 from qkvary.reports.run_tables import PRECISE, curve_table
 from qkvary.reports.samples import RunSamples, set_drawing
 from qkvary.reports.tables import Table, label, number, pick, tabulate, word
+from qkvary.studies.published_tables import PublishedColumn
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
 

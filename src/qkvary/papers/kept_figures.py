@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any
 
-from qkvary.literature.claim import ByStudy
+from qkvary.papers.claim import ByStudy
 
 SCHEMA_VERSION = 1
 NAME = "kept_figures.json"
@@ -45,7 +45,7 @@ def find_packaged(judge: ByStudy) -> KeptFigure | None:
 
 @functools.cache
 def _packaged() -> Mapping[str, KeptFigure]:
-    text = (resources.files("qkvary.studies.results") / NAME).read_text("utf-8")
+    text = (resources.files("qkvary.papers") / NAME).read_text("utf-8")
     return decode_kept(json.loads(text))
 
 

@@ -5,11 +5,11 @@ import io
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from qkvary.literature.claim import ByStudy
+from qkvary.papers.claim import ByStudy
+from qkvary.papers.kept_figures import KeptFigure
 from qkvary.reports.tables import read_csv_field
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.untrusted_files import read_file
-from qkvary.studies.results.kept_figures import KeptFigure
 from qkvary.studies.results.statistics import wilson
 
 LARGEST_TABLE = 2**26

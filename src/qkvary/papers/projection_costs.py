@@ -12,8 +12,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source
 from qkvary.costs.macs import projection_macs_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
-from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Derive,
@@ -21,6 +20,7 @@ from qkvary.literature.recomputations.derivation import (
     by_column,
     variant_of,
 )
+from qkvary.studies.published_tables import PublishedFigure
 
 WITHOUT_BIASES = "input projections only, weights without biases, one layer"
 _VALUE_LEFT_OUT = "the value's projection left out"

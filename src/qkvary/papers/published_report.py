@@ -4,8 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from qkvary.literature.figures import PublishedFigure, PublishedTable
-from qkvary.literature.recomputation import (
+from qkvary.papers.recomputation import (
     VERDICTS,
     FigureVerdict,
     Recomputed,
@@ -14,6 +13,7 @@ from qkvary.literature.recomputation import (
 )
 from qkvary.reports.report import Prose, Report, Section
 from qkvary.reports.tables import Cell, Table, Tone, named, number, pick, plain, tabulate, word
+from qkvary.studies.published_tables import PublishedFigure, PublishedTable
 from qkvary.text import names
 from qkvary.text.numbers import MISSING
 

@@ -16,27 +16,21 @@ Never imports torch.
 import functools
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
-from qkvary.literature.figures import (
-    PublishedFigure,
-    PublishedTable,
-    load_published,
-)
-from qkvary.literature.recomputations import (
-    averages,
-    key_value,
-    overview_article,
-    poster,
-    projection_costs,
-    query_identity,
-    scenario,
-    three_projections,
-    three_projections_text,
-)
-from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, Value
-from qkvary.literature.rounding import (
+from qkvary.papers import averages, projection_costs
+from qkvary.papers.derivation import Alternative, Derivation, Registry, Value
+from qkvary.papers.key_value import recomputations as key_value
+from qkvary.papers.overview import recomputations as overview
+from qkvary.papers.poster import recomputations as poster
+from qkvary.papers.query_identity import recomputations as query_identity
+from qkvary.papers.tables import load_published
+from qkvary.papers.three_projections import recomputations as three_projections
+from qkvary.papers.three_projections import recomputations_text as three_projections_text
+from qkvary.papers.three_projections import scenario
+from qkvary.studies.published_tables import PublishedFigure, PublishedTable, Recomputes
+from qkvary.text.printed import (
     coarse_step,
     printed_interval,
     printed_range,
@@ -53,7 +47,7 @@ VERDICTS: tuple[FigureVerdict, ...] = get_args(FigureVerdict)
 _SOURCES = (
     averages,
     key_value,
-    overview_article,
+    overview,
     poster,
     projection_costs,
     query_identity,
@@ -121,6 +115,39 @@ def recompute_figure(table: PublishedTable, figure: PublishedFigure) -> Recomput
         alternative=alternative,
         why=why,
     )
+
+
+def published_tables(*names: str) -> tuple[PublishedTable, ...]:
+    """Return published tables for a study, whose figures say whether they follow.
+
+    Raises:
+        ValueError: for an unknown table, with the nearest known one.
+    """
+    return tuple(
+        replace(load_published(name), figures=tuple(map(_checked, recompute(name))))
+        for name in names
+    )
+
+
+def _checked(one: Recomputed) -> PublishedFigure:
+    number = one.derivation.value if one.derivation else None
+    return replace(
+        one.figure,
+        recomputes=_RECOMPUTES[one.verdict],
+        recomputed=number if isinstance(number, float | int) else None,
+        why=one.why,
+    )
+
+
+_RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
+    "equal": "yes",
+    "rounding": "rounding",
+    "other convention": "other convention",
+    "wrong": "no",
+    "measured": "not checkable",
+    "stated": "not checkable",
+}
+"""The words of a study's tables for each verdict."""
 
 
 def count_verdicts(name: str) -> Mapping[FigureVerdict, int]:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from qkvary.literature.recomputations.derivation import Derivation
+from qkvary.papers.derivation import Derivation
 
 BUDGET = 10 * 10**9
 """The planned tokens of the runs of "Do Transformers Need Three Projections?"."""

@@ -16,9 +16,9 @@ from qkvary.costs.exact_savings import LOSSY_FORMATS
 from qkvary.costs.formats import Format, parse_format
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
-from qkvary.literature.quality import Quality, Size, quality_of
-from qkvary.literature.rounding import useful_decimals
+from qkvary.planning.quality import Quality, Size, quality_of
 from qkvary.text.names import count, listed
+from qkvary.text.printed import useful_decimals
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]

@@ -12,10 +12,12 @@ from typing import get_args
 
 from qkvary.arch.blocks import CompressedAttention, ProjectedAttention
 from qkvary.arch.models import Model
+from qkvary.arch.published_quality import BASELINE
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.formats import Format
-from qkvary.literature.figures import BASELINE
-from qkvary.literature.quality import (
+from qkvary.planning.advice import collect_caveats
+from qkvary.planning.plans import Plan
+from qkvary.planning.quality import (
     REAL_FRACTIONS,
     Quality,
     Size,
@@ -24,8 +26,6 @@ from qkvary.literature.quality import (
     frontier_positions,
     qualities,
 )
-from qkvary.planning.advice import collect_caveats
-from qkvary.planning.plans import Plan
 
 SIZES: tuple[Size, ...] = get_args(Size)
 """The papers' networks that have charts."""

@@ -1,22 +1,29 @@
 """The cost of sharing in quality by the papers' figures, with their limitations.
 
-Only language models: the perplexities of "Do Transformers Need Three Projections?", Tables 4 and
-10. Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
+Changes are recomputed from the printed perplexities, with intervals for their rounding. Never
 imports torch.
 """
 
 import functools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from qkvary.arch.labels import canonical_label
+from qkvary.arch.labels import canonical_label, format_label, parse_variant
+from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.published_networks import gpt_300m, gpt_1200m
+from qkvary.arch.published_quality import (
+    BASELINE,
+    LANGUAGE_MODELS,
+    OTHER_NETWORKS,
+    PrintedQuality,
+    QualityTable,
+    Size,
+)
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
-from qkvary.literature.figures import BASELINE, PublishedFigure, load_published
-from qkvary.literature.recomputations.quantities import Size, cache_bytes, network
-from qkvary.literature.recomputations.three_projections import LARGE, SMALL, derive_change
-from qkvary.literature.rounding import printed_interval
+from qkvary.text.printed import printed_interval
 
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
@@ -28,11 +35,6 @@ padded or truncated to 2,048. The average is from the data card of a 6B-token sa
 """
 REAL_FRACTIONS = (1.0, REAL_FRACTION_BOUND, 0.45, 0.40)
 """Shares of real tokens for which changes are given; 1 is as published."""
-
-_PERPLEXITIES: Mapping[Size, tuple[str, str]] = {
-    "300M": (SMALL, "validation_perplexity"),
-    "1.2B": (LARGE, "perplexity"),
-}
 
 _ONE_SEED = "One network was trained per variant: how much of a difference is chance is unknown."
 _DILUTED = (
@@ -75,6 +77,24 @@ class Quality:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedQuality:
+    """The published change of quality of a variant, as printed."""
+
+    variant: str
+    change: str
+    """The printed change, e.g. ``+3.1 %``."""
+    measure: str
+    """The unit of the change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
+    networks: str
+    """The networks that were compared: their size and heads, or their tasks."""
+    num_heads: int | None
+    """Their query heads; None if they differ."""
+    quantity: str
+    source: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierPosition:
     """The position of a variant relative to the frontier of its size, by cache."""
 
@@ -103,33 +123,29 @@ def quality_of(label: str, size: Size = "300M") -> Quality | None:
         ValueError: for an unknown label or size.
     """
     variant = canonical_label(label)
-    found = _perplexities(size)
-    if variant not in found:
+    table = _table(size)
+    own, base = table.variants.get(variant), table.variants[BASELINE]
+    if own is None:
         return None
-    name, column = _PERPLEXITIES[size]
-    table, change = load_published(name), derive_change(variant, name, column)
-    low, high = change.spread or (math.nan, math.nan)
-    printed, caveats = "-", list[str]()
-    if variant != BASELINE:
-        printed = f"{table.figure(variant, 'change').printed.removesuffix('%')} %"
-        caveats = _caveats(variant, size)
+    (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
+    is_base = own is base
     return Quality(
         variant=variant,
         size=size,
-        change_percent=float(change.value),
-        low=low,
-        high=high,
-        printed=printed,
-        perplexity=found[variant].value or math.nan,
+        change_percent=change(base.value, own.value),
+        low=0.0 if is_base else change(base_high, low),
+        high=0.0 if is_base else change(base_low, high),
+        printed="-" if is_base else f"{own.change} %",
+        perplexity=own.value,
         seeds=SEEDS,
         source=table.source,
-        caveats=tuple(caveats),
+        caveats=() if is_base else tuple(_caveats(variant, size)),
     )
 
 
 def qualities(size: Size = "300M") -> tuple[Quality, ...]:
     """Return the published change of every variant that was trained at a size, QKV first."""
-    found = (quality_of(label, size) for label in _perplexities(size))
+    found = (quality_of(label, size) for label in _table(size).variants)
     return tuple(quality for quality in found if quality is not None)
 
 
@@ -156,21 +172,65 @@ def change_per_real_token(change_percent: float, real_fraction: float) -> float:
 @functools.cache
 def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
     """Return the frontier position, by cache, of every variant that was trained at a size."""
-    figures = _perplexities(size)
+    figures = _table(size).variants
     costs = {label: cache_bytes(label, size) for label in figures}
     return tuple(_find_position(label, figures, costs) for label in figures)
 
 
+def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
+    """Return the published change of quality of a variant, or None if none was published.
+
+    A printed change is quoted; from a column of results the baseline is subtracted.
+
+    Args:
+        label: The variant, in any spelling.
+        num_heads: Query heads of the layer next to which the change is shown: language models with
+            as many come first. Where the variant has a number of KV heads, networks with other
+            query heads share other parts of the cache and are skipped.
+    """
+    parsed = parse_variant(label)
+    variant, shares_heads = format_label(parsed), parsed.num_kv_heads is not None
+    tables = sorted(
+        (*LANGUAGE_MODELS.values(), *OTHER_NETWORKS),
+        key=lambda one: num_heads is not None and one.num_heads != num_heads,
+    )
+    for table in tables:
+        heads, own, base = table.num_heads, table.variants.get(variant), table.variants[BASELINE]
+        if own is None or own is base or (shares_heads and num_heads not in (None, heads)):
+            continue
+        return PublishedQuality(
+            variant=variant,
+            change=f"{own.change} %" if own.change else f"{own.value - base.value:+.3f}",
+            measure=table.measure,
+            networks=table.networks if heads is None else f"{table.networks}, {heads} heads",
+            num_heads=heads,
+            quantity=table.quantity,
+            source=table.source,
+            note="" if own.change else f"{own.printed} against {base.printed}",
+        )
+    return None
+
+
+def network(label: str, size: Size = "300M") -> LanguageModelConfig:
+    """Return one of the two language models."""
+    return gpt_300m(label) if size == "300M" else gpt_1200m(label)
+
+
 @functools.cache
-def _perplexities(size: Size) -> Mapping[str, PublishedFigure]:
-    if size not in _PERPLEXITIES:
+def cache_bytes(label: str, size: Size = "300M", *, tokens: int = 1) -> int:
+    """Return the bytes of their 16-bit cache."""
+    return model_cache_bytes(as_model(network(label, size)), context=tokens, stored_as="bf16")
+
+
+def change(before: float, after: float) -> float:
+    """Return a change in percent."""
+    return 100 * (after / before - 1)
+
+
+def _table(size: Size) -> QualityTable:
+    if size not in LANGUAGE_MODELS:
         raise ValueError(f"expected a size out of {', '.join(get_args(Size))}, got {size!r}")
-    name, column = _PERPLEXITIES[size]
-    return {
-        figure.variant: figure
-        for figure in load_published(name).figures
-        if figure.column == column and figure.variant is not None
-    }
+    return LANGUAGE_MODELS[size]
 
 
 def _caveats(variant: str, size: Size) -> list[str]:
@@ -192,24 +252,24 @@ def _caveats(variant: str, size: Size) -> list[str]:
 
 
 def _find_position(
-    label: str, figures: Mapping[str, PublishedFigure], costs: Mapping[str, int]
+    label: str, figures: Mapping[str, PrintedQuality], costs: Mapping[str, int]
 ) -> FrontierPosition:
-    own = figures[label].value or math.nan
+    own = figures[label]
     above = [
-        figure
+        (figure.value, other)
         for other, figure in figures.items()
-        if dominates((costs[other], figure.value or math.nan), (costs[label], own))
+        if dominates((costs[other], figure.value), (costs[label], own.value))
     ]
-    own_low, _ = printed_interval(figures[label])
-    above.sort(key=lambda figure: figure.value or math.nan)
+    above.sort(key=lambda one: one[0])
+    low, _ = printed_interval(own)
+    is_sure = any(printed_interval(figures[other])[1] < low for _, other in above)
     status: Status = "frontier"
     if above:
-        is_sure = any(printed_interval(figure)[1] < own_low for figure in above)
         status = "dominated beyond rounding" if is_sure else "dominated by the printed figures only"
     return FrontierPosition(
         variant=label,
         cost=costs[label],
-        perplexity=own,
-        dominated_by=tuple(str(figure.variant) for figure in above),
+        perplexity=own.value,
+        dominated_by=tuple(other for _, other in above),
         status=status,
     )

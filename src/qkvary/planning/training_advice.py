@@ -6,14 +6,14 @@ Never imports torch.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from qkvary.arch.published_quality import LANGUAGE_MODELS
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
-from qkvary.literature.figures import load_published
-from qkvary.literature.quality import Quality, Size, quality_of
 from qkvary.planning.advice import as_given, own_name, published_change
+from qkvary.planning.quality import Quality, Size, quality_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +143,5 @@ def _compare_speeds() -> str:
 
 def _published_speeds() -> dict[str, float]:
     """Return the tokens per second of paper 1's 300M models, by label."""
-    table = load_published("three-projections-table-4")
-    return {
-        figure.variant: figure.value
-        for figure in table.figures
-        if figure.column == "tokens_per_second"
-        and figure.variant is not None
-        and figure.value is not None
-    }
+    printed = LANGUAGE_MODELS["300M"].variants.items()
+    return {label: one.tokens_per_second for label, one in printed if one.tokens_per_second}

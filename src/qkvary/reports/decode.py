@@ -4,8 +4,8 @@ from functools import partial
 from typing import Any
 
 from qkvary.arch.canonical import to_dict
+from qkvary.arch.published_quality import DECODING_SOURCE
 from qkvary.inference.benchmark.comparisons import (
-    POSTER,
     MemoryGap,
     Speed,
     compare_memory,
@@ -17,7 +17,6 @@ from qkvary.inference.benchmark.comparisons import (
 )
 from qkvary.inference.benchmark.findings import find_answers, find_caveats
 from qkvary.inference.benchmark.records import DecodeRecord, to_json
-from qkvary.literature.figures import load_published
 from qkvary.reports.decode_charts import memory_chart, speed_chart
 from qkvary.reports.decode_tables import (
     describe_facts,
@@ -103,7 +102,7 @@ def _poster(record: DecodeRecord) -> Section:
     return Section(
         key="poster",
         title="The poster's figures",
-        lead=f"Poster: {load_published(POSTER).source}.",
+        lead=f"Poster: {DECODING_SOURCE}.",
         blocks=() if table is None else (table,),
         brief=True,
     )

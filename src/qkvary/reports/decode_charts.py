@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from qkvary.arch.published_quality import BASELINE
 from qkvary.inference.benchmark.comparisons import Speed, describe_workload
 from qkvary.inference.benchmark.records import MemoryRow, Runner
-from qkvary.literature.figures import BASELINE
 from qkvary.reports import label_placement, svg
 from qkvary.reports.variant_styles import Family, family_of, mark
 from qkvary.text import numbers, units

@@ -9,7 +9,6 @@ from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.costs.parameters import model_parameters
-from qkvary.literature.quality import Quality
 from qkvary.planning.advice import ServedVariant, nearest_size
 from qkvary.planning.curves import (
     MOST_MEMORY,
@@ -20,6 +19,7 @@ from qkvary.planning.curves import (
     compute_user_curves,
 )
 from qkvary.planning.plans import Plan, ServingAnswer
+from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import cache_chart, users_chart
 from qkvary.reports.plan_tables import cache_table, users_table, variants_table

@@ -12,7 +12,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from qkvary.literature.figures import BASELINE
+from qkvary.arch.published_quality import BASELINE
 from qkvary.planning.curves import CacheCurves, Curve, QualityPoints, UserCurves
 from qkvary.reports import label_placement, svg
 from qkvary.reports.variant_styles import Family, family_of, mark, name_points

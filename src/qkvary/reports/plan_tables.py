@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from qkvary.costs.serving import ServingPlan
-from qkvary.literature.quality import Quality
-from qkvary.literature.rounding import useful_decimals
 from qkvary.planning.curves import (
     REAL_RANGE,
     CacheCurves,
@@ -14,10 +12,12 @@ from qkvary.planning.curves import (
     UserCurves,
 )
 from qkvary.planning.plans import Plan, Regime, ServingAnswer
+from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import write_share
 from qkvary.reports.tables import Brief, Cell, Table, label, named, number, plain, tabulate, word
 from qkvary.text import names, numbers, units
+from qkvary.text.printed import useful_decimals
 
 MOST_COLUMNS = 7
 """The maximum number of columns of an axis."""

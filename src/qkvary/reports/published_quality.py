@@ -8,8 +8,8 @@ from functools import partial
 
 from markupsafe import Markup
 
-from qkvary.literature.quality import Size
 from qkvary.planning.curves import compute_quality_points, estimate_note, shared_caveats
+from qkvary.planning.quality import Size
 from qkvary.reports import svg
 from qkvary.reports.plan_charts import quality_chart
 from qkvary.reports.plan_tables import quality_table

@@ -5,8 +5,8 @@ import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from qkvary.literature.quality import qualities
 from qkvary.planning.curves import SIZES
+from qkvary.planning.quality import qualities
 from qkvary.reports import run_tables, study_tables
 from qkvary.reports.attention_maps import RunAttention, best, chance, map_group
 from qkvary.reports.learning_curves import count_runs, headline_quantities, panels

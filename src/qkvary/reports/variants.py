@@ -18,7 +18,7 @@ from qkvary.costs.cache import layer_cache_bytes_per_token, layer_state_bytes
 from qkvary.costs.formats import Dtype
 from qkvary.costs.macs import attention_projection_macs_per_token, score_macs
 from qkvary.costs.parameters import attention_parameters
-from qkvary.literature.figures import PublishedQuality, published_quality
+from qkvary.planning.quality import PublishedQuality, published_quality
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Brief, Cell, named, number, pick, plain, tabulate, word
 from qkvary.text import units

@@ -1,31 +1,43 @@
 """Loads studies: built-in ones by file name, a user's own by path.
 
-A study is a Python file with a ``STUDY``. Torch-free if the file is. A file with several protocols
-has ``PROTOCOLS``, which maps the name of each protocol to its study: ``STUDY``, and others that are
-called ``<name>-<protocol>``.
+A study is a Python file with a ``STUDY``; built-in ones are the files ``papers/*/studies/*.py``. A
+file with several protocols has ``PROTOCOLS``, which maps the name of each protocol to its study:
+``STUDY``, and others that are called ``<name>-<protocol>``. Torch-free if the file is.
 """
 
+import functools
 import importlib
 import importlib.util
-import pkgutil
 import traceback
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
-import qkvary.studies.definitions
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
-from qkvary.studies.study import Study
+from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.text.names import find_name, spell, suggest
+
+_PAPERS = "qkvary.papers"
 
 
 def study_names() -> tuple[str, ...]:
     """Return the names of the built-in studies, sorted."""
-    found = pkgutil.iter_modules(qkvary.studies.definitions.__path__)
-    return tuple(sorted(spell(item.name) for item in found))
+    return tuple(sorted(_definitions()))
+
+
+@functools.cache
+def _definitions() -> Mapping[str, str]:
+    """Return the modules of the built-in studies by name."""
+    spec = importlib.util.find_spec(_PAPERS)
+    roots = spec.submodule_search_locations if spec else None
+    return {
+        spell(file.stem): f"{_PAPERS}.{file.parents[1].name}.studies.{file.stem}"
+        for root in roots or ()
+        for file in Path(root).glob("*/studies/[!_]*.py")
+    }
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
@@ -58,9 +70,7 @@ def load_study(name: StrPath, protocol: str | None = None) -> Study:
 
 
 def _import_definition(name: str) -> ModuleType:
-    return importlib.import_module(
-        f"{qkvary.studies.definitions.__name__}.{name.replace('-', '_')}"
-    )
+    return importlib.import_module(_definitions()[name])
 
 
 def _import_file(path: Path) -> ModuleType:
@@ -108,8 +118,13 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
 
 def _pin_features(study: Study) -> Study:
     """Return a study with the sha256 of the image features that it reads, if it reads any."""
-    tasks = [setting.task for setting in study.settings]
-    if not any(isinstance(task, AnomalyTaskConfig) for task in tasks):
-        return study
-    module = importlib.import_module("qkvary.studies.set_anomaly")
-    return cast("Study", module.pin_features(study))
+    return replace(study, settings=tuple(map(_pin, study.settings)))
+
+
+def _pin(setting: Setting) -> Setting:
+    task = setting.task
+    if not isinstance(task, AnomalyTaskConfig) or task.features_sha256 is not None:
+        return setting
+    # Features of other weights are other data, with other run keys.
+    files = importlib.import_module("qkvary.data.feature_files")
+    return replace(setting, task=replace(task, features_sha256=files.hash_features(task.features)))

@@ -11,6 +11,7 @@ from qkvary.arch.networks import LanguageModelConfig, Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.storage.errors import UsageError
+from qkvary.studies.published_tables import PublishedTable
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
 from qkvary.text.ranges import check_seed
@@ -234,8 +235,8 @@ class Study:
     learning_rates: tuple[float, ...] | None = None
     """If given, each variant is compared at its own best of these, chosen by the task's own
     validation metric."""
-    published: tuple[str, ...] = ()
-    """Names of the published tables to compare with."""
+    published: tuple[PublishedTable, ...] = ()
+    """The published tables to compare with."""
     contrasts: tuple[tuple[str, str] | CrossSettingContrast, ...] = ()
     """Direct comparisons besides the baseline: pairs (variant, reference) in every setting that has
     both, and contrasts across settings."""

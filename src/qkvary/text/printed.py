@@ -1,9 +1,23 @@
-"""Printed figures as numbers known to their last printed digit. Never imports torch."""
+"""Printed figures as numbers known to their last printed digit."""
 
 import math
 import re
+from typing import Protocol
 
-from qkvary.literature.figures import PublishedFigure
+
+class PrintedFigure(Protocol):
+    """A figure in print."""
+
+    @property
+    def printed(self) -> str:
+        """The printed text, such as ``+3.1%``."""
+        ...
+
+    @property
+    def value(self) -> float | None:
+        """Its number; None for words and formulas."""
+        ...
+
 
 _NUMBER = re.compile(r"[-+]?(?P<whole>\d[\d,]*)(?:\.(?P<decimals>\d+))?")
 _RANGE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)-(\d+(?:\.\d+)?)%")
@@ -15,7 +29,7 @@ WIDE_INTERVAL = 0.2
 """The width in percentage points from which one decimal suffices."""
 
 
-def printed_step(figure: PublishedFigure) -> float:
+def printed_step(figure: PrintedFigure) -> float:
     """Return the unit of the last printed digit, in the unit of the value: 0.1 for ``+3.1%``.
 
     ``423k`` with the value 423,000 has the step 1,000. Words with a number have 1.
@@ -29,7 +43,7 @@ def printed_step(figure: PublishedFigure) -> float:
     return float(f"{scale:.6g}") * 10.0 ** -len(decimals)
 
 
-def printed_interval(figure: PublishedFigure) -> tuple[float, float]:
+def printed_interval(figure: PrintedFigure) -> tuple[float, float]:
     """Return the interval of numbers that are printed as this figure.
 
     Raises:
@@ -41,7 +55,7 @@ def printed_interval(figure: PublishedFigure) -> tuple[float, float]:
     return figure.value - half, figure.value + half
 
 
-def coarse_step(figure: PublishedFigure) -> float:
+def coarse_step(figure: PrintedFigure) -> float:
     """Return the step if trailing zeros are not significant: 100 for ``5,900``.
 
     Two digits always count, or one after "about": 10 for ``~30%``.
@@ -55,7 +69,7 @@ def coarse_step(figure: PublishedFigure) -> float:
     return printed_step(figure) * 10.0 ** max(0, min(zeros, len(digits) - kept))
 
 
-def printed_range(figure: PublishedFigure) -> tuple[float, float] | None:
+def printed_range(figure: PrintedFigure) -> tuple[float, float] | None:
     """Return the ends of a figure such as ``40-50%``; ``None`` for any other."""
     match = _RANGE.search(figure.printed)
     return (float(match[1]), float(match[2])) if match else None

@@ -1,39 +1,37 @@
 """The studies that ship with qkvary have the sizes that the papers, or their code, have."""
 
-import importlib
-import pkgutil
 from itertools import product
 
 import pytest
 
-import qkvary.studies.definitions
 from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
-from qkvary.literature.figures import published_names
-from qkvary.studies.catalog import load_study
+from qkvary.papers.catalog import published_names
+from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig, NumberTaskConfig, SequenceTaskConfig
+from tests.papers.definitions import module_of
 
-NAMES = [item.name for item in pkgutil.iter_modules(qkvary.studies.definitions.__path__)]
+NAMES = study_names()
 
 
 def study(name: str) -> Study:
-    return importlib.import_module(f"qkvary.studies.definitions.{name}").STUDY
+    return module_of(name).STUDY
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_study_is_named_after_its_file_and_every_run_is_different(name: str) -> None:
     found = study(name)
-    assert found.name == name.replace("_", "-")
+    assert found.name == name
     shared = {setting.name for setting in found.settings if setting.table is not None}
     keys = [cell.run_key for cell in found.cells() if cell.setting not in shared]
     assert len(set(keys)) == len(keys)
     assert found.question.endswith("?")
-    assert set(found.published) <= set(published_names())
+    assert {table.name for table in found.published} <= set(published_names())
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_of_definitions_hold_a_study_and_nothing_else_public(name: str) -> None:
-    module = importlib.import_module(f"qkvary.studies.definitions.{name}")
+    module = module_of(name)
     own = [
         key
         for key, value in vars(module).items()
@@ -51,8 +49,8 @@ def sizes(setting: Setting) -> tuple[int, int, int, int]:
 @pytest.mark.parametrize(
     ("name", "widths", "lengths", "count"),
     [
-        ("synthetic_paper", (32, 64, 256), (16, 64, 128), 36),
-        ("synthetic_published", (64, 256), (64, 128), 16),
+        ("synthetic-paper", (32, 64, 256), (16, 64, 128), 36),
+        ("synthetic-published", (64, 256), (64, 128), 16),
     ],
 )
 def test_synthetic_grids(
@@ -70,7 +68,7 @@ def test_synthetic_grids(
 
 
 def test_synthetic_settings_are_the_published_ones() -> None:
-    for setting in study("synthetic_paper").settings:
+    for setting in study("synthetic-paper").settings:
         check_synthetic(setting)
 
 
@@ -96,7 +94,7 @@ def check_synthetic(setting: Setting) -> None:
     assert (network.init.scheme, attention.bias, attention.out_bias) == ("torch", True, True)
 
 
-@pytest.mark.parametrize("name", ["chars_paper", "chars_published"])
+@pytest.mark.parametrize("name", ["chars-paper", "chars-published"])
 def test_character_networks_are_the_published_ones(name: str) -> None:
     for setting in study(name).settings:
         network = setting.network
@@ -117,7 +115,7 @@ def test_character_networks_are_the_published_ones(name: str) -> None:
 
 
 def test_characters_by_the_text() -> None:
-    found = study("chars_paper")
+    found = study("chars-paper")
     settings = [sizes(setting) for setting in found.settings]
     assert len(settings) == 4
     assert {width for width, *_ in settings} == {64, 192}
@@ -132,7 +130,7 @@ def test_characters_by_the_text() -> None:
 
 
 def test_characters_by_the_code() -> None:
-    found = study("chars_published")
+    found = study("chars-published")
     rows = [
         (
             setting.training.batch_size,
@@ -158,7 +156,7 @@ def test_characters_by_the_code() -> None:
 
 
 def test_number_settings_are_the_published_ones() -> None:
-    module = importlib.import_module("qkvary.studies.definitions.numbers_paper")
+    module = module_of("numbers-paper")
     for protocol, found in module.PROTOCOLS.items():
         assert len(found.cells()) == 8 * 3 * 5
         grid = {
@@ -199,7 +197,7 @@ def test_numbers_by_the_code_are_the_runs_of_the_text() -> None:
     for protocol in ("as-published", "clean"):
         text, code = (load_study(name, protocol) for name in ("numbers-paper", "numbers-published"))
         assert [cell.run for cell in text.cells()] == [cell.run for cell in code.cells()]
-        assert code.published == ("key-value-notebook-numbers",)
+        assert [table.name for table in code.published] == ["key-value-notebook-numbers"]
         assert code.name == text.name.replace("paper", "published")
 
 

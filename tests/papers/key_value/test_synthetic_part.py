@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from qkvary.studies.definitions.synthetic_published import HARDER
+from qkvary.papers.key_value.studies.synthetic_published import HARDER
 from qkvary.studies.running.run_archive import read_runs
 
 PATH = Path(__file__).parents[3] / "studies/synthetic-published-part/longer-runs.jsonl.xz"

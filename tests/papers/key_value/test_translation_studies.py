@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.data.translations import load_translations
-from qkvary.literature.figures import load_published
+from qkvary.papers.tables import load_published
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.published_comparison import _fits

@@ -7,7 +7,7 @@ import pytest
 
 from qkvary.arch.networks import VisionTransformerConfig
 from qkvary.cli.main import main
-from qkvary.literature.figures import load_published
+from qkvary.papers.tables import load_published
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import ImageTaskConfig

@@ -13,13 +13,13 @@ from qkvary.costs.network import Costs, network_costs
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import prepare_corpus
+from qkvary.papers.ours.small_language_models import BYTES, PIECES, describe_scale
+from qkvary.papers.ours.studies.lm_dilution import STUDY as DILUTION
+from qkvary.papers.ours.studies.lm_rotary import STUDY as ROTARY
+from qkvary.papers.ours.studies.lm_small import STUDY as SMALL
 from qkvary.storage.errors import UsageError
-from qkvary.studies.definitions.lm_dilution import STUDY as DILUTION
-from qkvary.studies.definitions.lm_rotary import STUDY as ROTARY
-from qkvary.studies.definitions.lm_small import STUDY as SMALL
 from qkvary.studies.running import data_sets
 from qkvary.studies.running.data_sets import prepare_sets
-from qkvary.studies.small_language_models import BYTES, PIECES, describe_scale
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import LanguageTaskConfig

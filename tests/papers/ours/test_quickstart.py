@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.networks import EncoderConfig
-from qkvary.studies.definitions.quickstart import STUDY
-from qkvary.studies.protocols import SOLVED
+from qkvary.papers.key_value.protocols import SOLVED
+from qkvary.papers.ours.studies.quickstart import STUDY
 
 PUBLISHED = {
     "QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+",

@@ -10,8 +10,8 @@ from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
 from qkvary.cli.main import main
 from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.recall import draw_recall, score_positions
+from qkvary.papers.ours.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_floor, with_cores
 from qkvary.studies.catalog import load_study
-from qkvary.studies.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_floor, with_cores
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
 from qkvary.tasks.guesses import scale_of
@@ -118,7 +118,7 @@ def test_the_encoder_of_texts_is_bidirectional_and_pools() -> None:
 MAILS = """
 import qkvary as qk
 from qkvary.data.labelled_texts import load_labelled_texts
-from qkvary.studies.texts import text_network
+from qkvary.papers.ours.texts import text_network
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 

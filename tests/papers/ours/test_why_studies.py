@@ -6,9 +6,9 @@ import pytest
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.network import network_costs
+from qkvary.papers.ours.why_studies import SIZES
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.why_studies import SIZES
 from qkvary.tasks.config import LanguageTaskConfig
 
 NAMES = (

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.definitions.synthetic_published import STUDY
+from qkvary.papers.key_value.studies.synthetic_published import STUDY
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.results.analysis import summarise
 from tests.conftest import Runner
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
@@ -20,7 +21,7 @@ def two_tasks() -> Any:
         make_setting("reverse"),
         make_setting("sort", "sort"),
         variants=("QKV", "q,k=v"),
-        published=("three-projections-table-2",),
+        published=published_tables("three-projections-table-2"),
     )
 
 
@@ -166,7 +167,7 @@ def test_a_published_study_can_be_summarised_before_it_ran() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("qkvary.literature.figures", ("torch", "numpy", "scipy")),
+        ("qkvary.papers.tables", ("torch", "numpy", "scipy")),
         ("qkvary.studies.results.summary", ("torch", "numpy", "scipy")),
         ("qkvary.studies.results.analysis", ("torch",)),
     ],

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qkvary.literature.figures import load_published
+from qkvary.papers.key_value.protocols import NUMBER_FLOORS, character_network
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.catalog import load_study
-from qkvary.studies.protocols import NUMBER_FLOORS, character_network
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.published_comparison import compare_published
@@ -36,7 +36,7 @@ def compare(
     plans = specify_tables(study, observations)
     tables = build_tables(collect_inputs(study, observations), plans)
     rows = [observation.row for observation in observations]
-    return compare_published(load_published(name), study, tables, rows)
+    return compare_published(*published_tables(name), study, tables, rows)
 
 
 def test_a_column_is_compared_with_its_task_and_the_average_with_the_average() -> None:

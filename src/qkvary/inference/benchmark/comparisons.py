@@ -10,15 +10,13 @@ from dataclasses import dataclass
 
 from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_1200m
+from qkvary.arch.published_quality import BASELINE, DECODING_SPEED_CHANGE, PEAK_MEMORY_CHANGE
 from qkvary.costs.decoding import decode_step, weight_bytes
 from qkvary.costs.formats import parse_format
 from qkvary.inference.benchmark.medians import Median, median_ratio, median_with_interval
 from qkvary.inference.benchmark.records import DecodeCase, DecodeRecord, MemoryRow, Runner, SpeedRow
-from qkvary.literature.figures import BASELINE, load_published
 from qkvary.text.names import count
 
-POSTER = "poster-measured"
-"""The published table to compare with."""
 POSTER_VARIANT = "Q-K=V"
 POSTER_FORMAT = "bf16"
 LEAST_OVER_PREFIX, LEAST_OVER_TRANSFORMERS = 9.0, 2.0
@@ -177,23 +175,16 @@ def compare_with_poster(record: DecodeRecord) -> tuple[PublishedComparison, ...]
     memories, speeds = tuple(_memory_changes(record)), tuple(_speed_changes(record))
     if not speeds:
         return ()
-    table = load_published(POSTER)
-
-    def published(row: str) -> tuple[float, float]:
-        values = [table.figure(row, column).value or 0.0 for column in ("low", "high")]
-        return values[0], values[1]
-
-    memory, speed = table.rows
     return (
         PublishedComparison(
             quantity="peak memory",
-            published=published(memory),
+            published=PEAK_MEMORY_CHANGE,
             here=memories,
             model=tuple(_model_changes(memory=True)),
         ),
         PublishedComparison(
             quantity="tokens per second",
-            published=published(speed),
+            published=DECODING_SPEED_CHANGE,
             here=speeds,
             model=tuple(_model_changes(memory=False)),
         ),

@@ -5,7 +5,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source
 from qkvary.costs.macs import projection_macs_per_token
 from qkvary.costs.parameters import projection_parameters
-from qkvary.literature.recomputations.derivation import Alternative, Derivation, Registry, by_row
+from qkvary.papers.derivation import Alternative, Derivation, Registry, by_row
 
 
 def _derive_share(*, macs: bool, value: bool = True) -> float:

@@ -8,7 +8,8 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig, PositionConfig, ScaleBy, ScaleConfig
 from qkvary.arch.networks import BlockConfig, VisionTransformerConfig
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import (
@@ -257,6 +258,6 @@ def _quick_study(
         ),
         variants=SYNTHETIC_VARIANTS,
         seeds=(0, 1, 2),
-        published=PUBLISHED_TABLES if is_complete else (),
+        published=published_tables(*PUBLISHED_TABLES) if is_complete else (),
         contrasts=(("(Q=K-V)+", "Q=K-V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from qkvary.arch.attention import Initialization
 from qkvary.arch.networks import BlockConfig, Norm, Skips
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     POSITIONS_PER_STEP,
     novels,
     small_network,

@@ -6,15 +6,15 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
-from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers import quantities as costs
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Registry,
     by_column,
     variant_of,
 )
+from qkvary.studies.published_tables import PublishedFigure
 
 _HEADS = 16
 _HEADS_OF_8X = 8

@@ -4,9 +4,8 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers import quantities as costs
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Registry,
@@ -15,7 +14,7 @@ from qkvary.literature.recomputations.derivation import (
     printed_value,
     variant_of,
 )
-from qkvary.literature.recomputations.three_projections import (
+from qkvary.papers.three_projections.recomputations import (
     LARGE,
     SUMMARY,
     change_large,
@@ -25,13 +24,14 @@ from qkvary.literature.recomputations.three_projections import (
     derive_reduction,
     derive_token_kb,
 )
-from qkvary.literature.recomputations.three_projections_text import attention_parameter_share
-from qkvary.literature.recomputations.training_runs import (
+from qkvary.papers.three_projections.recomputations_text import attention_parameter_share
+from qkvary.papers.training_runs import (
     RUN_300M,
     RUN_1200M,
     derive_steps,
     derive_tokens,
 )
+from qkvary.studies.published_tables import PublishedFigure
 
 DOWNSTREAM = "poster-downstream"
 

@@ -7,9 +7,9 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m
 from qkvary.costs.parameters import ParameterCount, model_parameters
-from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations.derivation import Derivation, Registry, by_column, by_row
-from qkvary.literature.recomputations.training_runs import RUN_124M
+from qkvary.papers.derivation import Derivation, Registry, by_column, by_row
+from qkvary.papers.training_runs import RUN_124M
+from qkvary.studies.published_tables import PublishedFigure
 
 NETWORKS: Mapping[str, LanguageModelConfig] = {
     "Baseline (124M)": gpt_124m(),

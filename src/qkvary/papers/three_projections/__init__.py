@@ -1,1 +1,1 @@
-"""Derivations of the published figures from the cost model, one file per paper."""
+"""The paper "Do Transformers Need Three Projections?" (Kayyam et al. 2026)."""

@@ -8,9 +8,8 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.sharing import Source
 from qkvary.costs.macs import MacCount
 from qkvary.costs.parameters import ParameterCount
-from qkvary.literature.figures import PublishedFigure, load_published
-from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers import quantities as costs
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Derive,
@@ -19,7 +18,10 @@ from qkvary.literature.recomputations.derivation import (
     printed_value,
     variant_of,
 )
-from qkvary.literature.rounding import printed_interval
+from qkvary.papers.tables import load_published
+from qkvary.planning import quality
+from qkvary.studies.published_tables import PublishedFigure
+from qkvary.text.printed import printed_interval
 
 SMALL = "three-projections-table-4"
 LARGE = "three-projections-table-10"
@@ -54,8 +56,8 @@ def derive_change(
     own = load_published(table).figure(variant, column)
     base = load_published(table).figure("QKV", column)
     (low, high), (base_low, base_high) = printed_interval(own), printed_interval(base)
-    value = costs.change(base.value or math.nan, own.value or math.nan)
-    spread = (costs.change(base_high, low), costs.change(base_low, high))
+    value = quality.change(base.value or math.nan, own.value or math.nan)
+    spread = (quality.change(base_high, low), quality.change(base_low, high))
     return Derivation(
         value=value,
         formula=f"{own.printed} / {base.printed} - 1",
@@ -78,9 +80,9 @@ def cache_reduction(figure: PublishedFigure) -> Derivation:
     return derive_reduction(variant_of(figure))
 
 
-def derive_reduction(variant: str, size: costs.Size = "300M") -> Derivation:
+def derive_reduction(variant: str, size: quality.Size = "300M") -> Derivation:
     """Derive the reduction of a cache relative to QKV's, in percent."""
-    own, whole = (costs.cache_bytes(label, size) for label in (variant, "QKV"))
+    own, whole = (quality.cache_bytes(label, size) for label in (variant, "QKV"))
     return Derivation(
         value=costs.cache_reduction(variant, size),
         formula=f"1 - {own:,} / {whole:,} bytes",
@@ -154,7 +156,7 @@ def _parameter_change(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column.removeprefix("change_")]
     before, after = (_parts(costs.parameters(one))[figure.row] for one in ("QKV", label))
     return Derivation(
-        value=costs.change(before, after),
+        value=quality.change(before, after),
         formula=f"{after:,} / {before:,} - 1",
         convention="biases everywhere",
     )
@@ -177,7 +179,7 @@ def _mac_change(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column.removeprefix("change_")]
     before, after = (_work(costs.macs(one, 2048))[figure.row] for one in ("QKV", label))
     return Derivation(
-        value=costs.change(before, after),
+        value=quality.change(before, after),
         formula=f"{after / _BILLION:.2f} / {before / _BILLION:.2f} - 1",
         convention=SQUARE,
     )
@@ -215,7 +217,7 @@ def _saving(figure: PublishedFigure) -> Derivation:
     label = _NETWORKS[figure.column.removeprefix("saving_")]
     before, after = (costs.macs(one, tokens).total for one in ("QKV", label))
     return Derivation(
-        value=costs.change(before, after),
+        value=quality.change(before, after),
         formula="all products / all products of QKV - 1",
         convention=SQUARE,
     )
@@ -224,13 +226,13 @@ def _saving(figure: PublishedFigure) -> Derivation:
 def derive_token_kb(label: str) -> Derivation:
     """Derive the cache of one token at 300M, in units of 1,024 bytes."""
     return Derivation(
-        value=costs.cache_bytes(label) / costs.KIB,
+        value=quality.cache_bytes(label) / costs.KIB,
         formula=costs.CACHE_FORMULA,
         convention="KB of 1,024 bytes",
     )
 
 
-def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -> Derivation:
+def derive_cache_gb(label: str, size: quality.Size, tokens: int, users: int = 1) -> Derivation:
     """Derive a cache in 10^9 bytes, and with "k" meaning 1,000 tokens.
 
     Args:
@@ -246,12 +248,12 @@ def derive_cache_gb(label: str, size: costs.Size, tokens: int, users: int = 1) -
     formula = costs.CACHE_FORMULA + f" x {tokens:,} tokens" + (f" x {users} users" * (users > 1))
     words = costs.ROUND_TOKENS.replace(f"{costs.ROUND_32K:,}", f"{decimal:,}")
     return Derivation(
-        value=users * costs.cache_bytes(label, size, tokens=tokens) / costs.GB,
+        value=users * quality.cache_bytes(label, size, tokens=tokens) / costs.GB,
         formula=formula,
         convention="GB of 10^9 bytes",
         others=(
             Alternative(
-                value=users * costs.cache_bytes(label, size, tokens=decimal) / costs.GB,
+                value=users * quality.cache_bytes(label, size, tokens=decimal) / costs.GB,
                 convention=words.replace(f"{costs.TOKENS_32K:,}", f"{tokens:,}"),
             ),
         ),
@@ -291,7 +293,7 @@ def _large_attention(figure: PublishedFigure) -> Derivation:
 
 
 def _large_cache(figure: PublishedFigure) -> Derivation:
-    size = costs.cache_bytes(variant_of(figure), "1.2B", tokens=costs.TOKENS_32K)
+    size = quality.cache_bytes(variant_of(figure), "1.2B", tokens=costs.TOKENS_32K)
     return Derivation(
         value=size / costs.MB,
         formula=f"{costs.CACHE_FORMULA} x 32,768 tokens",

@@ -6,18 +6,16 @@ import re
 from collections.abc import Callable, Mapping
 
 from qkvary.costs.formats import parse_format
-from qkvary.literature.figures import load_published
-from qkvary.literature.quality import frontier_positions, qualities
-from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers import quantities as costs
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Registry,
     by_row,
     printed_value,
 )
-from qkvary.literature.recomputations.scenario import DECIMAL, PAPER, count_gpus, saved_percent
-from qkvary.literature.recomputations.three_projections import (
+from qkvary.papers.tables import load_published
+from qkvary.papers.three_projections.recomputations import (
     LARGE,
     SMALL,
     attention_share,
@@ -25,7 +23,10 @@ from qkvary.literature.recomputations.three_projections import (
     derive_change,
     derive_large_reduction,
 )
-from qkvary.literature.recomputations.training_runs import RUN_300M, RUN_1200M, derive_tokens
+from qkvary.papers.three_projections.scenario import DECIMAL, PAPER, count_gpus, saved_percent
+from qkvary.papers.training_runs import RUN_300M, RUN_1200M, derive_tokens
+from qkvary.planning import quality
+from qkvary.planning.quality import frontier_positions, qualities
 from qkvary.text.names import listed
 
 Rows = Mapping[str, Callable[[], Derivation]]
@@ -77,7 +78,7 @@ def _saved_cache() -> Derivation:
 
 
 def _large_cache(label: str, users: int, unit: int) -> Derivation:
-    size = users * costs.cache_bytes(label, "1.2B", tokens=costs.TOKENS_32K)
+    size = users * quality.cache_bytes(label, "1.2B", tokens=costs.TOKENS_32K)
     # A megabyte of 2^20 bytes, and a gigabyte of a thousand such megabytes.
     binary = costs.MIB * (unit // costs.MB)
     words = "MiB of 2^20 bytes" if unit == costs.MB else "GB of 1,000 MiB"
@@ -90,7 +91,7 @@ def _large_cache(label: str, users: int, unit: int) -> Derivation:
 
 
 def _times(label: str) -> Derivation:
-    qkv, own = (costs.cache_bytes(one, "1.2B") for one in ("QKV", label))
+    qkv, own = (quality.cache_bytes(one, "1.2B") for one in ("QKV", label))
     printed = load_published(LARGE).figure(label, "cache").printed
     quotient = printed_value(LARGE, "QKV", "cache") / printed_value(LARGE, label, "cache")
     return Derivation(
@@ -114,7 +115,7 @@ def _nearly_hundred() -> Derivation:
 def _serving() -> Rows:
     return {
         "context of Q-K=V in the memory of QKV, times": lambda: Derivation(
-            value=costs.cache_bytes("QKV") / costs.cache_bytes("Q-K=V"),
+            value=quality.cache_bytes("QKV") / quality.cache_bytes("Q-K=V"),
             formula="bytes a token of QKV / of Q-K=V",
         ),
         "users of Q-K=V in the memory of QKV, times": _users_ratio,
@@ -141,7 +142,7 @@ def _users_ratio() -> Derivation:
 
 
 def _quantised() -> Derivation:
-    head = costs.network("Q-K=V").layers[0].size_per_head
+    head = quality.network("Q-K=V").layers[0].size_per_head
     plain, scaled = (parse_format(name).row_bytes(head) for name in ("bf16", "int8"))
     left = 100 - costs.cache_reduction("Q-K=V")
     return Derivation(
@@ -184,7 +185,7 @@ def _shares() -> Rows:
             note="Of the attention layer with its output projection it is 25 %.",
         ),
         "attention parameters saved by Q=K=V (%)": lambda: Derivation(
-            value=-costs.change(
+            value=-quality.change(
                 costs.parameters("QKV").attention, costs.parameters("Q=K=V").attention
             ),
             formula="1 - 2 / 4 matrices",
@@ -226,7 +227,7 @@ def _over_half() -> Derivation:
 
 def _gains_shrink() -> Derivation:
     first, last = (
-        -costs.change(costs.macs("QKV", tokens).total, costs.macs("Q-K=V", tokens).total)
+        -quality.change(costs.macs("QKV", tokens).total, costs.macs("Q-K=V", tokens).total)
         for tokens in (128, 4096)
     )
     return Derivation(
@@ -267,7 +268,7 @@ def _quality() -> Rows:
         "Q-K=V on the frontier of perplexity and cache": _frontier,
         "change of perplexity of head-sharing and combined variants": _below_five,
         "spread of training speed at 300M (%)": lambda: Derivation(
-            value=costs.change(
+            value=quality.change(
                 printed_value(SMALL, "QKV", "tokens_per_second"),
                 printed_value(SMALL, "Q=K=V", "tokens_per_second"),
             ),

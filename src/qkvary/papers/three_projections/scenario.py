@@ -12,16 +12,17 @@ from qkvary.arch.models import as_model
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
-from qkvary.literature.figures import PublishedFigure
-from qkvary.literature.recomputations import quantities as costs
-from qkvary.literature.recomputations.derivation import (
+from qkvary.papers import quantities as costs
+from qkvary.papers.derivation import (
     Alternative,
     Derivation,
     Derive,
     Registry,
     variant_of,
 )
-from qkvary.literature.recomputations.three_projections import derive_cache_gb
+from qkvary.papers.three_projections.recomputations import derive_cache_gb
+from qkvary.planning import quality
+from qkvary.studies.published_tables import PublishedFigure
 
 USERS = 100
 PRICE = 2_000
@@ -90,8 +91,8 @@ def count_gpus(label: str, convention: Convention) -> GpuCount:
     """Count the GPUs for a variant: every GPU holds the model and whole users."""
     free = convention.memory_bytes
     if convention.weights:
-        free -= weight_bytes(as_model(costs.network(label)), parse_format("bf16"))
-    users = free // costs.cache_bytes(label, tokens=convention.tokens)
+        free -= weight_bytes(as_model(quality.network(label)), parse_format("bf16"))
+    users = free // quality.cache_bytes(label, tokens=convention.tokens)
     return GpuCount(users_per_gpu=users, gpus=math.ceil(USERS / users))
 
 

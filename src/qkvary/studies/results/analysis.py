@@ -7,7 +7,6 @@ their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learn
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from qkvary.literature.figures import load_published
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.chance import describe_chance
@@ -81,9 +80,7 @@ def summarise(
     runs = tuple(observation.row for observation in observations)
     made = {run.run_key: run for run in runs}.values()
     chance, is_all = describe_chance(study, runs)
-    published = tuple(
-        compare_published(load_published(name), study, tables, runs) for name in study.published
-    )
+    published = tuple(compare_published(table, study, tables, runs) for table in study.published)
     return Summary(
         study=study.name,
         question=study.question,

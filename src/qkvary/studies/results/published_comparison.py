@@ -5,30 +5,18 @@ with the mean of another metric over the runs of the table of the same tasks; ro
 without a counterpart are listed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from qkvary.literature.figures import PublishedColumn, PublishedFigure, PublishedTable
-from qkvary.literature.recomputation import FigureVerdict, recompute_figure
+from qkvary.studies.published_tables import PublishedColumn, PublishedFigure, PublishedTable
 from qkvary.studies.results.comparisons import average_over_tasks
 from qkvary.studies.results.statistics import population_std, repeat_interval
 from qkvary.studies.results.summary import (
     PublishedCell,
     PublishedComparison,
-    Recomputes,
     ResultTable,
     RunRow,
 )
 from qkvary.studies.study import Setting, Study
-
-_RECOMPUTES: Mapping[FigureVerdict, Recomputes] = {
-    "equal": "yes",
-    "rounding": "rounding",
-    "other convention": "other convention",
-    "wrong": "no",
-    "measured": "not checkable",
-    "stated": "not checkable",
-}
-"""The words that reports use for each verdict."""
 
 
 def compare_published(
@@ -130,8 +118,6 @@ def _cell(
     whole = [value for value in each if value is not None]
     repeat = repeat_interval(whole, published.runs) if published.runs else None
     low, high = repeat or (None, None)
-    found = recompute_figure(published, figure)
-    number = found.derivation.value if found.derivation else None
     return PublishedCell(
         variant=figure.variant or figure.row,
         column=figure.column,
@@ -140,9 +126,9 @@ def _cell(
         ours=ours,
         ours_std=population_std([*means.values()]) if len(means) == len(table.settings) else None,
         deviation=None if ours is None or figure.value is None else ours - figure.value,
-        recomputes=_RECOMPUTES[found.verdict],
-        recomputed=number if isinstance(number, float | int) else None,
-        note=found.why or figure.note,
+        recomputes=figure.recomputes,
+        recomputed=figure.recomputed,
+        note=figure.why or figure.note,
         repeat_low=low,
         repeat_high=high,
     )

@@ -8,6 +8,7 @@ with a non-finite result counts as diverged. Never imports torch.
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.studies.published_tables import Recomputes
 from qkvary.tasks.config_parts import Scale
 
 Verdict = Literal["better", "worse", "not distinguished", "no interval"]
@@ -16,7 +17,6 @@ PairUnit = Literal["seed", "setting"]
 RunState = Literal["done", "failed", "diverged", "damaged", "missing"]
 CostAxis = Literal["cache_bytes_per_token", "parameters", "macs_per_token", "training_seconds"]
 FrontierStatus = Literal["frontier", "dominated", "dominated by the means only"]
-Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
 
 def metric_title(metric: str, *, is_tested: bool | None = True) -> str:

@@ -1,6 +1,6 @@
 """Character generation as described in paper 2."""
 
-from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
+from qkvary.papers.key_value.protocols import CHARACTER_VARIANTS, character_network
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig

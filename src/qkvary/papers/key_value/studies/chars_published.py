@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import CHARACTER_VARIANTS, character_network
+from qkvary.papers.key_value.protocols import CHARACTER_VARIANTS, character_network
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
@@ -47,7 +48,7 @@ STUDY = Study(
     settings=tuple(_setting(*size, steps=10_000) for size in SIZES),
     variants=CHARACTER_VARIANTS,
     seeds=(1337, 1338),
-    published=("key-value-notebook-characters",),
+    published=published_tables("key-value-notebook-characters"),
 )
 PROTOCOLS = {
     "as-published": STUDY,
@@ -61,6 +62,6 @@ PROTOCOLS = {
             "iterations the mean loss of 200 random batches, two runs."
         ),
         settings=(_setting(*SIZES[0], steps=1_000),),
-        published=("key-value-notebook-characters-1000",),
+        published=published_tables("key-value-notebook-characters-1000"),
     ),
 }

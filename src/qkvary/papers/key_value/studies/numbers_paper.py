@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.studies.protocols import NUMBER_VARIANTS, number_grid
+from qkvary.papers.key_value.protocols import NUMBER_VARIANTS, number_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _GRID = (
@@ -24,7 +25,7 @@ STUDY = Study(
     settings=number_grid("as-published"),
     variants=NUMBER_VARIANTS,
     seeds=(0, 1, 2, 3, 4),
-    published=("key-value-notebook-numbers",),
+    published=published_tables("key-value-notebook-numbers"),
 )
 
 PROTOCOLS: Mapping[str, Study] = {

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.studies.definitions import numbers_paper
+from qkvary.papers.key_value.studies import numbers_paper
 from qkvary.studies.study import Study
 
 PROTOCOLS: Mapping[str, Study] = {

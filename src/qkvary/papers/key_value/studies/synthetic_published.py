@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS, synthetic_grid
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, synthetic_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 STUDY = Study(
@@ -17,10 +18,8 @@ STUDY = Study(
     settings=synthetic_grid(widths=(64, 256), lengths=(64, 128)),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1, 2),
-    published=(
-        "three-projections-table-2",
-        "key-value-table-2",
-        "key-value-notebook-synthetic",
+    published=published_tables(
+        "three-projections-table-2", "key-value-table-2", "key-value-notebook-synthetic"
     ),
 )
 HARDER = (

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.studies.definitions import translation_published
-from qkvary.studies.translation import translation_grid
+from qkvary.papers.key_value.studies import translation_published
+from qkvary.papers.key_value.translation import translation_grid
 
 STUDY = replace(
     translation_published.STUDY,

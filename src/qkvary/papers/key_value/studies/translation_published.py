@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from qkvary.papers.key_value.translation import SACREBLEU, VARIANTS, translation_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
-from qkvary.studies.translation import SACREBLEU, VARIANTS, translation_grid
 
 STUDY = Study(
     name="translation-published",
@@ -19,7 +20,7 @@ STUDY = Study(
     settings=translation_grid("as-published", "published-code"),
     variants=VARIANTS,
     seeds=(0, 1),
-    published=("key-value-notebook-translation",),
+    published=published_tables("key-value-notebook-translation"),
     contrasts=(("(Q=K-V)+", "Q=K-V"),),
 )
 

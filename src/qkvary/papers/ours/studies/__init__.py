@@ -1,1 +1,1 @@
-"""The built-in studies, one per file; the file name is the name of the study."""
+"""Our studies, one a file; the file name is its name."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from qkvary.training.config import TemperatureSchedule
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from qkvary.data.feature_sets import FeatureSetName
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS
-from qkvary.studies.set_anomaly import set_network, set_training
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.set_anomaly import set_network, set_training
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 

@@ -1,9 +1,9 @@
 """The author of a few lines, out of four, by a small bidirectional encoder of bytes."""
 
 from qkvary.data.checksums import FOUR_AUTHORS_SHA256
-from qkvary.studies.recall import RECALL_VARIANTS
+from qkvary.papers.ours.recall import RECALL_VARIANTS
+from qkvary.papers.ours.texts import text_network
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.texts import text_network
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 

@@ -1,6 +1,6 @@
 """10,000 images of CIFAR-100 with a vision transformer that is trained in minutes."""
 
-from qkvary.studies.vision import quick_protocols
+from qkvary.papers.key_value.vision import quick_protocols
 
 PROTOCOLS = quick_protocols(
     "cifar100-quick",

@@ -1,6 +1,6 @@
 """15,000 images of CIFAR-10 with a vision transformer that is trained in minutes."""
 
-from qkvary.studies.vision import quick_protocols
+from qkvary.papers.key_value.vision import quick_protocols
 
 PROTOCOLS = quick_protocols(
     "cifar10-quick",

@@ -1,6 +1,6 @@
 """Clothes of FashionMNIST with a vision transformer that is trained in minutes."""
 
-from qkvary.studies.vision import quick_protocols
+from qkvary.papers.key_value.vision import quick_protocols
 
 PROTOCOLS = quick_protocols(
     "fashion-quick",

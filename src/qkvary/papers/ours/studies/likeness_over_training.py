@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import Size, in_sizes, why_setting, why_study
 
 APART, SHARED = "QKV@alibi", "Q-K=V@alibi"
 LAYERS = 4

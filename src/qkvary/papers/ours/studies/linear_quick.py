@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import quick_characters, quick_sequences
-from qkvary.studies.recall import PROJECTIONS
+from qkvary.papers.key_value.protocols import quick_characters, quick_sequences
+from qkvary.papers.ours.recall import PROJECTIONS
 from qkvary.studies.study import Study
 
 CAUSAL = (

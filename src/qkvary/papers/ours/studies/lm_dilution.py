@@ -1,6 +1,6 @@
 """Padding in the loss: the loss that paper 1 prints and the loss of real tokens."""
 
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     PIECES,
     describe_scale,
     small_network,

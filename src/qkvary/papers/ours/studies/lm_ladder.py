@@ -4,7 +4,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import modern_network
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256
-from qkvary.studies.small_language_models import BYTES
+from qkvary.papers.ours.small_language_models import BYTES
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig, ScheduleConfig, TrainingConfig

@@ -1,7 +1,7 @@
 """Rotary positions if the value reads the key: three meanings, and the rotated share of a head."""
 
 from qkvary.arch.attention import ValueRope
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     CONTEXT,
     POSITIONS_PER_STEP,
     ROTARY_STEPS,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from qkvary.arch.attention import ValueRope
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.studies.definitions.lm_rotary import APART, HEADS, SHARED
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     CONTEXT,
     POSITIONS_PER_STEP,
     ROTARY_STEPS,
@@ -14,6 +13,7 @@ from qkvary.studies.small_language_models import (
     small_network,
     small_rotary,
 )
+from qkvary.papers.ours.studies.lm_rotary import APART, HEADS, SHARED
 from qkvary.studies.study import CrossSettingContrast, Study
 
 SHARED_LEARNED, APART_LEARNED = "Q-K=V", "QKV"

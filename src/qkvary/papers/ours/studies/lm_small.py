@@ -1,7 +1,7 @@
 """Small language models: all variants of paper 1 and baselines of the same cache and size."""
 
 from qkvary.costs.parameters import network_parameters
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     CONTEXT,
     HEADS,
     POSITIONS_PER_STEP,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.studies.protocols import NUMBER_VARIANTS, number_grid
+from qkvary.papers.key_value.protocols import NUMBER_VARIANTS, number_grid
 from qkvary.studies.study import Study
 
 STUDY = Study(

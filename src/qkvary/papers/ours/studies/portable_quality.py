@@ -1,6 +1,6 @@
 """Shared keys and values in the portable form, which other engines compute."""
 
-from qkvary.studies.small_language_models import (
+from qkvary.papers.ours.small_language_models import (
     CONTEXT,
     HEADS,
     STEPS,

@@ -1,6 +1,6 @@
 """Which projection attention misses least: every sharing of two, and every identity."""
 
-from qkvary.studies.protocols import quick_characters
+from qkvary.papers.key_value.protocols import quick_characters
 from qkvary.studies.study import Study
 
 STUDY = Study(

@@ -2,7 +2,7 @@
 
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.studies.protocols import CHARACTERS
+from qkvary.papers.key_value.protocols import CHARACTERS
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig

@@ -1,6 +1,7 @@
 """The study of ``make study``: the variants with published figures and a new one, in minutes."""
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, quick_characters, quick_sequences
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 STUDY = Study(
@@ -25,6 +26,6 @@ STUDY = Study(
     ),
     variants=(*SYNTHETIC_VARIANTS, "GQA-2", "MQA", "Q-GQA-2", "Q-MQA", "I-K-V", "I-K=V"),
     seeds=(0, 1, 2, 3, 4, 5, 6, 7),
-    published=("three-projections-table-2",),
+    published=published_tables("three-projections-table-2"),
     contrasts=(("I-K=V", "Q=K=V"), ("(Q=K=V)+", "Q=K=V"), ("Q-K=V", "Q=K-V")),
 )

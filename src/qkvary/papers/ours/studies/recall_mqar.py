@@ -1,6 +1,6 @@
 """Associative recall in the published sizes, with every sharing."""
 
-from qkvary.studies.recall import RECALL_VARIANTS, published_recall, with_cores
+from qkvary.papers.ours.recall import RECALL_VARIANTS, published_recall, with_cores
 from qkvary.studies.study import Study
 
 STUDY = Study(

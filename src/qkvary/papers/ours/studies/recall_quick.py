@@ -1,6 +1,6 @@
 """Associative recall in networks that learn it, or do not, in seconds."""
 
-from qkvary.studies.recall import RECALL_VARIANTS, quick_recall, with_cores
+from qkvary.papers.ours.recall import RECALL_VARIANTS, quick_recall, with_cores
 from qkvary.studies.study import CrossSettingContrast, Study
 
 SMALL, LARGE, ONE = "four heads of 8", "four heads of 16", "one head of 64"

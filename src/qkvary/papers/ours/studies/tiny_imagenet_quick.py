@@ -1,6 +1,6 @@
 """20 classes of Tiny ImageNet with a vision transformer that is trained in minutes."""
 
-from qkvary.studies.vision import quick_protocols
+from qkvary.papers.key_value.vision import quick_protocols
 
 PROTOCOLS = quick_protocols(
     "tiny-imagenet-quick",

@@ -4,8 +4,14 @@ from dataclasses import replace
 
 from qkvary.arch.networks import CrossSharing
 from qkvary.data.translations import Language
+from qkvary.papers.key_value.translation import (
+    BATCH,
+    EPOCH,
+    SACREBLEU,
+    VARIANTS,
+    translation_network,
+)
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.translation import BATCH, EPOCH, SACREBLEU, VARIANTS, translation_network
 from qkvary.tasks.config import TranslationProtocol, TranslationTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 

@@ -1,7 +1,7 @@
 """Feed-forward networks of several widths, and nonlinear queries, without a query projection."""
 
+from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 LINEAR, NONLINEAR = "Q[residual]-K-V@rotary", "Q[residual-gelu]-K-V@rotary"

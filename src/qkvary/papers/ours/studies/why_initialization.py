@@ -1,7 +1,7 @@
 """Initial weights and learning rates of shared projections."""
 
+from qkvary.papers.ours.why_studies import STD, Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import STD, Size, across, in_sizes, why_setting, why_study
 
 LABELS = ("QKV@rotary", "Q-K=V@rotary", "Q=K=V@rotary")
 SMALLER, LARGER = 0.02, 0.18

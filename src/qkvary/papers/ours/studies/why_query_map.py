@@ -1,7 +1,7 @@
 """Queries with a projection, a map for each head, or neither, and keys without one by depth."""
 
+from qkvary.papers.ours.why_studies import Size, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import Size, in_sizes, why_setting, why_study
 
 LEARNED, SYMMETRIC = "QKV@rotary", "Q=K-V@rotary"
 MAPPED, VALUED = "Q[map]=K-V@rotary", "Q=V@rotary"

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from qkvary.arch.networks import Norm, Skips
+from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 BOTH, THEOREM = "both skips", "attention skip alone, no norms"

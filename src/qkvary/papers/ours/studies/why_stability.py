@@ -1,7 +1,7 @@
 """Learning rates beyond the best one, with two weight decays, without a query projection."""
 
+from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import Study
-from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 DECAYS = {"0.1": 0.1, "2^-5": 2.0**-5}

@@ -3,8 +3,8 @@
 import math
 from collections.abc import Mapping
 
+from qkvary.papers.ours.why_studies import Size, across, in_sizes, why_setting, why_study
 from qkvary.studies.study import CrossSettingContrast, Study
-from qkvary.studies.why_studies import Size, across, in_sizes, why_setting, why_study
 
 LEARNED, IDENTITY = "QKV@rotary", "I-K-V@rotary"
 FULL, SMALLER, NONE, LARGER = (

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS
-from qkvary.studies.set_anomaly import published_grid
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.set_anomaly import published_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 _WHAT = (
@@ -23,7 +24,7 @@ STUDY = Study(
     settings=published_grid("last"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
-    published=("three-projections-table-3", "key-value-table-3"),
+    published=published_tables("three-projections-table-3", "key-value-table-3"),
 )
 PROTOCOLS = {
     "as-published": STUDY,

@@ -1,6 +1,7 @@
 """The synthetic experiments as described in the papers."""
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS, synthetic_grid
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS, synthetic_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Study
 
 STUDY = Study(
@@ -15,5 +16,5 @@ STUDY = Study(
     settings=synthetic_grid(widths=(32, 64, 256), lengths=(16, 64, 128)),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1, 2),
-    published=("three-projections-table-2", "key-value-table-2"),
+    published=published_tables("three-projections-table-2", "key-value-table-2"),
 )

@@ -2,8 +2,9 @@
 
 from dataclasses import replace
 
+from qkvary.papers.key_value.vision import trained_images, vision_floor, vit_base
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.vision import PUBLISHED_TABLES, trained_images, vision_floor, vit_base
 from qkvary.tasks.config import ImageSplits, ImageTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
@@ -49,7 +50,7 @@ STUDY = Study(
     settings=(_setting("as-published"),),
     variants=("QKV", "Q=K-V", "Q-K=V", "Q=K=V"),
     seeds=(0, 1),
-    published=PUBLISHED_TABLES[:1],
+    published=published_tables("three-projections-table-3"),
 )
 PROTOCOLS = {
     "as-published": STUDY,

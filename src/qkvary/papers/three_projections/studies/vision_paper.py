@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
-from qkvary.studies.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
+from qkvary.papers.key_value.vision import PUBLISHED_TABLES, vision_grid
+from qkvary.papers.recomputation import published_tables
 from qkvary.studies.study import Setting, Study
-from qkvary.studies.vision import PUBLISHED_TABLES, vision_grid
 from qkvary.tasks.config import ImageSplits
 
 _WHAT = (
@@ -41,7 +42,7 @@ STUDY = Study(
     settings=_grid("clean"),
     variants=SYNTHETIC_VARIANTS,
     seeds=(0, 1),
-    published=PUBLISHED_TABLES,
+    published=published_tables(*PUBLISHED_TABLES),
 )
 PROTOCOLS = {
     "clean": STUDY,

@@ -1,0 +1,127 @@
+"""The quality that the papers print for their networks: one small table, as printed.
+
+Plans, the table of variants and the benchmark of decoding quote it. ``papers`` has the documents'
+tables in full, and a test compares the two.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+Size = Literal["300M", "1.2B"]
+"""The language models of "Do Transformers Need Three Projections?"."""
+
+BASELINE = "QKV"
+"""The variant to which published changes of quality are relative."""
+
+_THREE_PROJECTIONS = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedQuality:
+    """The printed quality of one variant."""
+
+    printed: str
+    """The result."""
+    change: str = ""
+    """The printed change against QKV in percent; empty if the table prints none."""
+    tokens_per_second: float | None = None
+    """The printed training speed."""
+
+    @property
+    def value(self) -> float:
+        """The result as a number."""
+        return float(self.printed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityTable:
+    """One printed column of results."""
+
+    networks: str
+    """The networks: their size, or their tasks."""
+    num_heads: int | None
+    """Their query heads; None if they differ."""
+    measure: str
+    """The unit of a change: ``perplexity`` (after a percentage), ``accuracy`` or ``nats``."""
+    quantity: str
+    """The title of the column that changes are quoted from."""
+    source: str
+    """The paper and its table."""
+    variants: Mapping[str, PrintedQuality]
+    """The results by canonical label."""
+
+
+LANGUAGE_MODELS: Mapping[Size, QualityTable] = {
+    "300M": QualityTable(
+        networks="300M",
+        num_heads=16,
+        measure="perplexity",
+        quantity="change of validation perplexity (percent)",
+        source=f"{_THREE_PROJECTIONS}, Table 4 (arXiv 2606.04032)",
+        variants={
+            "QKV": PrintedQuality("5.11", "", 423_000),
+            "Q-K=V": PrintedQuality("5.27", "+3.1", 427_000),
+            "Q=K-V": PrintedQuality("5.36", "+4.9", 440_000),
+            "Q=K=V": PrintedQuality("6.41", "+25.4", 460_000),
+            "GQA-4": PrintedQuality("5.15", "+0.7", 435_000),
+            "MQA": PrintedQuality("5.19", "+1.5", 448_000),
+            "Q-GQA-4": PrintedQuality("5.32", "+3.9", 442_000),
+            "Q-MQA": PrintedQuality("5.36", "+4.8", 455_000),
+        },
+    ),
+    "1.2B": QualityTable(
+        networks="1.2B",
+        num_heads=32,
+        measure="perplexity",
+        quantity="change of validation perplexity at 1.2B (percent)",
+        source=f"{_THREE_PROJECTIONS}, Table 10 (arXiv 2606.04032)",
+        variants={
+            "QKV": PrintedQuality("5.004", "0.00"),
+            "Q-K=V": PrintedQuality("5.128", "+2.48"),
+            "GQA-8": PrintedQuality("5.030", "+0.52"),
+            "MQA": PrintedQuality("5.057", "+1.06"),
+            "Q-GQA-8": PrintedQuality("5.158", "+3.08"),
+            "Q-MQA": PrintedQuality("5.212", "+4.16"),
+        },
+    ),
+}
+"""The language models, small ones first."""
+
+OTHER_NETWORKS = (
+    QualityTable(
+        networks="synthetic tasks, 2 and 4 heads",
+        num_heads=None,
+        measure="accuracy",
+        quantity="average of the five tasks (accuracy)",
+        source=f"{_THREE_PROJECTIONS}, Table 2 (arXiv 2606.04032)",
+        variants={
+            "QKV": PrintedQuality("0.851"),
+            "Q=K-V": PrintedQuality("0.854"),
+            "(Q=K-V)+": PrintedQuality("0.870"),
+            "Q-K=V": PrintedQuality("0.850"),
+            "Q=K=V": PrintedQuality("0.780"),
+            "(Q=K=V)+": PrintedQuality("0.823"),
+        },
+    ),
+    QualityTable(
+        networks="124M",
+        num_heads=12,
+        measure="nats",
+        quantity="validation loss at 100k steps (nats per token)",
+        source=(
+            "[Key,Value] is probably all you need (query identity), version 3, Table 2 "
+            "(arXiv 2510.23912)"
+        ),
+        variants={"QKV": PrintedQuality("3.016"), "I-K-V": PrintedQuality("3.018")},
+    ),
+)
+
+DECODING_SOURCE = (
+    "Do Transformers Need Three Projections?, ICML 2026 poster (Kayyam, Madan Gopal, Lewis), "
+    "'Measured (A100, 1.2B, bf16)'"
+)
+PEAK_MEMORY_CHANGE = (-6.5, -6.9)
+"""The printed change of the peak memory of decoding by Q-K=V against QKV, in percent."""
+DECODING_SPEED_CHANGE = (4.4, 5.3)
+"""That of the tokens per second."""

@@ -1,1 +1,0 @@
-"""The claims of the documents as data, one JSON file per document."""

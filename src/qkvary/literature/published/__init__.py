@@ -1,1 +1,0 @@
-"""The papers' figures as data, one JSON file per table; read through ``literature.figures``."""

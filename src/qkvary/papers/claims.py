@@ -1,0 +1,148 @@
+"""Looks up what the papers claim: a verdict for each claim, its figure and the command for it."""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from qkvary.api.results import Result
+from qkvary.papers.catalog import document_names
+from qkvary.papers.claim import ByStudy, ClaimedDocument, load_document
+from qkvary.papers.claim_checks import find_wrong, read_verdicts
+from qkvary.papers.claim_verdicts import ClaimVerdict, JudgedClaim, judge_claim
+from qkvary.papers.claims_report import claim_data, claims_report
+from qkvary.papers.kept_figures import FindKept, find_packaged
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.paths import StrPath, read_path
+from qkvary.text.names import count, near_names, suggest
+
+
+def claims(
+    *names: str,
+    document: Sequence[str] = (),
+    verdict: Sequence[ClaimVerdict] = (),
+    search: Sequence[str] = (),
+    studies: StrPath | None = None,
+) -> Result[tuple[JudgedClaim, ...]]:
+    """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
+
+    Without a claim or a filter: the number of claims per document and verdict. With one: the
+    claims, each with the figures that judge it, the page or test where they stand, and the command
+    that finds them again.
+
+    Args:
+        names: Claims by their names, such as ``poster-3``.
+        document: Only claims of these documents.
+        verdict: Only claims with these verdicts.
+        search: Only claims with these words in their text, place or figures, or among the
+            document's own terms.
+        studies: Folder of reports: judge by its tables instead of by the figures in the package.
+    """
+    documents = _documents(document)
+    find = _find(studies)
+    every = [judge_claim(claim, find) for one in documents for claim in one.claims]
+    words = [word.casefold() for phrase in search for word in phrase.split()]
+    chosen = _choose(every, names, verdict, words)
+    near = "" if chosen else _near_word(words, every)
+    asked = bool(names or document or verdict or search)
+    return Result(tuple(chosen), claims_report(documents, chosen, asked=asked, near=near))
+
+
+def check_claims(path: Path, studies: StrPath | None = None) -> int:
+    """Check a stored JSON document of claims, and return their number.
+
+    Raises:
+        DamagedError: if a verdict or figure in it does not follow any more.
+    """
+    find = _find(studies)
+    derived = [judge_claim(claim, find) for one in _documents(()) for claim in one.claims]
+    stored = read_verdicts(path)
+    wrong = find_wrong(stored, list(map(claim_data, derived)))
+    if wrong:
+        raise DamagedError(
+            f"expected the verdicts in {path} to follow from their figures; "
+            f"{count(len(wrong), 'claim')} differ: {'; '.join(wrong)}"
+        )
+    return len(stored)
+
+
+def _find(studies: StrPath | None) -> FindKept:
+    if studies is None:
+        return find_packaged
+    folder = read_path(studies, "a folder of reports for --studies")
+    if not folder.is_dir():
+        raise UsageError(f"expected a folder of reports for --studies, got {folder}")
+    _check_tables(folder)
+    # Reading tables takes numpy, which most uses do not need.
+    from qkvary.papers.kept_tables import read_kept
+
+    return partial(read_kept, folder)
+
+
+def _check_tables(folder: Path) -> None:
+    """Refuse a folder without a table of any study that judges a claim."""
+    judges = (
+        judge
+        for name in document_names()
+        for claim in load_document(name).claims
+        for judge in claim.judges
+    )
+    named = {judge.study for judge in judges if isinstance(judge, ByStudy)}
+    if not named & {path.parents[1].name for path in folder.glob("*/tables/*.csv")}:
+        raise UsageError(
+            f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
+            "and no study that judges a claim has one there"
+        )
+
+
+def _documents(names: Sequence[str]) -> list[ClaimedDocument]:
+    unknown = [name for name in names if name not in document_names()]
+    if unknown:
+        said = suggest(unknown[0], document_names())
+        raise UsageError(f"expected a document for --document, got {unknown[0]!r}; {said}")
+    return [load_document(name) for name in names or document_names()]
+
+
+def _choose(
+    every: list[JudgedClaim],
+    names: Sequence[str],
+    verdicts: Sequence[ClaimVerdict],
+    words: list[str],
+) -> list[JudgedClaim]:
+    known = [one.claim.name for one in every]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"expected a claim, got {unknown[0]!r}; {_near(unknown[0], known)}")
+    return [
+        one
+        for one in every
+        if (not names or one.claim.name in names)
+        and (not verdicts or one.verdict in verdicts)
+        and all(word in _searched(one) for word in words)
+    ]
+
+
+def _near(name: str, known: list[str]) -> str:
+    near = near_names(name, known)
+    ends = [one for one in known if one.startswith(f"{name}-")]
+    if near or not ends:
+        return f"did you mean {near[0]}?" if near else "--search WORD finds claims by their words"
+    return f"those of a document are asked for by --document {name}"
+
+
+def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
+    """Return the word of a claim that is nearest to a word that no claim has; empty for none."""
+    known = {word for one in every for word in re.findall(r"[\w-]+", _searched(one))}
+    unknown = (word for word in words if not any(word in one for one in known))
+    return next((near for word in unknown for near in near_names(word, sorted(known))), "")
+
+
+def _searched(one: JudgedClaim) -> str:
+    """Return the text in which words are searched."""
+    claim = one.claim
+    parts = (
+        *(claim.name, claim.place, claim.kind, claim.text, claim.words),
+        *(one.condition, claim.note, one.needs),
+    )
+    findings = (f"{finding.what} {finding.figure} {finding.record}" for finding in one.findings)
+    return " ".join((*parts, *findings)).casefold()

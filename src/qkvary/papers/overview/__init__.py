@@ -1,0 +1,1 @@
+"""An overview article about shared projections."""

@@ -1,0 +1,1 @@
+"""The poster of "Do Transformers Need Three Projections?"."""

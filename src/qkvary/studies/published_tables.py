@@ -1,0 +1,89 @@
+"""Tables of published figures, with which a study compares its results.
+
+Knows none of them: a definition hands them to its study. Never imports torch.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedColumn:
+    """One column of a published table."""
+
+    key: str
+    title: str
+    unit: str
+    tasks: tuple[str, ...]
+    """The tasks of this package to which the column corresponds; several for an average."""
+    metric: str | None
+    """The metric of those tasks, e.g. ``accuracy``; None if nothing here is comparable."""
+    where: tuple[tuple[str, float | str], ...]
+    """The sizes of the column's setting (``context``, ``d_model``, ``num_layers``, ``num_heads``,
+    ``steps``, ``learning_rate``, ``source``); empty for an average over all settings of the
+    tasks."""
+    variants: tuple[str, ...]
+    """The variants of the column, if columns are variants."""
+    stated: bool
+    """Whether its figures are settings or unsupported claims, neither measured nor derived."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedFigure:
+    """One printed figure."""
+
+    row: str
+    """The label of the row in the paper."""
+    variant: str | None
+    """The canonical label of the row, or None if it is not a variant."""
+    column: str
+    printed: str
+    """The printed text, e.g. ``+0.7%``; ``-`` if the paper prints none."""
+    value: float | None
+    """The number in the unit of the column; None for words and formulas."""
+    std: float | None
+    note: str
+    """A remark on the figure."""
+    recomputes: Recomputes = "not checkable"
+    """Whether it follows from the document's own inputs."""
+    recomputed: float | None = None
+    """The recomputed number."""
+    why: str = ""
+    """The reason why it does not follow, in a sentence; empty if it does."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedTable:
+    """One table of a paper, poster or notebook."""
+
+    name: str
+    title: str
+    paper: str
+    place: str
+    """The location in the source, e.g. ``Table 4``."""
+    arxiv: str | None
+    unit: str
+    columns: tuple[PublishedColumn, ...]
+    rows: tuple[str, ...]
+    figures: tuple[PublishedFigure, ...]
+    note: str
+    runs: int | None = None
+    """Runs behind each figure, where it is their mean."""
+
+    @property
+    def source(self) -> str:
+        """The source on one line."""
+        where = f"{self.paper}, {self.place}"
+        return f"{where} (arXiv {self.arxiv})" if self.arxiv else where
+
+    def figure(self, row: str, column: str) -> PublishedFigure:
+        """Return one figure; a KeyError lists the rows and columns."""
+        for figure in self.figures:
+            if (figure.row, figure.column) == (row, column):
+                return figure
+        raise KeyError(
+            f"no figure {row!r}, {column!r} in {self.name}; rows are {list(self.rows)}, columns "
+            f"{[one.key for one in self.columns]}"
+        )
