@@ -266,7 +266,36 @@ class CompressedAttention:
         return tuple(part for part in (self.compressor, self.indexer) if part)
 
 
-AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentLayer:
+    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
+
+    Short convolutions, state-space models and delta rules have that shape. A block without any
+    mixing of tokens is one without a state.
+    """
+
+    kind: str
+    """What it is, in words."""
+    d_model: int
+    """Width of the residual stream."""
+    sums: int = 0
+    """Numbers of the state that are sums over all tokens, kept in single precision at least."""
+    recent: int = 0
+    """Numbers of recent tokens that a convolution keeps."""
+    linears: tuple[Linear, ...] = ()
+    """All matrices that a token passes through."""
+    norms: tuple[Norm, ...] = ()
+    """Learned normalisations inside."""
+    entries: int = 0
+    """Other learned numbers: the taps of a convolution, decays, steps."""
+    products: int = 0
+    """Multiply-accumulates of a token with taps and state."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "d_model")
+
+
+AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention | RecurrentLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,13 +388,17 @@ def decodes(attention: AttentionLayer) -> bool:
 def share_layer(layer: Layer, variant: Variant) -> Layer:
     """Return the same block sharing as ``variant`` says, its cross attention likewise.
 
+    A recurrent layer has neither keys nor values, and stays.
+
     Raises:
         ValueError: where the variant does not fit, or the layer has no projections to share.
     """
     if not isinstance(layer.attention, ProjectedAttention):
+        if isinstance(layer.attention, RecurrentLayer):
+            return layer
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
         # A choice that does not fit, not a type that is wrong.
-        raise ValueError(  # noqa: TRY004
+        raise ValueError(
             f"expected layers with projections of their own to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )

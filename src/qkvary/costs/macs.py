@@ -19,6 +19,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    RecurrentLayer,
 )
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
@@ -88,6 +89,8 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
         return context if reach is None else min(reach, context)
+    if isinstance(attention, RecurrentLayer):
+        return 0
     if isinstance(attention, LatentAttention):
         return context
     return min(attention.window, context) + visible_summaries(attention, context)
@@ -255,6 +258,8 @@ def _forward_attention(
         scores = score_macs(config, tokens, pairs, fills_cache=fills_cache)
         return tokens * per_token, scores
     per_token = sum(linear.weights for linear in attention.linears)
+    if isinstance(attention, RecurrentLayer):
+        return tokens * per_token, tokens * attention.products
     if isinstance(attention, LatentAttention):
         count = tokens * tokens if pairs == "square" else tokens * (tokens + 1) // 2
         width = attention.num_heads * (attention.key_dim + attention.value_dim)
@@ -272,6 +277,9 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
         scores += decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
+    elif isinstance(attention, RecurrentLayer):
+        projections = sum(linear.weights for linear in attention.linears)
+        scores = attention.products
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
         # products as expanding one token.

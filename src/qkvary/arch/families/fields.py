@@ -135,6 +135,25 @@ class Fields:
             raise self._wrong(names, f"{length} entries", f"{len(found)} entries")
         return tuple(str(item) for item in found)
 
+    def require_words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...]:
+        """Return what :meth:`words` returns, and refuse where it is absent."""
+        found = self.words(*names, choices=choices, length=length)
+        if found is None:
+            raise self._missing(names)
+        return found
+
+    def numbers(self, name: str) -> frozenset[int] | None:
+        """Return a set of layer numbers, or ``None`` where it is absent."""
+        items = self.items(name)
+        if items is None:
+            return None
+        found: list[int] = []
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int):
+                raise self.refuse(name, "a list of layer numbers")
+            found.append(item)
+        return frozenset(found)
+
     def section(self, *names: str) -> "Fields | None":
         """Return a nested configuration, or ``None`` where it is absent."""
         value = self._find(names)
