@@ -138,7 +138,7 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
-        return form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
+        return sum(map(form.row_bytes, attention.stored_widths))
     config = attention.config
     sharing, cached = config.variant.sharing, config.variant.cached
     rows = {one: config.heads(one) * form.row_bytes(config.channels(one)) for one in cached}
@@ -254,6 +254,12 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     if state or isinstance(attention, RecurrentLayer):
         return state
     keys = visible_keys(attention, context)
+    if isinstance(attention, LatentAttention) and attention.indexer is not None:
+        # The keys of the indexer of all tokens, and what attention reads of those it picks.
+        _check_uniform(form)
+        index = attention.own_indexer
+        read = form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
+        return keys * read + (context * form.row_bytes(index.width) if index else 0)
     if not isinstance(attention, CompressedAttention):
         return entries_bytes(attention, seen=context, kept=keys, stored_as=form)
     _check_uniform(form)

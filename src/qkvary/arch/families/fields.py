@@ -55,7 +55,7 @@ class Fields:
             return found
         if default is not None:
             return default
-        raise self._missing(names)
+        raise self.missing(names)
 
     def optional_size(self, *names: str) -> int | None:
         """Return a positive whole number, or ``None`` where it is absent."""
@@ -135,22 +135,15 @@ class Fields:
             raise self._wrong(names, f"{length} entries", f"{len(found)} entries")
         return tuple(str(item) for item in found)
 
-    def require_words(self, *names: str, choices: Sequence[str], length: int) -> tuple[str, ...]:
-        """Return what :meth:`words` returns, and refuse where it is absent."""
-        found = self.words(*names, choices=choices, length=length)
-        if found is None:
-            raise self._missing(names)
-        return found
-
-    def numbers(self, name: str) -> frozenset[int] | None:
+    def numbers(self, *names: str) -> frozenset[int] | None:
         """Return a set of layer numbers, or ``None`` where it is absent."""
-        items = self.items(name)
+        items = self.items(*names)
         if items is None:
             return None
         found: list[int] = []
         for item in items:
             if isinstance(item, bool) or not isinstance(item, int):
-                raise self.refuse(name, "a list of layer numbers")
+                raise self.refuse(names[0], "a list of layer numbers")
             found.append(item)
         return frozenset(found)
 
@@ -174,7 +167,8 @@ class Fields:
                 return value
         return None
 
-    def _missing(self, names: Sequence[str]) -> ValueError:
+    def missing(self, names: Sequence[str]) -> ValueError:
+        """Return the error of a field that must be there."""
         spelled = " or ".join(names)
         known = ", ".join(name[:40] for name in sorted(map(str, self.content))[:12]) or "nothing"
         return ValueError(

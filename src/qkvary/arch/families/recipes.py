@@ -11,6 +11,7 @@ from typing import Literal
 from qkvary.arch.attention import PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention, RecurrentLayer
 from qkvary.arch.families import recurrent
+from qkvary.arch.families.deepseek import read_latent
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recurrent import ReadRecurrent
@@ -26,7 +27,7 @@ Size = int | tuple[str, ...]
 """A fixed size, or the names of its field."""
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-ACTIVE = ("num_experts_per_tok", "moe_topk", "moe_k")
+ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
@@ -73,6 +74,10 @@ class Recipe:
     """The field of the inner width of dense layers."""
     norms: int = 2
     """Normalisations of a block."""
+    post_norms: Flag = False
+    """Whether a block has two more, after its sublayers."""
+    parallel: Flag = False
+    """Whether attention and feed-forward network read one of them."""
     norm_bias: bool = False
     """Biases on them."""
     final_norm: bool = True
@@ -81,22 +86,31 @@ class Recipe:
     """Gains of queries and keys: of one head, apart for each head, or over all heads."""
     norms_heads: Flag = True
     """Whether these are there."""
-    gate: Literal["none", "head", "channel"] = "none"
-    """A learned gate of the output: one number for each head or for each channel."""
+    gate: Literal["none", "head", "channel", "query"] = "none"
+    """A learned gate of the output: for each head or channel, or a part of the query's projection,
+    whose bias it has."""
+    is_gated: Flag = True
+    """Whether it is there."""
     sinks: Literal["none", "all", "windowed"] = "none"
     """The layers in which each head has a sink."""
     entries: int = 0
     """Further learned numbers of a block."""
+    head_entries: int = 0
+    """Further learned numbers of a block, for each channel of a head."""
     inner_norms: bool = False
     """Whether the mixed values and the inner channels are normalised."""
     windows: Literal["types", "all", "none"] = "types"
     """The layers with a window: those that ``layer_types`` marks, all, or none."""
     period: int | None = None
     """Where ``layer_types`` is missing, every so many layers are global."""
+    others: str = LOCAL
+    """The kind of the layers between those."""
+    latent: bool = False
+    """Whether keys and values are expanded from one latent."""
     routed: Routed | None = None
     """Its experts."""
-    tied: bool = False
-    """Whether the head is the embedding where the configuration does not say."""
+    tied: bool | None = False
+    """Whether the head is the embedding where the configuration does not say; ``None`` if never."""
     head_bias: Flag = False
     """Bias on the head."""
     kv_heads: int | None = 0
@@ -107,12 +121,10 @@ class Recipe:
     """The share of rotated channels where the configuration does not say."""
     recurrent: Mapping[str, ReadRecurrent] | None = None
     """The readers of layers with a state, by their name in the list of layers."""
-    types: tuple[str, ...] = ("layer_types", "layers_block_type")
-    """The field that lists the layers."""
     needs_types: bool = False
     """Whether a configuration must list its layers."""
-    value_dim: tuple[str, ...] = ()
-    """The field of the channels of a value head, where they differ from those of a key."""
+    adjusted: bool = False
+    """Whether the inner width is two thirds of what is given, rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +134,7 @@ class _Kind:
     mixing: str
     window: int | None
     sparse: bool
+    shares_indexer: bool = False
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
@@ -133,10 +146,15 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
     d_model = fields.size("hidden_size", "n_embd", "d_model")
     norm = Norm(width=d_model, bias=recipe.norm_bias)
+    norms = 1 if _flag(fields, recipe.parallel) else recipe.norms
+    norms += 2 * _flag(fields, recipe.post_norms)
     kinds = [
-        _Kind(mixing, _window(recipe, fields, mixing), sparse)
-        for mixing, sparse in zip(
-            _types(recipe, fields, layers), _sparse(recipe, fields, layers), strict=True
+        _Kind(mixing, _window(recipe, fields, mixing), sparse, shared)
+        for mixing, sparse, shared in zip(
+            _types(recipe, fields, layers),
+            _sparse(recipe, fields, layers),
+            _shares_indexer(fields, layers),
+            strict=True,
         )
     ]
 
@@ -145,17 +163,22 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner = (Norm(width=network.d_ff),) if _has_inner_norm(recipe, network) else ()
         mixer = (recipe.recurrent or {}).get(kind.mixing)
-        attention = mixer(fields) if mixer is not None else _attention(recipe, fields, kind)
+        if mixer is not None:
+            attention = mixer(fields)
+        elif recipe.latent:
+            attention = read_latent(fields, shares_indexer=kind.shares_indexer)
+        else:
+            attention = _attention(recipe, fields, kind)
         return Layer(
             attention=attention,
             feed_forward=(network,),
-            norms=(*(norm,) * (recipe.norms + more), *inner),
+            norms=(*(norm,) * (norms + more), *inner),
             others=() if mixer is not None else _gates(recipe, fields),
             entries=recipe.entries,
         )
 
     vocabulary = fields.size("vocab_size")
-    tied = fields.flag("tie_word_embeddings", default=recipe.tied)
+    tied = recipe.tied is not None and fields.flag("tie_word_embeddings", default=recipe.tied)
     head_bias = _flag(fields, recipe.head_bias)
     return Model(
         name=name,
@@ -168,6 +191,15 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     )
 
 
+def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
+    types = fields.words("indexer_types", choices=("full", "shared"), length=layers)
+    if types is not None:
+        return [kind == "shared" for kind in types]
+    step = fields.size("index_topk_freq", default=1)
+    first = fields.count("index_skip_topk_offset", default=2)
+    return [max(index - first + 1, 0) % step != 0 for index in range(layers)]
+
+
 def _flag(fields: Fields, flag: Flag) -> bool:
     return flag if isinstance(flag, bool) else fields.flag(flag[0], default=flag[1])
 
@@ -175,17 +207,31 @@ def _flag(fields: Fields, flag: Flag) -> bool:
 def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer, by its name in the list of layers."""
     known = (GLOBAL, LOCAL, CHUNKED, "attention", *(recipe.recurrent or ()))
-    types = fields.words(*recipe.types, choices=known, length=layers)
     if recipe.windows == "all":
         return (LOCAL,) * layers
-    if types is not None and recipe.windows == "types":
+    if recipe.windows == "none":
+        return (GLOBAL,) * layers
+    names, others = ("layer_types", "layers_block_type"), recipe.others
+    types = fields.words(*names, choices=known, length=layers)
+    if types is not None:
         return tuple(GLOBAL if kind == "attention" else kind for kind in types)
     if recipe.needs_types:
-        return tuple(fields.require_words(*recipe.types, choices=known, length=layers))
+        raise fields.missing(names)
+    listed = fields.numbers("attn_layer_indices", "full_attn_idxs")
+    if listed is not None:
+        return tuple(GLOBAL if index in listed else others for index in range(layers))
+    if fields.has("attn_layer_period"):
+        period, first = fields.size("attn_layer_period"), fields.count("attn_layer_offset")
+        return tuple(
+            GLOBAL if index % period == first else others for index in range(layers)
+        )
     period = recipe.period
-    if period is None or recipe.windows == "none":
-        return (GLOBAL,) * layers
-    return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
+    if period is not None:
+        period = fields.size("full_attention_interval", "sliding_window_pattern", default=period)
+    return tuple(
+        others if period is not None and (index + 1) % period else GLOBAL
+        for index in range(layers)
+    )
 
 
 def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
@@ -207,18 +253,16 @@ def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
     types = fields.words("mlp_layer_types", choices=("dense", "sparse"), length=layers)
     if types is not None:
         return [kind == "sparse" for kind in types]
+    if fields.has("expert_layer_period"):
+        period, offset = fields.size("expert_layer_period"), fields.count("expert_layer_offset")
+        several = fields.count(*COUNTS) > 1
+        return [several and index % period == offset for index in range(layers)]
     listed = fields.numbers("moe_layers")
     if listed is not None:
         return [index in listed for index in range(layers)]
-    first = fields.count(
-        "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index", "expert_layer_offset"
-    )
+    first = fields.count("first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
     step = fields.size(
-        "decoder_sparse_step",
-        "moe_layer_interval",
-        "interleave_moe_layer_step",
-        "expert_layer_period",
-        default=1,
+        "decoder_sparse_step", "moe_layer_interval", "interleave_moe_layer_step", default=1
     )
     last = fields.count("moe_layer_end_index", default=layers - 1)
     dense = fields.numbers("mlp_only_layers") or frozenset()
@@ -231,9 +275,14 @@ def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
 
 
 def _dense(recipe: Recipe, fields: Fields) -> FeedForward:
+    d_ff = fields.size(*recipe.width)
+    if recipe.adjusted and fields.flag("block_auto_adjust_ff_dim", default=True):
+        scale = fields.number("block_ffn_dim_multiplier", default=1.0)
+        multiple = fields.size("block_multiple_of", default=256)
+        d_ff = -(-int(scale * (2 * d_ff // 3)) // multiple) * multiple
     return FeedForward(
         d_model=fields.size("hidden_size", "n_embd", "d_model"),
-        d_ff=fields.size(*recipe.width),
+        d_ff=d_ff,
         gated=recipe.gated,
         bias=_flag(fields, recipe.mlp_bias),
     )
@@ -248,7 +297,11 @@ def _routed(recipe: Recipe, fields: Fields) -> Experts:
         expert=FeedForward(d_model=d_model, d_ff=width, gated=True, bias=routed.bias),
         count=count,
         active=fields.size(*ACTIVE),
-        shared=FeedForward(d_model=d_model, d_ff=shared, gated=True) if shared else None,
+        shared=FeedForward(
+            d_model=d_model, d_ff=shared, gated=True, bias=_flag(fields, recipe.mlp_bias)
+        )
+        if shared
+        else None,
         router=Linear(inputs=d_model, outputs=count, bias=routed.bias),
         entries=(count if routed.corrected else 0)
         + (d_model if routed.gated_sharing and shared else 0),
@@ -311,22 +364,44 @@ def _attention(recipe: Recipe, fields: Fields, kind: _Kind) -> ProjectedAttentio
     if recipe.inner_norms:
         norms = (*norms, Norm(width=heads.d_model))
     has_sinks = recipe.sinks == "all" or (recipe.sinks == "windowed" and kind.window is not None)
-    return ProjectedAttention(config=config, norms=norms, entries=heads.count * has_sinks)
+    entries = heads.count * has_sinks + size * recipe.head_entries
+    return ProjectedAttention(config=config, norms=norms, entries=entries)
 
 
 def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
-    if recipe.gate == "none":
+    if recipe.gate == "none" or not _flag(fields, recipe.is_gated):
         return ()
     heads = _heads(recipe, fields)
     size = heads.dim or heads.d_model // heads.count
-    outputs = heads.count * (size if recipe.gate == "channel" else 1)
-    return (Linear(inputs=heads.d_model, outputs=outputs),)
+    outputs = heads.count * (1 if recipe.gate == "head" else size)
+    bias = recipe.gate == "query" and _flag(fields, recipe.bias)
+    return (Linear(inputs=heads.d_model, outputs=outputs, bias=bias),)
 
 
 _POST = Recipe(windows="types", head_norm="all heads")
 _MOE = Recipe(routed=Routed())
 _GLM_MOE = Recipe(routed=Routed(shared="count"), head_norm="head", norms_heads=False)
 _GATED_DELTA = {"linear_attention": recurrent.read_gated_delta}
+_QWEN_NEXT = Recipe(
+    head_norm="head",
+    gate="query",
+    period=4,
+    others="linear_attention",
+    rotated=0.25,
+    recurrent=_GATED_DELTA,
+)
+_MAMBA2 = {"mamba": recurrent.read_mamba2, "linear_attention": recurrent.read_mamba2}
+_LFM2 = Recipe(
+    bias=False,
+    head_norm="head",
+    tied=True,
+    others="conv",
+    recurrent={"conv": recurrent.read_short_convolution},
+)
+
+_SPARSE = Recipe(
+    latent=True, windows="none", routed=Routed(shared="count", shared_count=1)
+)
 
 RECIPES: Mapping[str, Recipe] = {
     # Dense, Llama's block with other biases, norms or gates.
@@ -337,13 +412,15 @@ RECIPES: Mapping[str, Recipe] = {
         norms=1, tied=True, head_norm="each head", norms_heads=("use_qk_norm", False)
     ),
     "cohere2": Recipe(norms=1, tied=True, period=4),
-    "cwm": Recipe(bias=False, needs_types=True),
+    "cwm": Recipe(bias=False, mlp_bias=("mlp_bias", False), needs_types=True),
     "ernie4_5": Recipe(bias=("use_bias", False), mlp_bias=("use_bias", False), tied=True),
     "exaone4": Recipe(bias=False, head_norm="head", period=4),
     "glm": Recipe(bias=("attention_bias", False), out_bias=False, rotated=0.5),
     "glm4": Recipe(bias=("attention_bias", False), out_bias=False, rotated=0.5, norms=4),
     "granite": Recipe(mlp_bias=("mlp_bias", False)),
     "granite_swa": Recipe(mlp_bias=("mlp_bias", False), sinks="all", needs_types=True, tied=True),
+    "diffllama": Recipe(head_entries=4),
+    "hyperclovax": Recipe(mlp_bias=("mlp_bias", False), post_norms=("use_post_norm", True)),
     "helium": Recipe(out_bias=False, mlp_bias=("mlp_bias", False)),
     "hunyuan_v1_dense": Recipe(head_norm="head"),
     "internlm3": Recipe(bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)),
@@ -364,7 +441,15 @@ RECIPES: Mapping[str, Recipe] = {
         mlp_bias=("mlp_bias", False),
     ),
     "smollm3": Recipe(mlp_bias=("mlp_bias", False), tied=True),
-    "stablelm": Recipe(bias=("use_qkv_bias", False), out_bias=False, norm_bias=True, rotated=0.25),
+    "stablelm": Recipe(
+        bias=("use_qkv_bias", False),
+        out_bias=False,
+        norm_bias=True,
+        parallel=("use_parallel_residual", False),
+        head_norm="each head",
+        norms_heads=("qk_layernorm", False),
+        rotated=0.25,
+    ),
     "starcoder2": Recipe(
         bias=("use_bias", True),
         mlp_bias=("use_bias", True),
@@ -382,11 +467,22 @@ RECIPES: Mapping[str, Recipe] = {
         period=4,
         routed=Routed(shared="count", corrected=True),
     ),
+    "aria_text": Recipe(
+        mlp_bias=("mlp_bias", False),
+        routed=Routed(width=("intermediate_size",), shared="count", shared_count=2),
+    ),
+    "cohere2_moe": Recipe(
+        norms=1,
+        tied=True,
+        period=4,
+        routed=Routed(width=("intermediate_size",), shared="count"),
+    ),
     "dots1": Recipe(head_norm="head", routed=Routed(shared="count")),
     "ernie4_5_moe": Recipe(
         bias=("use_bias", False),
         mlp_bias=("use_bias", False),
         tied=True,
+        head_bias=("use_bias", False),
         routed=Routed(shared="count", shared_count=2, corrected=True),
     ),
     "exaone_moe": Recipe(
@@ -416,7 +512,10 @@ RECIPES: Mapping[str, Recipe] = {
     "hunyuan_v1_moe": Recipe(
         head_norm="head", routed=Routed(width=("intermediate_size",), shared="one")
     ),
-    "hy_v3": Recipe(head_norm="head", routed=Routed(shared="count", shared_count=1)),
+    "hy_v3": Recipe(
+        head_norm="head",
+        mlp_bias=("mlp_bias", False),
+        routed=Routed(shared="count", shared_count=1)),
     "kolibri1": Recipe(
         bias=False,
         head_norm="head",
@@ -425,7 +524,10 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(shared="width"),
     ),
     "laguna": Recipe(
-        head_norm="head", gate="head", routed=Routed(shared="width", corrected=True)
+        head_norm="head",
+        gate="head",
+        is_gated=("gating", True),
+        routed=Routed(shared="width", corrected=True),
     ),
     "llama4_text": Recipe(
         needs_types=True,
@@ -446,29 +548,56 @@ RECIPES: Mapping[str, Recipe] = {
         out_bias=False,
         routed=Routed(shared="width", gated_sharing=True),
     ),
-    "solar_open": Recipe(routed=Routed(shared="count", shared_count=1)),
+    "solar_open": Recipe(out_bias=False, routed=Routed(shared="count", shared_count=1)),
     # Layers with a state between layers of attention.
-    "lfm2": Recipe(
+    "bamba": Recipe(
+        mlp_bias=("mlp_bias", False), rotated=0.5, others="mamba", recurrent=_MAMBA2
+    ),
+    "granitemoehybrid": Recipe(
+        width=("shared_intermediate_size",),
+        needs_types=True,
+        recurrent=_MAMBA2,
+        routed=Routed(width=("intermediate_size",), shared="width"),
+    ),
+    "jamba": Recipe(
         bias=False,
-        head_norm="head",
-        tied=True,
-        recurrent={"conv": recurrent.read_short_convolution},
+        others="mamba",
+        recurrent={"mamba": recurrent.read_mamba},
+        routed=Routed(width=("intermediate_size",)),
     ),
-    "olmo_hybrid": Recipe(head_norm="all heads", recurrent=_GATED_DELTA),
-    "qwen3_next": Recipe(
-        head_norm="head",
-        gate="channel",
-        period=None,
-        recurrent=_GATED_DELTA,
-        routed=Routed(shared="width", gated_sharing=True),
+    "kimi_linear": Recipe(
+        latent=True,
+        tied=None,
+        needs_types=True,
+        recurrent={"linear_attention": recurrent.read_kimi_delta},
+        routed=Routed(shared="count", shared_count=1),
     ),
-    "qwen3_5_text": Recipe(head_norm="head", gate="channel", recurrent=_GATED_DELTA),
-    "qwen3_5_moe_text": Recipe(
-        head_norm="head",
-        gate="channel",
-        recurrent=_GATED_DELTA,
-        routed=Routed(shared="width", gated_sharing=True),
+    "lfm2": replace(_LFM2, adjusted=True),
+    "lfm2_moe": replace(_LFM2, routed=Routed()),
+    "lfm3": replace(
+        _LFM2,
+        bias=("attention_bias", False),
+        post_norms=("use_sandwich_norm", True),
+        gate="head",
+        is_gated=("use_attention_gate", True),
     ),
+    "minimax": Recipe(
+        bias=False,
+        needs_types=True,
+        recurrent={"linear_attention": recurrent.read_lightning},
+        routed=Routed(width=("intermediate_size",)),
+    ),
+    "olmo_hybrid": Recipe(head_norm="all heads", needs_types=True, recurrent=_GATED_DELTA),
+    "qwen3_next": replace(_QWEN_NEXT, routed=Routed(shared="width", gated_sharing=True)),
+    "qwen3_5_text": _QWEN_NEXT,
+    "qwen3_5_moe_text": replace(_QWEN_NEXT, routed=Routed(shared="width", gated_sharing=True)),
+    # Keys and values from one latent.
+    "axk1": Recipe(latent=True, routed=Routed(shared="count", shared_count=1, norms=1)),
+    "deepseek_v32": _SPARSE,
+    "glm_moe_dsa": _SPARSE,
+    "glm4_moe_lite": Recipe(latent=True, routed=Routed(shared="count", shared_count=1)),
+    "minicpm3": Recipe(latent=True, mlp_bias=("mlp_bias", False), tied=True),
+    "youtu": Recipe(latent=True, tied=True),
 }
 """The families of this file, by ``model_type``."""
 
