@@ -193,9 +193,7 @@ def _read_gpt_neo(fields: Fields, name: str) -> Model:
 
     def build(kind: str) -> Layer:
         config = heads.attend(window=window if kind == "local" else None, bias=True, out_bias=True)
-        layer = _build_layer(
-            config, d_ff=fields.size("intermediate_size", default=4 * d_model)
-        )
+        layer = _build_layer(config, d_ff=fields.size("intermediate_size", default=4 * d_model))
         own = replace(layer.attention, unbiased=("q", "k", "v"))
         return replace(layer, attention=own)
 
@@ -254,9 +252,7 @@ def _read_mpt(fields: Fields, name: str) -> Model:
 def _read_xglm(fields: Fields, name: str) -> Model:
     heads = _equal_heads(fields, ("d_model",), ("attention_heads",))
     d_model, vocabulary = heads.d_model, fields.size("vocab_size")
-    layer = _build_layer(
-        heads.attend(bias=True, out_bias=True), d_ff=fields.size("ffn_dim")
-    )
+    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("ffn_dim"))
     return Model(
         name=name,
         layers=(layer,) * fields.layers("num_layers"),

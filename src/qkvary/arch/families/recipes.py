@@ -4,7 +4,7 @@ Source: the configuration and modelling files of transformers 5.23.0 for each ``
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
 
@@ -121,6 +121,10 @@ class Recipe:
     """The share of rotated channels where the configuration does not say."""
     recurrent: Mapping[str, ReadRecurrent] | None = None
     """The readers of layers with a state, by their name in the list of layers."""
+    required: Mapping[str, tuple[object, ...]] = field(
+        default_factory=dict[str, tuple[object, ...]]
+    )
+    """Fields with the values that are counted; others are refused."""
     needs_types: bool = False
     """Whether a configuration must list its layers."""
     adjusted: bool = False
@@ -145,6 +149,12 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     """
     layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
     d_model = fields.size("hidden_size", "n_embd", "d_model")
+    for required, values in recipe.required.items():
+        if fields.has(required) and fields.content[required] not in values:
+            raise fields.refuse(required, " or ".join(map(str, values)))
+    heads = fields.items("num_attention_heads_per_layer")
+    if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
+        raise fields.refuse("num_attention_heads_per_layer", "as many heads in each layer")
     norm = Norm(width=d_model, bias=recipe.norm_bias)
     norms = 1 if _flag(fields, recipe.parallel) else recipe.norms
     norms += 2 * _flag(fields, recipe.post_norms)
@@ -222,15 +232,12 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
         return tuple(GLOBAL if index in listed else others for index in range(layers))
     if fields.has("attn_layer_period"):
         period, first = fields.size("attn_layer_period"), fields.count("attn_layer_offset")
-        return tuple(
-            GLOBAL if index % period == first else others for index in range(layers)
-        )
+        return tuple(GLOBAL if index % period == first else others for index in range(layers))
     period = recipe.period
     if period is not None:
         period = fields.size("full_attention_interval", "sliding_window_pattern", default=period)
     return tuple(
-        others if period is not None and (index + 1) % period else GLOBAL
-        for index in range(layers)
+        others if period is not None and (index + 1) % period else GLOBAL for index in range(layers)
     )
 
 
@@ -399,18 +406,14 @@ _LFM2 = Recipe(
     recurrent={"conv": recurrent.read_short_convolution},
 )
 
-_SPARSE = Recipe(
-    latent=True, windows="none", routed=Routed(shared="count", shared_count=1)
-)
+_SPARSE = Recipe(latent=True, windows="none", routed=Routed(shared="count", shared_count=1))
 
 RECIPES: Mapping[str, Recipe] = {
     # Dense, Llama's block with other biases, norms or gates.
     "apertus": Recipe(gated=False, head_norm="head", entries=2),
     "arcee": Recipe(gated=False, mlp_bias=("mlp_bias", False)),
     "bitnet": Recipe(inner_norms=True),
-    "cohere": Recipe(
-        norms=1, tied=True, head_norm="each head", norms_heads=("use_qk_norm", False)
-    ),
+    "cohere": Recipe(norms=1, tied=True, head_norm="each head", norms_heads=("use_qk_norm", False)),
     "cohere2": Recipe(norms=1, tied=True, period=4),
     "cwm": Recipe(bias=False, mlp_bias=("mlp_bias", False), needs_types=True),
     "ernie4_5": Recipe(bias=("use_bias", False), mlp_bias=("use_bias", False), tied=True),
@@ -423,7 +426,9 @@ RECIPES: Mapping[str, Recipe] = {
     "hyperclovax": Recipe(mlp_bias=("mlp_bias", False), post_norms=("use_post_norm", True)),
     "helium": Recipe(out_bias=False, mlp_bias=("mlp_bias", False)),
     "hunyuan_v1_dense": Recipe(head_norm="head"),
-    "internlm3": Recipe(bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)),
+    "internlm3": Recipe(
+        bias=("qkv_bias", False), out_bias=("bias", False), mlp_bias=("bias", False)
+    ),
     "iquestcoder": Recipe(mlp_bias=("mlp_bias", False)),
     "jais2": Recipe(
         bias=("attention_bias", True), mlp_bias=("mlp_bias", True), gated=False, norm_bias=True
@@ -489,9 +494,7 @@ RECIPES: Mapping[str, Recipe] = {
         bias=False, head_norm="head", period=4, routed=Routed(shared="count", shared_count=1)
     ),
     "flex_olmo": replace(_POST, windows="none", routed=Routed()),
-    "flint": Recipe(
-        head_norm="head", sinks="all", needs_types=True, routed=Routed(shared="width")
-    ),
+    "flint": Recipe(head_norm="head", sinks="all", needs_types=True, routed=Routed(shared="width")),
     "glm4_moe": Recipe(
         out_bias=False,
         head_norm="head",
@@ -515,7 +518,8 @@ RECIPES: Mapping[str, Recipe] = {
     "hy_v3": Recipe(
         head_norm="head",
         mlp_bias=("mlp_bias", False),
-        routed=Routed(shared="count", shared_count=1)),
+        routed=Routed(shared="count", shared_count=1),
+    ),
     "kolibri1": Recipe(
         bias=False,
         head_norm="head",
@@ -526,7 +530,7 @@ RECIPES: Mapping[str, Recipe] = {
     "laguna": Recipe(
         head_norm="head",
         gate="head",
-        is_gated=("gating", True),
+        required={"gating": (True, "per-head")},
         routed=Routed(shared="width", corrected=True),
     ),
     "llama4_text": Recipe(
@@ -550,9 +554,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "solar_open": Recipe(out_bias=False, routed=Routed(shared="count", shared_count=1)),
     # Layers with a state between layers of attention.
-    "bamba": Recipe(
-        mlp_bias=("mlp_bias", False), rotated=0.5, others="mamba", recurrent=_MAMBA2
-    ),
+    "bamba": Recipe(mlp_bias=("mlp_bias", False), rotated=0.5, others="mamba", recurrent=_MAMBA2),
     "granitemoehybrid": Recipe(
         width=("shared_intermediate_size",),
         needs_types=True,

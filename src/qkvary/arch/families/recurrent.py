@@ -77,7 +77,10 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
     inner = fields.size("mamba_expand", "expand", default=2) * d_model
     if not is_jamba:
         inner = fields.size("intermediate_size", default=inner)
-    state, taps = fields.size("mamba_d_state", "state_size"), fields.size("mamba_d_conv", "conv_kernel")
+    state, taps = (
+        fields.size("mamba_d_state", "state_size"),
+        fields.size("mamba_d_conv", "conv_kernel"),
+    )
     rank = fields.size("mamba_dt_rank", "time_step_rank", default=-(-d_model // 16))
     bias = fields.flag("mamba_proj_bias", "use_bias", default=False)
     conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
