@@ -23,19 +23,29 @@ from tests.arch.families.tiny_configs import tiny
 TOKENS = 13
 REGISTERED = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
 
-ENCODERS = """bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert rembert
-roberta roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl xlnet xmod reformer
-""".split()
+# fmt: off
+ENCODERS = [
+    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
+    "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "reformer",
+]
 """Encoders of masked tokens, which can be asked to decode."""
-DECODERS = """bart bigbird_pegasus blenderbot blenderbot-small git marian mbart moshi musicgen
-musicgen_melody mvp pegasus plbart prophetnet trocr""".split()
+DECODERS = [
+    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "git", "marian", "mbart",
+    "moshi", "musicgen", "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "trocr",
+]
 """Decoders of models with an encoder, or of sound."""
-OTHERS = """axk2 bailing_hybrid beam biogpt blt cohere_compass_text cpmant ctrl dbrx doge dots3_note
-dots3_note_text emu3 gemma3n gemma3n_text gemma4_assistant gemma4_unified_assistant
-gpt_neox_japanese hrm_text hy_v4 inkling2_text inkling_text jetmoe longcat_flash mimo_v2_flash
-minimax_m3_vl_text mllama modernbert-decoder openai-gpt phi4_multimodal qwen4_exp qwen4_exp_text
-recurrent_gemma rwkv xlstm zamba zamba2 zaya""".split()
+OTHERS = [
+    "axk2", "bailing_hybrid", "beam", "biogpt", "blt", "cohere_compass_text", "cpmant", "ctrl",
+    "dbrx", "doge", "dots3_note", "dots3_note_text", "emu3", "gemma3n", "gemma3n_text",
+    "gemma4_assistant", "gemma4_unified_assistant", "gpt_neox_japanese", "hrm_text", "hy_v4",
+    "inkling2_text", "inkling_text", "jetmoe", "longcat_flash", "mimo_v2_flash",
+    "minimax_m3_vl_text", "mllama", "modernbert-decoder", "openai-gpt", "phi4_multimodal",
+    "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2",
+    "zaya",
+]
 """Language models with a mechanism that is not counted yet."""
+# fmt: on
 REFUSED = {*ENCODERS, *DECODERS, *OTHERS}
 
 NESTED = {"fuyu", "got_ocr2", "llama4", "moss_transcribe_diarize", "qwen3_5", "qwen3_5_moe"}
@@ -51,15 +61,18 @@ COUNTED = [
 STORES_MORE = {"gpt_neo": "all tokens of layers with a window"}
 """Where the cache of transformers holds more than has to be."""
 
-SWITCHES = (
-    "alibi attention_bias attention_out_bias bias block_auto_adjust_ff_dim conv_bias "
-    "do_layer_norm_before gating lm_head_bias mamba_conv_bias mamba_proj_bias mamba_rms_norm "
-    "mlp_bias moe_num_shared_experts multi_query n_shared_experts new_decoder_architecture "
-    "num_shared_experts parallel_attn projectors_bias qk_layernorm qkv_bias tie_word_embeddings "
-    "use_attention_gate use_bias use_conv_bias use_parallel_residual use_post_norm use_qk_norm "
-    "use_qkv_bias use_sandwich_norm use_sliding_window"
-).split()
+# fmt: off
+SWITCHES = [
+    "alibi", "attention_bias", "attention_out_bias", "bias", "block_auto_adjust_ff_dim",
+    "conv_bias", "do_layer_norm_before", "gating", "lm_head_bias", "mamba_conv_bias",
+    "mamba_proj_bias", "mamba_rms_norm", "mlp_bias", "moe_num_shared_experts", "multi_query",
+    "n_shared_experts", "new_decoder_architecture", "num_shared_experts", "parallel_attn",
+    "projectors_bias", "qk_layernorm", "qkv_bias", "tie_word_embeddings", "use_attention_gate",
+    "use_bias", "use_conv_bias", "use_parallel_residual", "use_post_norm", "use_qk_norm",
+    "use_qkv_bias", "use_sandwich_norm", "use_sliding_window",
+]
 """Fields that add or remove parameters."""
+# fmt: on
 UNBUILT = {("internlm3", "attention_bias"), ("internlm3", "mlp_bias")}
 """Combinations that transformers refuses."""
 NAMED_REFUSALS = {

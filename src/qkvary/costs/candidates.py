@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, AnyVariant, Variant

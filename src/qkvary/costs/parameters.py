@@ -13,8 +13,8 @@ from qkvary.arch.blocks import (
     AttentionLayer,
     Experts,
     FeedForward,
-    Layer,
     LatentAttention,
+    Layer,
     ProjectedAttention,
 )
 from qkvary.arch.models import Model, as_model, count_kinds

@@ -1,5 +1,7 @@
-"""The families with LayerNorm: GPT-2, GPT-J, GPT-Neo, GPT-NeoX and Pythia, StarCoder, OPT, Bloom,
-Falcon, MPT, XGLM, Persimmon, Phi 1 and 2.
+"""The families with LayerNorm.
+
+GPT-2, GPT-J, GPT-Neo, GPT-NeoX and Pythia, StarCoder, OPT, Bloom, Falcon, MPT, XGLM, Persimmon, Phi
+1 and 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """

@@ -9,10 +9,10 @@ from functools import partial
 from typing import Literal
 
 from qkvary.arch.attention import PositionConfig
-from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention, RecurrentLayer
+from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families import recurrent
-from qkvary.arch.families.deepseek import read_latent
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
+from qkvary.arch.families.deepseek import read_latent
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.families.recurrent import ReadRecurrent
 from qkvary.arch.models import Model
@@ -171,7 +171,9 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     def build(kind: _Kind) -> Layer:
         network = _routed(recipe, fields) if kind.sparse else _dense(recipe, fields)
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
-        inner = (Norm(width=network.d_ff),) if _has_inner_norm(recipe, network) else ()
+        inner: tuple[Norm, ...] = ()
+        if recipe.inner_norms and isinstance(network, FeedForward):
+            inner = (Norm(width=network.d_ff),)
         mixer = (recipe.recurrent or {}).get(kind.mixing)
         if mixer is not None:
             attention = mixer(fields)
@@ -323,10 +325,6 @@ def _shared_width(routed: Routed, fields: Fields, width: int) -> int:
     if routed.shared == "count":
         return width * fields.count(*SHARED, default=routed.shared_count)
     return 0
-
-
-def _has_inner_norm(recipe: Recipe, network: FeedForward | Experts) -> bool:
-    return recipe.inner_norms and isinstance(network, FeedForward)
 
 
 def _heads(recipe: Recipe, fields: Fields) -> Heads:

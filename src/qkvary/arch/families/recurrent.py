@@ -103,7 +103,7 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
 
 
 def read_mamba2(fields: Fields) -> RecurrentLayer:
-    """Return the state-space layer of Mamba 2, as Bamba, Granite 4, Falcon H1 and Nemotron H use it.
+    """Return the layer of Mamba 2, which Bamba, Granite 4, Falcon H1 and Nemotron H have too.
 
     Source: Dao and Gu 2024, "Transformers are SSMs".
 
