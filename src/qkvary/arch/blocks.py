@@ -66,6 +66,26 @@ class ProjectedAttention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Indexer:
+    """The module that picks the tokens that sparse attention reads, by keys of its own.
+
+    Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
+    """
+
+    width: int
+    """Channels of its one key."""
+    heads: int
+    """Query heads."""
+    top: int
+    """Tokens that it picks."""
+    is_shared: bool = False
+    """Whether the layer takes what the indexer of an earlier layer picked, and has none."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "width", "heads", "top")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
     """Multi-head latent attention (MLA): keys and values are expanded from one stored latent.
 
@@ -88,11 +108,15 @@ class LatentAttention:
     """Channels of a value head."""
     bias: bool = False
     """Biases on what leads into the latents and out of the layer."""
+    indexer: Indexer | None = None
+    """What picks the tokens that are read; ``None`` for all."""
 
     def __post_init__(self) -> None:
         check_sizes(
             self, "d_model", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"
         )
+        if self.own_indexer and self.q_rank is None:
+            raise ValueError("expected a latent of the query, which the indexer reads, got none")
         # Widths of several heads have to be sizes too.
         tuple(self.linears)
 
@@ -102,9 +126,20 @@ class LatentAttention:
         return self.nope_dim + self.rope_dim
 
     @property
+    def own_indexer(self) -> Indexer | None:
+        """The indexer whose weights and keys are this layer's."""
+        return None if self.indexer is None or self.indexer.is_shared else self.indexer
+
+    @property
     def stored_width(self) -> int:
-        """Channels kept of a token: the latent and the shared rotated key."""
+        """Channels that attention reads of a token: the latent and the shared rotated key."""
         return self.kv_rank + self.rope_dim
+
+    @property
+    def stored_widths(self) -> tuple[int, ...]:
+        """Channels kept of a token: latent, shared rotated key, and the key of an indexer."""
+        index = self.own_indexer
+        return (self.kv_rank, self.rope_dim, *(() if index is None else (index.width,)))
 
     @property
     def linears(self) -> tuple[Linear, ...]:
@@ -124,13 +159,27 @@ class LatentAttention:
             Linear(inputs=d_model, outputs=self.stored_width, bias=bias),
             Linear(inputs=self.kv_rank, outputs=heads * (self.nope_dim + self.value_dim)),
             Linear(inputs=heads * self.value_dim, outputs=d_model, bias=bias),
+            *self._index_linears,
+        )
+
+    @property
+    def _index_linears(self) -> tuple[Linear, ...]:
+        index = self.own_indexer
+        if index is None:
+            return ()
+        return (
+            Linear(inputs=self.q_rank or 1, outputs=index.heads * index.width),
+            Linear(inputs=self.d_model, outputs=index.width),
+            Linear(inputs=self.d_model, outputs=index.heads),
         )
 
     @property
     def norms(self) -> tuple[Norm, ...]:
-        """Normalisations of the latents."""
+        """Normalisations of the latents, and of an indexer's key."""
         query = () if self.q_rank is None else (Norm(width=self.q_rank),)
-        return (*query, Norm(width=self.kv_rank))
+        index = self.own_indexer
+        own = () if index is None else (Norm(width=index.width, bias=True),)
+        return (*query, Norm(width=self.kv_rank), *own)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,7 +315,36 @@ class CompressedAttention:
         return tuple(part for part in (self.compressor, self.indexer) if part)
 
 
-AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentLayer:
+    """A layer that mixes tokens through a state of fixed size instead of a cache of tokens.
+
+    Short convolutions, state-space models and delta rules have that shape. A block without any
+    mixing of tokens is one without a state.
+    """
+
+    kind: str
+    """What it is, in words."""
+    d_model: int
+    """Width of the residual stream."""
+    sums: int = 0
+    """Numbers of the state that are sums over all tokens, kept in single precision at least."""
+    recent: int = 0
+    """Numbers of recent tokens that a convolution keeps."""
+    linears: tuple[Linear, ...] = ()
+    """All matrices that a token passes through."""
+    norms: tuple[Norm, ...] = ()
+    """Learned normalisations inside."""
+    entries: int = 0
+    """Other learned numbers: the taps of a convolution, decays, steps."""
+    products: int = 0
+    """Multiply-accumulates of a token with taps and state."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "d_model")
+
+
+AttentionLayer = ProjectedAttention | LatentAttention | CompressedAttention | RecurrentLayer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,13 +437,17 @@ def decodes(attention: AttentionLayer) -> bool:
 def share_layer(layer: Layer, variant: Variant) -> Layer:
     """Return the same block sharing as ``variant`` says, its cross attention likewise.
 
+    A recurrent layer has neither keys nor values, and stays.
+
     Raises:
         ValueError: where the variant does not fit, or the layer has no projections to share.
     """
     if not isinstance(layer.attention, ProjectedAttention):
+        if isinstance(layer.attention, RecurrentLayer):
+            return layer
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
         # A choice that does not fit, not a type that is wrong.
-        raise ValueError(  # noqa: TRY004
+        raise ValueError(
             f"expected layers with projections of their own to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 
-from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer
+from qkvary.arch.blocks import CompressedAttention, LatentAttention, Layer, RecurrentLayer
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, ROLES
@@ -133,6 +133,8 @@ def _describe_layer(layer: Layer) -> str:
         rate = attention.compressor.rate if attention.compressor else None
         summaries = f", a summary of every {rate}" if rate else ""
         return f"K=V, 1 head of {attention.head_dim}, window {attention.window}{summaries}"
+    if isinstance(attention, RecurrentLayer):
+        return attention.kind
     config = attention.config
     shared = f", reads layer {attention.reads_layer}" if attention.reads_layer is not None else ""
     crossed = ", cross attention" if layer.cross is not None else ""

@@ -15,6 +15,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    RecurrentLayer,
 )
 from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import Network
@@ -68,7 +69,7 @@ def layer_cache_bytes(
     """
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
-    if state:
+    if state or isinstance(attention, RecurrentLayer):
         return state if context else 0
     if peak and form.block and not isinstance(attention, CompressedAttention):
         last = max(0, form.last_closing(context) - 1)
@@ -93,8 +94,13 @@ def layer_cache_bytes(
 def layer_state_bytes(attention: AttentionLayer, stored_as: Format | str) -> int:
     """Return the bytes of the state that a layer keeps of one sequence, however long; 0 for none.
 
-    A state is a sum over all tokens, which is taken in single precision at least.
+    A state is a sum over all tokens, which is taken in single precision at least. What a
+    convolution keeps is stored like entries, and not in fewer bits.
     """
+    if isinstance(attention, RecurrentLayer):
+        form = _format(stored_as)
+        recent = attention.recent * max(form.bits, form.plain.bits)
+        return (attention.sums * max(32, form.bits) + recent) // 8
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
         return 0
     wide = max(32, _format(stored_as).bits)
@@ -132,7 +138,7 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):
-        return form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
+        return sum(map(form.row_bytes, attention.stored_widths))
     config = attention.config
     sharing, cached = config.variant.sharing, config.variant.cached
     rows = {one: config.heads(one) * form.row_bytes(config.channels(one)) for one in cached}
@@ -245,9 +251,15 @@ def layer_read_bytes(attention: AttentionLayer, *, context: int, stored_as: Form
     """Return what :func:`read_bytes` sums, without cross attention."""
     form = _format(stored_as)
     state = layer_state_bytes(attention, form)
-    if state:
+    if state or isinstance(attention, RecurrentLayer):
         return state
     keys = visible_keys(attention, context)
+    if isinstance(attention, LatentAttention) and attention.indexer is not None:
+        # The keys of the indexer of all tokens, and what attention reads of those it picks.
+        _check_uniform(form)
+        index = attention.own_indexer
+        read = form.row_bytes(attention.kv_rank) + form.row_bytes(attention.rope_dim)
+        return keys * read + (context * form.row_bytes(index.width) if index else 0)
     if not isinstance(attention, CompressedAttention):
         return entries_bytes(attention, seen=context, kept=keys, stored_as=form)
     _check_uniform(form)
@@ -280,6 +292,8 @@ def _compressed_bytes(attention: CompressedAttention, context: int, form: Format
 
 
 def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
+    if isinstance(attention, RecurrentLayer):
+        return 0
     if isinstance(attention, CompressedAttention):
         _check_uniform(form)
         kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]

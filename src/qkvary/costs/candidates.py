@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.blocks import ProjectedAttention, RecurrentLayer
 from qkvary.arch.labels import as_label, format_label, parse_variant
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.variants import QKV, AnyVariant, Variant
@@ -58,6 +58,8 @@ def own_label(model: Model) -> str:
     """Return the label of a model's own variant, windows and positions left out."""
     labels: set[str] = set()
     for layer, _ in count_kinds(model.layers):
+        if isinstance(layer.attention, RecurrentLayer):
+            continue
         if not isinstance(layer.attention, ProjectedAttention):
             return AS_IT_IS
         config = layer.attention.config
@@ -123,8 +125,12 @@ def _count_positions(model: Model) -> int:
 
 def _suggest(model: Model, *, all_sharings: bool) -> Iterator[Variant]:
     """Yield sharings of the model's own KV heads, then fewer heads, each with and without K=V."""
-    layers = [layer.attention for layer, _ in count_kinds(model.layers)]
-    if not all(isinstance(layer, ProjectedAttention) for layer in layers):
+    layers = [
+        layer.attention
+        for layer, _ in count_kinds(model.layers)
+        if not isinstance(layer.attention, RecurrentLayer)
+    ]
+    if not layers or not all(isinstance(layer, ProjectedAttention) for layer in layers):
         return
     configs = [layer.config for layer in layers if isinstance(layer, ProjectedAttention)]
     queries = min(config.num_heads for config in configs)

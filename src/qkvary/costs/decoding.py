@@ -55,18 +55,19 @@ class DecodeStep:
         return 2 * self.macs / self.moved_bytes
 
     def seconds(self, device: Device, *, devices: int = 1) -> float | None:
-        """Return the roofline time on a device, or on those that share one copy of the model."""
+        """Return the roofline time on a device, or on those that share one copy of the model.
+
+        Without a matrix rate it is the time of moving the bytes, which is most of a step.
+        """
         memory, arithmetic = self._times(device)
-        if memory is None or arithmetic is None:
-            return None
-        return max(memory, arithmetic) / devices
+        return None if memory is None else max(memory, arithmetic or 0.0) / devices
 
     def bound(self, device: Device) -> Bound | None:
         """Return what takes most of the time."""
         memory, arithmetic = self._times(device)
-        if memory is None or arithmetic is None:
+        if memory is None:
             return None
-        if arithmetic >= memory:
+        if arithmetic is not None and arithmetic >= memory:
             return "arithmetic"
         return "weights" if self.weight_bytes >= self.cache_bytes else "cache"
 

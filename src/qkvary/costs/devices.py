@@ -40,7 +40,12 @@ class Device:
 
 
 def _device(
-    name: str, title: str, memory: float, bandwidth: float, teraflops: float, remark: str = ""
+    name: str,
+    title: str,
+    memory: float,
+    bandwidth: float,
+    teraflops: float | None = None,
+    remark: str = "",
 ) -> Device:
     model = title.partition(" SXM")[0].partition(" PCIe")[0].removesuffix(" 40GB")
     return Device(
@@ -48,12 +53,14 @@ def _device(
         title=title,
         memory_bytes=round(memory * GB),
         bandwidth_bytes_per_second=bandwidth * GB,
-        flops_per_second_16_bit=teraflops * TERA,
+        flops_per_second_16_bit=None if teraflops is None else teraflops * TERA,
         source=f"{model} datasheet{remark}",
     )
 
 
 _HALF = " (half of the sparse rate)"
+_SUMS = " (fp16 products with 32-bit sums, without sparsity)"
+_PHONE = " (LPDDR5X at 4,800 MHz, 64 bits)"
 DEVICES: dict[str, Device] = {
     device.name: device
     for device in (
@@ -68,6 +75,22 @@ DEVICES: dict[str, Device] = {
         _device("h100-pcie", "NVIDIA H100 PCIe 80GB", 80, 2_000, 756.5, _HALF),
         _device("h200", "NVIDIA H200 SXM 141GB", 141, 4_800, 989.5, _HALF),
         _device("mi300x", "AMD Instinct MI300X", 192, 5_300, 1_307.4),
+        _device("rtx-3090", "NVIDIA GeForce RTX 3090", 24, 936, 71, _SUMS),
+        _device("rtx-4090", "NVIDIA GeForce RTX 4090", 24, 1_008, 165.2, _SUMS),
+        _device("rtx-5090", "NVIDIA GeForce RTX 5090", 32, 1_792, 209.5, _SUMS),
+        # Where a token is as fast as memory: transfers per second times the bytes of a transfer.
+        _device("raspberry-pi-5", "Raspberry Pi 5 8GB", 8, 17.1, None, " (LPDDR4X-4267, 32 bits)"),
+        _device("jetson-orin-nano", "NVIDIA Jetson Orin Nano 8GB", 8, 68, None, " (102 as Super)"),
+        _device("jetson-agx-orin", "NVIDIA Jetson AGX Orin 64GB", 64, 204.8),
+        _device("apple-m1", "Apple M1 16GB", 16, 68.25, None, " (LPDDR4X-4266, 128 bits)"),
+        _device("apple-m2", "Apple M2 16GB", 16, 100),
+        _device("apple-m4", "Apple M4 16GB", 16, 120),
+        _device("apple-m4-pro", "Apple M4 Pro 48GB", 48, 273),
+        _device("apple-m4-max", "Apple M4 Max 128GB", 128, 546),
+        _device("snapdragon-8-gen-3", "Snapdragon 8 Gen 3, 12GB", 12, 76.8, None, _PHONE),
+        _device(
+            "laptop-ddr5", "Laptop with DDR5-5600, 16GB", 16, 89.6, None, " (two 64-bit channels)"
+        ),
     )
 }
 """Devices by name."""

@@ -17,6 +17,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    RecurrentLayer,
     Storage,
 )
 from qkvary.arch.models import Model, count_kinds, map_layers
@@ -313,6 +314,10 @@ def _already(layers: Iterable[Layer]) -> Iterable[str]:
                     f"summaries of {attention.compressor.rate} tokens stand for those beyond the "
                     f"window of {attention.window:,}"
                 )
+        elif isinstance(attention, RecurrentLayer):
+            if attention.sums or attention.recent:
+                numbers = attention.sums + attention.recent
+                yield f"layers with a {attention.kind} keep a state of {numbers:,} numbers each"
         elif attention.reads_layer is not None:
             yield "some layers read another layer's keys and values and keep none"
         elif attention.config.variant.keeps_state:

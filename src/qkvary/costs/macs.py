@@ -19,6 +19,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    RecurrentLayer,
 )
 from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
@@ -88,8 +89,10 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
         return context if reach is None else min(reach, context)
+    if isinstance(attention, RecurrentLayer):
+        return 0
     if isinstance(attention, LatentAttention):
-        return context
+        return context if attention.indexer is None else min(attention.indexer.top, context)
     return min(attention.window, context) + visible_summaries(attention, context)
 
 
@@ -255,10 +258,15 @@ def _forward_attention(
         scores = score_macs(config, tokens, pairs, fills_cache=fills_cache)
         return tokens * per_token, scores
     per_token = sum(linear.weights for linear in attention.linears)
+    if isinstance(attention, RecurrentLayer):
+        return tokens * per_token, tokens * attention.products
     if isinstance(attention, LatentAttention):
-        count = tokens * tokens if pairs == "square" else tokens * (tokens + 1) // 2
+        every = tokens * tokens if pairs == "square" else tokens * (tokens + 1) // 2
+        count, top = every, visible_keys(attention, tokens)
+        if pairs == "visible":
+            count = (tokens - top) * top + top * (top + 1) // 2
         width = attention.num_heads * (attention.key_dim + attention.value_dim)
-        return tokens * per_token, count * width
+        return tokens * per_token, count * width + every * _index_pair_macs(attention)
     return tokens * per_token, _compressed_scores(attention, tokens, pairs)
 
 
@@ -272,11 +280,16 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
         scores = _content_macs(config, keys, keys) if rule is None else rule(config, keys)
         scores += decode_term_macs(config, keys)
         scores += _expansion_macs(attention, keys, crossing=False)
+    elif isinstance(attention, RecurrentLayer):
+        projections = sum(linear.weights for linear in attention.linears)
+        scores = attention.products
     else:
         # Absorbed, the expansion of the latent is moved to the query and the output: as many
         # products as expanding one token.
         projections = sum(linear.weights for linear in attention.linears)
         scores = keys * _stored_pair_macs(attention)
+    if isinstance(attention, LatentAttention):
+        scores += context * _index_pair_macs(attention)
     if isinstance(attention, CompressedAttention) and attention.indexer:
         summaries = context // attention.indexer.rate
         scores += summaries * attention.index_heads * attention.indexer.width
@@ -360,6 +373,12 @@ def _stored_pair_macs(attention: LatentAttention | CompressedAttention) -> int:
     if isinstance(attention, LatentAttention):
         return attention.num_heads * (attention.stored_width + attention.kv_rank)
     return 2 * attention.num_heads * attention.head_dim
+
+
+def _index_pair_macs(attention: LatentAttention) -> int:
+    """Return the MACs of one query of an indexer with one of its keys."""
+    index = attention.own_indexer
+    return 0 if index is None else index.heads * index.width
 
 
 def _compressed_scores(attention: CompressedAttention, tokens: int, pairs: Pairs) -> int:

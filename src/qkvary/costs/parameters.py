@@ -11,9 +11,9 @@ from typing import NamedTuple
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import (
     AttentionLayer,
-    CompressedAttention,
     Experts,
     FeedForward,
+    LatentAttention,
     Layer,
     ProjectedAttention,
 )
@@ -91,7 +91,7 @@ def layer_attention_parameters(attention: AttentionLayer) -> Size:
     """Return the size of one attention layer of any kind, without its normalisations."""
     if isinstance(attention, ProjectedAttention):
         return _projected(attention)
-    entries = attention.entries if isinstance(attention, CompressedAttention) else 0
+    entries = 0 if isinstance(attention, LatentAttention) else attention.entries
     return _add([_count(attention.linears), Size(entries)])
 
 

@@ -18,6 +18,7 @@ from qkvary.arch.blocks import (
     LatentAttention,
     Layer,
     ProjectedAttention,
+    RecurrentLayer,
 )
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
@@ -196,6 +197,8 @@ def _attention_numbers(attention: AttentionLayer) -> int:
         # The norms of the latents keep their inputs, the projections after them theirs.
         latents = 2 * ((attention.q_rank or 0) + attention.kv_rank)
         return latents + attention.num_heads * (read + attention.value_dim)
+    if isinstance(attention, RecurrentLayer):
+        return sum(linear.outputs for linear in attention.linears[:-1])
     mixed = attention.num_heads * attention.head_dim
     summaries = sum(2 * part.projected_width for part in attention.compressors)
     return 2 * mixed + attention.q_rank + attention.head_dim + summaries

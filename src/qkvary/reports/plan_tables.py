@@ -221,13 +221,14 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
         f"such as 13 on 2 ({plan.demand.replica_sizes[-1]} at most); devices: for all users; "
         f"longest: tokens of one user alone that one copy has memory for{limit}."
     )
-    if device.bandwidth_bytes_per_second and device.flops_per_second_16_bit:
+    if device.bandwidth_bytes_per_second is None:
+        yield "Tokens/s: give --bandwidth of the device."
+    else:
+        known = device.flops_per_second_16_bit is not None
         yield (
             "Tokens/s: the roofline of one replica as full as this demand makes it, which no "
-            "engine exceeds."
+            f"engine exceeds{'' if known else '; by bandwidth alone, --flops adds the arithmetic'}."
         )
-    else:
-        yield "Tokens/s: give --bandwidth and --flops of the device."
     yield (
         "Change %: published change of perplexity against all heads and projections, trained from "
         "scratch, with what the printed digits leave open; a dash where nothing was published."

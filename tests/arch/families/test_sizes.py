@@ -79,6 +79,18 @@ PUBLISHED_TOTALS = {
     "deepseek-v4-pro": (1.6, 1e12),
     # The model card of deepseek-ai/DeepSeek-V3.
     "deepseek-v3": (671, 1e9),
+    # The model card of openai/gpt-oss-120b and gpt-oss-20b: 116.83B and 20.91B.
+    "gpt-oss-120b": (116.83, 1e9),
+    "gpt-oss-20b": (20.91, 1e9),
+    # The model cards of Kimi K2, Qwen3-Next, Qwen3-Coder, Qwen3-235B and Qwen2.5-32B and -72B.
+    "kimi-k2": (1.03, 1e12),
+    "qwen3-next-80b-a3b": (80, 1e9),
+    "qwen3-coder-480b-a35b": (480, 1e9),
+    "qwen3-235b-a22b": (235, 1e9),
+    "qwen2.5-32b": (32.8, 1e9),
+    "qwen2.5-72b": (72.7, 1e9),
+    # The model card of Qwen/Qwen1.5-MoE-A2.7B.
+    "qwen1.5-moe-a2.7b": (14.3, 1e9),
     # The model card of Gemma 4; its vision tower is not among them.
     "gemma-4-31b": (30.7, 1e9),
     "gemma-4-26b-a4b": (25.2, 1e9),

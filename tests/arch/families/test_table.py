@@ -50,9 +50,8 @@ def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None
 @pytest.mark.parametrize(
     ("model_type", "got"),
     [
-        ("gpt_oss", "got 'gpt_oss'; a reading"),
-        ("kimi_k2", "got 'kimi_k2'; a reading"),
-        ("glm4_moe", "got 'glm4_moe'; a reading"),
+        ("gemma3n", "got 'gemma3n'; a reading"),
+        ("kimi_k3", "got 'kimi_k3'; a reading"),
         ("llamas", "got 'llamas'; a reading"),
         (None, "got none; a reading"),
         (3, "got a int; a reading"),
@@ -62,13 +61,12 @@ def test_published_files_are_read_and_say_where_they_are_from(name: str) -> None
 )
 def test_an_unknown_family_is_refused_without_another_reading(model_type: object, got: str) -> None:
     """A reading as the nearest family, or as Llama, would give wrong numbers without a word."""
-    with pytest.raises(ValueError, match="expected a model_type out of bloom, ") as caught:
+    with pytest.raises(ValueError, match="expected a model_type out of ") as caught:
         read_model({**load("llama-3.1-8b"), "model_type": model_type}, "mine")
-    known = ", ".join(sorted(FAMILIES))
     said = str(caught.value)
-    assert said.startswith(f"expected a model_type out of {known}, {got} as one of these could")
+    assert f"{got} as one of these could" in said
+    assert f"out of {len(FAMILIES)} known" in said
     assert "did you mean" not in said
-    assert "Llama" not in said
 
 
 def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
@@ -81,13 +79,13 @@ def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")
 
 
-def test_the_whole_says_whether_its_head_is_tied_where_the_text_does_not() -> None:
+def test_the_whole_says_whether_its_head_is_tied() -> None:
     text = {key: value for key, value in load("llama-3.1-8b").items() if key[:3] != "tie"}
     whole = {"model_type": "seer", "text_config": text}
     assert model_parameters(read_model(whole, "seer")).head > 0
     assert model_parameters(read_model({**whole, "tie_word_embeddings": True}, "seer")).head == 0
-    untied = {**whole, "tie_word_embeddings": True, "text_config": load("llama-3.1-8b")}
-    assert model_parameters(read_model(untied, "seer")).head > 0
+    tied = {**whole, "tie_word_embeddings": True, "text_config": load("llama-3.1-8b")}
+    assert model_parameters(read_model(tied, "seer")).head == 0
 
 
 def test_sizes_may_stand_at_the_top_of_a_multimodal_family() -> None:

@@ -1,13 +1,17 @@
-"""The families with LayerNorm: GPT-2, GPT-NeoX and Pythia, OPT, Bloom, Falcon, Phi 1 and 2.
+"""The families with LayerNorm.
+
+GPT-2, GPT-J, GPT-Neo, GPT-NeoX and Pythia, StarCoder, OPT, Bloom, Falcon, MPT, XGLM, Persimmon, Phi
+1 and 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, attention_width
-from qkvary.arch.families.attention_fields import Heads, read_rotation
+from qkvary.arch.families.attention_fields import Heads, build_each, read_rotation
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
@@ -16,6 +20,8 @@ NEOX_ROTATED = 0.25
 """The share of rotated channels where a GPT-NeoX configuration does not say."""
 PHI_ROTATED = 0.5
 """The share of rotated channels where a Phi configuration does not say."""
+NEO_WINDOW = 256
+"""The window where a GPT-Neo configuration does not say."""
 OPT_OFFSET = 2
 """Rows of OPT's learned positions that no token uses."""
 
@@ -139,6 +145,133 @@ def _read_phi(fields: Fields, name: str) -> Model:
     return _build(fields, name, layer, tied=False, head_bias=True)
 
 
+def _read_persimmon(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields)
+    layer = _build_layer(
+        heads.attend(
+            positions="rotary",
+            rotation=read_rotation(fields, fraction=PHI_ROTATED),
+            bias=True,
+            out_bias=True,
+        ),
+        d_ff=fields.size("intermediate_size"),
+        head_norms=2 if fields.flag("qk_layernorm", default=True) else 0,
+    )
+    return _build(fields, name, layer, tied=False)
+
+
+def _read_gptj(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    size = heads.d_model // heads.count
+    rotation = PositionConfig(rotary_fraction=fields.size("rotary_dim", default=size) / size)
+    layer = _build_layer(
+        heads.attend(positions="rotary", rotation=rotation),
+        d_ff=fields.size("n_inner", default=4 * heads.d_model),
+        norms=1,
+    )
+    return _build(fields, name, layer, tied=False, head_bias=True)
+
+
+def _read_bigcode(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    if fields.flag("multi_query", default=True):
+        heads = replace(heads, kv_count=1)
+    d_model = heads.d_model
+    layer = _build_layer(
+        heads.attend(bias=True, out_bias=True), d_ff=fields.size("n_inner", default=4 * d_model)
+    )
+    model = _build(fields, name, layer, tied=True)
+    tokens = fields.size("n_positions", "max_position_embeddings")
+    return replace(model, positions=(Table(rows=tokens, width=d_model),), max_tokens=tokens)
+
+
+def _read_gpt_neo(fields: Fields, name: str) -> Model:
+    heads, layers = _equal_heads(fields, heads=("num_heads",)), fields.layers("num_layers")
+    d_model, tokens = heads.d_model, fields.size("max_position_embeddings")
+    window = fields.size("window_size", default=NEO_WINDOW)
+    kinds = fields.words("attention_layers", choices=("global", "local"), length=layers)
+    if kinds is None:
+        raise fields.missing(("attention_layers",))
+
+    def build(kind: str) -> Layer:
+        config = heads.attend(window=window if kind == "local" else None, bias=True, out_bias=True)
+        layer = _build_layer(config, d_ff=fields.size("intermediate_size", default=4 * d_model))
+        own = replace(layer.attention, unbiased=("q", "k", "v"))
+        return replace(layer, attention=own)
+
+    vocabulary, tied = _read_vocabulary(fields, tied=True)
+    return Model(
+        name=name,
+        layers=build_each(kinds, build),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        positions=(Table(rows=tokens, width=d_model),),
+        norms=(Norm(width=d_model, bias=True),),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
+        max_tokens=tokens,
+        notes=("transformers stores all tokens of layers with a window",),
+    )
+
+
+def _read_mpt(fields: Fields, name: str) -> Model:
+    attention = fields.section("attn_config") or Fields({}, fields.family)
+    if attention.flag("qk_ln", default=False) or not fields.flag("no_bias", default=True):
+        raise fields.refuse("attn_config", "no biases, and no norms of queries and keys,")
+    heads = _equal_heads(fields, ("d_model",), ("n_heads",))
+    is_grouped = attention.text("attn_type", default="multihead_attention") != "multihead_attention"
+    if is_grouped:
+        heads = replace(heads, kv_count=attention.size("kv_n_heads", default=1))
+    has_alibi = attention.flag("alibi", default=True)
+    config = heads.attend(positions="alibi" if has_alibi else "none")
+    d_model, layers = heads.d_model, fields.layers("n_layers")
+    norm = Norm(width=d_model)
+    layer = Layer(
+        attention=ProjectedAttention(config=config),
+        feed_forward=(
+            FeedForward(d_model=d_model, d_ff=fields.size("expansion_ratio", default=4) * d_model),
+        ),
+        norms=(norm, norm),
+    )
+    vocabulary, tokens = fields.size("vocab_size"), fields.size("max_seq_len")
+    return Model(
+        name=name,
+        layers=(layer,) * layers,
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        positions=() if has_alibi else (Table(rows=tokens, width=d_model),),
+        norms=(norm,),
+        head=(
+            Linear(
+                inputs=d_model,
+                outputs=vocabulary,
+                tied=fields.flag("tie_word_embeddings", default=True),
+            ),
+        ),
+        max_tokens=tokens,
+    )
+
+
+def _read_xglm(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields, ("d_model",), ("attention_heads",))
+    d_model, vocabulary = heads.d_model, fields.size("vocab_size")
+    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("ffn_dim"))
+    return Model(
+        name=name,
+        layers=(layer,) * fields.layers("num_layers"),
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        norms=(Norm(width=d_model, bias=True),),
+        head=(
+            Linear(
+                inputs=d_model,
+                outputs=vocabulary,
+                tied=fields.flag("tie_word_embeddings", default=True),
+            ),
+        ),
+        max_tokens=fields.optional_size("max_position_embeddings"),
+    )
+
+
 def _equal_heads(
     fields: Fields,
     width: tuple[str, ...] = ("hidden_size",),
@@ -185,7 +318,7 @@ def _build(
         tables=(Table(rows=vocabulary, width=d_model),),
         norms=(Norm(width=d_model, bias=True),) * norms,
         head=(Linear(inputs=d_model, outputs=vocabulary, bias=head_bias, tied=is_tied),),
-        max_tokens=fields.optional_size("max_position_embeddings", "seq_length"),
+        max_tokens=fields.optional_size("max_position_embeddings", "n_positions", "seq_length"),
         notes=notes,
     )
 
@@ -197,4 +330,11 @@ READERS: Mapping[str, Reader] = {
     "bloom": _read_bloom,
     "falcon": _read_falcon,
     "phi": _read_phi,
+    "gptj": _read_gptj,
+    "codegen": _read_gptj,
+    "gpt_bigcode": _read_bigcode,
+    "gpt_neo": _read_gpt_neo,
+    "mpt": _read_mpt,
+    "xglm": _read_xglm,
+    "persimmon": _read_persimmon,
 }

@@ -13,6 +13,7 @@ from qkvary.arch.blocks import (
     Compressor,
     Experts,
     FeedForward,
+    Indexer,
     LatentAttention,
     Layer,
 )
@@ -53,7 +54,7 @@ def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Mod
         raise fields.refuse("moe_layer_freq", "1, experts in every layer after the dense ones,")
     layers, d_model = fields.layers("num_hidden_layers"), fields.size("hidden_size")
     dense_layers = min(layers, fields.count("first_k_dense_replace", default=0))
-    attention = _read_attention(fields)
+    attention = read_latent(fields)
     inner = fields.size("intermediate_size") if dense_layers else 1
     dense = FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias)
     networks: list[FeedForward | Experts] = [dense] * dense_layers
@@ -71,7 +72,16 @@ def _read_latent(fields: Fields, name: str, *, bias: bool, predicts: int) -> Mod
     )
 
 
-def _read_attention(fields: Fields) -> LatentAttention:
+def read_latent(fields: Fields, *, shares_indexer: bool = False) -> LatentAttention:
+    """Return the latent attention of a configuration.
+
+    Args:
+        fields: The configuration.
+        shares_indexer: Whether the layer reads what the indexer of an earlier layer picked.
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
     return LatentAttention(
         d_model=fields.size("hidden_size"),
         num_heads=fields.size("num_attention_heads"),
@@ -81,6 +91,18 @@ def _read_attention(fields: Fields) -> LatentAttention:
         rope_dim=fields.size("qk_rope_head_dim"),
         value_dim=fields.size("v_head_dim"),
         bias=fields.flag("attention_bias", default=False),
+        indexer=_read_indexer(fields, is_shared=shares_indexer),
+    )
+
+
+def _read_indexer(fields: Fields, *, is_shared: bool) -> Indexer | None:
+    if not fields.has("index_topk"):
+        return None
+    return Indexer(
+        width=fields.size("index_head_dim"),
+        heads=fields.size("index_n_heads"),
+        top=fields.size("index_topk"),
+        is_shared=is_shared,
     )
 
 
@@ -217,5 +239,6 @@ READERS: Mapping[str, Reader] = {
         fields, name, bias=fields.flag("mlp_bias", default=False), predicts=0
     ),
     "deepseek_v3": lambda fields, name: _read_latent(fields, name, bias=False, predicts=1),
+    "kimi_k2": lambda fields, name: _read_latent(fields, name, bias=False, predicts=0),
     "deepseek_v4": _read_deepseek_v4,
 }

@@ -55,7 +55,7 @@ class Fields:
             return found
         if default is not None:
             return default
-        raise self._missing(names)
+        raise self.missing(names)
 
     def optional_size(self, *names: str) -> int | None:
         """Return a positive whole number, or ``None`` where it is absent."""
@@ -135,6 +135,18 @@ class Fields:
             raise self._wrong(names, f"{length} entries", f"{len(found)} entries")
         return tuple(str(item) for item in found)
 
+    def numbers(self, *names: str) -> frozenset[int] | None:
+        """Return a set of layer numbers, or ``None`` where it is absent."""
+        items = self.items(*names)
+        if items is None:
+            return None
+        found: list[int] = []
+        for item in items:
+            if isinstance(item, bool) or not isinstance(item, int):
+                raise self.refuse(names[0], "a list of layer numbers")
+            found.append(item)
+        return frozenset(found)
+
     def section(self, *names: str) -> "Fields | None":
         """Return a nested configuration, or ``None`` where it is absent."""
         value = self._find(names)
@@ -155,7 +167,8 @@ class Fields:
                 return value
         return None
 
-    def _missing(self, names: Sequence[str]) -> ValueError:
+    def missing(self, names: Sequence[str]) -> ValueError:
+        """Return the error of a field that must be there."""
         spelled = " or ".join(names)
         known = ", ".join(name[:40] for name in sorted(map(str, self.content))[:12]) or "nothing"
         return ValueError(

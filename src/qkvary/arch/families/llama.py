@@ -109,7 +109,7 @@ def _read_qwen3_moe(fields: Fields, name: str) -> Model:
         normed=True,
     )
     step = fields.size("decoder_sparse_step", default=1)
-    dense = _layer_numbers(fields, "mlp_only_layers")
+    dense = fields.numbers("mlp_only_layers") or frozenset()
     sparse = [(index + 1) % step == 0 and index not in dense for index in range(layers)]
     return _build(
         fields,
@@ -161,15 +161,6 @@ def _qwen_windows(fields: Fields) -> tuple[int | None, ...]:
         return read_windows(fields, layers, window)
     full = min(layers, fields.count("max_window_layers", default=QWEN_FULL_LAYERS))
     return (None,) * full + (window,) * (layers - full)
-
-
-def _layer_numbers(fields: Fields, name: str) -> frozenset[int]:
-    numbers: list[int] = []
-    for item in fields.items(name) or ():
-        if isinstance(item, bool) or not isinstance(item, int):
-            raise fields.refuse(name, "a list of layer numbers")
-        numbers.append(item)
-    return frozenset(numbers)
 
 
 def _dense(fields: Fields, *, bias: bool = False) -> FeedForward:

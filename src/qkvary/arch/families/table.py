@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.arch.families import classic, deepseek, encoder_decoder, gemma, llama
+from qkvary.arch.families import classic, deepseek, encoder_decoder, gemma, hybrid, llama, recipes
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Reader] = {
     model_type: read
-    for file in (classic, llama, gemma, deepseek, encoder_decoder)
+    for file in (classic, llama, gemma, deepseek, recipes, hybrid, encoder_decoder)
     for model_type, read in file.READERS.items()
 }
 """The reader of every family, by ``model_type``."""
@@ -46,8 +46,8 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
-    # The head belongs to the whole, which alone may say that it is the embedding.
-    whole = {} if tied is None or part.has("tie_word_embeddings") else {"tie_word_embeddings": tied}
+    # The head belongs to the whole.
+    whole = {} if tied is None else {"tie_word_embeddings": tied}
     model = FAMILIES[family](Fields({**part.content, **whole}, family), name)
     note = "counts the language model only: a vision or audio tower is not counted"
     return replace(model, notes=(*model.notes, note))
@@ -59,6 +59,6 @@ def _unknown(model_type: object) -> ValueError:
     else:
         got = "none" if model_type is None else f"a {type(model_type).__name__}"
     return ValueError(
-        f"expected a model_type out of {', '.join(sorted(FAMILIES))}, got {got}; a reading as one "
-        "of these could give wrong numbers"
+        f"expected a model_type out of {len(FAMILIES)} known ones such as llama, qwen3 and gemma3, "
+        f"got {got}; a reading as one of these could give wrong numbers"
     )

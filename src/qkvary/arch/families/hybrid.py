@@ -1,0 +1,120 @@
+"""Models that are mostly state-space layers: Mamba, Mamba 2, Falcon H1 and Nemotron H.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from qkvary.arch.blocks import Experts, FeedForward, Layer, RecurrentLayer
+from qkvary.arch.families import recipes, recurrent
+from qkvary.arch.families.attention_fields import build_each
+from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import Recipe
+from qkvary.arch.models import Model
+from qkvary.arch.parts import Linear, Norm, Table
+
+MARKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+"""The blocks of Nemotron H, as published files abbreviate them."""
+
+
+def _read_mamba(
+    fields: Fields, name: str, *, mixer: Callable[[Fields], RecurrentLayer], tied: bool
+) -> Model:
+    layer = Layer(
+        attention=mixer(fields),
+        feed_forward=(),
+        norms=(Norm(width=fields.size("hidden_size")),),
+    )
+    layers = (layer,) * fields.layers("num_hidden_layers", "n_layer")
+    return _build(fields, name, layers, tied=tied)
+
+
+def _read_falcon_h1(fields: Fields, name: str) -> Model:
+    """Return the model; attention and state of a block, which are parallel, follow each other."""
+    recipe = Recipe(bias=("attention_bias", False), mlp_bias=("mlp_bias", False))
+    model = recipes.read(recipe, fields, name)
+    own = Fields(
+        {**fields.content, "mamba_rms_norm": fields.flag("mamba_rms_norm", default=False)},
+        fields.family,
+    )
+    state = Layer(attention=recurrent.read_mamba2(own), feed_forward=(), norms=())
+    layers = tuple(part for layer in model.layers for part in (state, layer))
+    note = "each block has attention and a state in parallel, which are listed one after the other"
+    return replace(model, layers=layers, notes=(*model.notes, note))
+
+
+def _read_nemotron_h(fields: Fields, name: str) -> Model:
+    pattern = fields.text("hybrid_override_pattern", default="")
+    if pattern and set(pattern) - set(MARKS):
+        raise fields.refuse("hybrid_override_pattern", f"marks out of {' '.join(MARKS)}")
+    listed = fields.items("layers_block_type") or tuple(MARKS[mark] for mark in pattern)
+    if not listed:
+        raise fields.missing(("layers_block_type", "hybrid_override_pattern"))
+    known = {"linear_attention": "mamba", "full_attention": "attention"}
+    kinds = tuple(known.get(str(kind), str(kind)) for kind in listed)
+    if set(kinds) - set(MARKS.values()):
+        raise fields.refuse("layers_block_type", f"words out of {', '.join(MARKS.values())}")
+    norm, d_model = Norm(width=fields.size("hidden_size")), fields.size("hidden_size")
+    one = Fields({**fields.content, "num_hidden_layers": 1}, fields.family)
+
+    def build(kind: str) -> Layer:
+        if kind == "attention":
+            return replace(
+                recipes.read(_ATTENTION, one, name).layers[0], feed_forward=(), norms=(norm,)
+            )
+        mixer = recurrent.read_mamba2(fields) if kind == "mamba" else recurrent.no_mixing(fields)
+        networks: tuple[FeedForward | Experts, ...] = ()
+        if kind == "mlp":
+            bias = fields.flag("mlp_bias", default=False)
+            inner = fields.size("intermediate_size")
+            networks = (FeedForward(d_model=d_model, d_ff=inner, bias=bias),)
+        if kind == "moe":
+            networks = (_read_experts(fields),)
+        return Layer(attention=mixer, feed_forward=networks, norms=(norm,))
+
+    return _build(fields, name, build_each(kinds, build), tied=None)
+
+
+_ATTENTION = Recipe(windows="none", bias=False)
+
+
+def _read_experts(fields: Fields) -> Experts:
+    d_model, count = fields.size("hidden_size"), fields.size("n_routed_experts")
+    shared = fields.count("n_shared_experts") and fields.size("moe_shared_expert_intermediate_size")
+    return Experts(
+        expert=FeedForward(d_model=d_model, d_ff=fields.size("moe_intermediate_size")),
+        count=count,
+        active=fields.size("num_experts_per_tok"),
+        shared=FeedForward(
+            d_model=d_model, d_ff=shared, bias=fields.flag("mlp_bias", default=False)
+        )
+        if shared
+        else None,
+        router=Linear(inputs=d_model, outputs=count),
+    )
+
+
+def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, tied: bool | None) -> Model:
+    d_model, vocabulary = fields.size("hidden_size"), fields.size("vocab_size")
+    # ``None`` for a family that never ties its head.
+    is_tied = tied is not None and fields.flag("tie_word_embeddings", default=tied)
+    return Model(
+        name=name,
+        layers=layers,
+        vocabulary=vocabulary,
+        tables=(Table(rows=vocabulary, width=d_model),),
+        norms=(Norm(width=d_model),),
+        head=(Linear(inputs=d_model, outputs=vocabulary, tied=is_tied),),
+        max_tokens=fields.optional_size("max_position_embeddings"),
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    "mamba": partial(_read_mamba, mixer=recurrent.read_mamba, tied=True),
+    "falcon_mamba": partial(_read_mamba, mixer=recurrent.read_mamba, tied=True),
+    "mamba2": partial(_read_mamba, mixer=recurrent.read_mamba2, tied=False),
+    "falcon_h1": _read_falcon_h1,
+    "nemotron_h": _read_nemotron_h,
+}

@@ -1,0 +1,214 @@
+"""Layers with a state, as configurations describe them: convolutions and delta rules.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+from collections.abc import Callable
+
+from qkvary.arch.blocks import RecurrentLayer
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.parts import Linear, Norm
+
+ReadRecurrent = Callable[[Fields], RecurrentLayer]
+"""Makes a layer of a configuration."""
+
+
+def read_short_convolution(fields: Fields) -> RecurrentLayer:
+    """Return the gated short convolution of LFM2.
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model, taps = fields.size("hidden_size"), fields.size("conv_L_cache")
+    bias = fields.flag("conv_bias", default=False)
+    return RecurrentLayer(
+        kind="short convolution",
+        d_model=d_model,
+        recent=d_model * taps,
+        linears=(
+            Linear(inputs=d_model, outputs=3 * d_model, bias=bias),
+            Linear(inputs=d_model, outputs=d_model, bias=bias),
+        ),
+        entries=d_model * (taps + bias),
+        products=d_model * taps,
+    )
+
+
+def read_gated_delta(fields: Fields) -> RecurrentLayer:
+    """Return the gated delta rule of Qwen 3.5, Qwen3-Next and OLMo Hybrid.
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model, taps = fields.size("hidden_size"), fields.size("linear_conv_kernel_dim")
+    key_heads, value_heads = (fields.size(f"linear_num_{one}_heads") for one in ("key", "value"))
+    key_dim, value_dim = (fields.size(f"linear_{one}_head_dim") for one in ("key", "value"))
+    keys, values = key_heads * key_dim, value_heads * value_dim
+    mixed = 2 * keys + values
+    state = value_heads * key_dim * value_dim
+    return RecurrentLayer(
+        kind="gated delta rule",
+        d_model=d_model,
+        sums=state,
+        recent=mixed * taps,
+        linears=(
+            Linear(inputs=d_model, outputs=mixed + values),
+            Linear(inputs=d_model, outputs=2 * value_heads),
+            Linear(inputs=values, outputs=d_model),
+        ),
+        norms=(Norm(width=value_dim),),
+        # The taps, a decay and a step for each head.
+        entries=mixed * taps + 2 * value_heads,
+        # The state answers the key, takes the difference in and answers the query.
+        products=mixed * taps + 3 * state,
+    )
+
+
+def read_mamba(fields: Fields) -> RecurrentLayer:
+    """Return the selective state-space layer of Mamba and Jamba.
+
+    Source: Gu and Dao 2023, "Mamba".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model = fields.size("hidden_size")
+    is_jamba = fields.has("mamba_d_state")
+    inner = fields.size("mamba_expand", "expand", default=2) * d_model
+    if not is_jamba:
+        inner = fields.size("intermediate_size", default=inner)
+    state, taps = (
+        fields.size("mamba_d_state", "state_size"),
+        fields.size("mamba_d_conv", "conv_kernel"),
+    )
+    rank = fields.size("mamba_dt_rank", "time_step_rank", default=-(-d_model // 16))
+    bias = fields.flag("mamba_proj_bias", "use_bias", default=False)
+    conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
+    norms = tuple(Norm(width=width) for width in (rank, state, state)) if is_jamba else ()
+    return RecurrentLayer(
+        kind="Mamba",
+        d_model=d_model,
+        sums=inner * state,
+        recent=inner * taps,
+        linears=(
+            Linear(inputs=d_model, outputs=2 * inner, bias=bias),
+            Linear(inputs=inner, outputs=rank + 2 * state),
+            Linear(inputs=rank, outputs=inner, bias=True),
+            Linear(inputs=inner, outputs=d_model, bias=bias),
+        ),
+        norms=norms,
+        entries=inner * (state + 1 + taps + conv_bias),
+        products=inner * (taps + 2 * state),
+    )
+
+
+def read_mamba2(fields: Fields) -> RecurrentLayer:
+    """Return the layer of Mamba 2, which Bamba, Granite 4, Falcon H1 and Nemotron H have too.
+
+    Source: Dao and Gu 2024, "Transformers are SSMs".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model = fields.size("hidden_size")
+    heads = fields.size("mamba_n_heads", "mamba_num_heads", "num_heads")
+    size = _mamba2_head_dim(fields, d_model, heads)
+    groups = fields.size("mamba_n_groups", "n_groups", default=1)
+    state = fields.size("mamba_d_state", "ssm_state_size", "state_size")
+    taps = fields.size("mamba_d_conv", "conv_kernel")
+    bias = fields.flag("use_bias", "mamba_proj_bias", default=False)
+    out_bias = fields.flag("projectors_bias", default=bias)
+    conv_bias = fields.flag("mamba_conv_bias", "use_conv_bias", default=True)
+    inner = heads * size
+    mixed = inner + 2 * groups * state
+    is_normed = fields.flag("mamba_rms_norm", default=True)
+    return RecurrentLayer(
+        kind="Mamba 2",
+        d_model=d_model,
+        sums=inner * state,
+        recent=mixed * taps,
+        linears=(
+            Linear(inputs=d_model, outputs=inner + mixed + heads, bias=bias),
+            Linear(inputs=inner, outputs=d_model, bias=out_bias),
+        ),
+        norms=(Norm(width=inner),) if is_normed else (),
+        # The taps, and a decay, a step and a skip for each head.
+        entries=mixed * (taps + conv_bias) + 3 * heads,
+        products=mixed * taps + 2 * inner * state,
+    )
+
+
+def _mamba2_head_dim(fields: Fields, d_model: int, heads: int) -> int:
+    """Return the channels of a head: their own field, or their share of the inner width."""
+    total = fields.optional_size("mamba_d_ssm")
+    if total is None:
+        total = fields.size("mamba_expand", "expand", default=2) * d_model
+    given = fields.content.get("mamba_d_head", fields.content.get("mamba_head_dim"))
+    if given is None:
+        given = fields.content.get("head_dim") if fields.has("num_heads") else None
+    if given in (None, "auto"):
+        return total // heads
+    return fields.size("mamba_d_head", "mamba_head_dim", "head_dim")
+
+
+def read_lightning(fields: Fields) -> RecurrentLayer:
+    """Return the linear attention with a gate and a fixed decay of MiniMax.
+
+    Source: Qin et al. 2024, "Lightning Attention-2".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    size = fields.size("head_dim", default=d_model // heads)
+    inner = heads * size
+    return RecurrentLayer(
+        kind="lightning attention",
+        d_model=d_model,
+        sums=inner * size,
+        linears=(
+            Linear(inputs=d_model, outputs=3 * inner),
+            Linear(inputs=d_model, outputs=inner),
+            Linear(inputs=inner, outputs=d_model),
+        ),
+        norms=(Norm(width=inner),),
+        products=2 * inner * size,
+    )
+
+
+def read_kimi_delta(fields: Fields) -> RecurrentLayer:
+    """Return the delta rule with a decay for each channel of Kimi Linear.
+
+    Source: Kimi Team 2025, "Kimi Linear".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    own = fields.section("linear_attn_config") or fields
+    d_model = fields.size("hidden_size")
+    heads = own.size("linear_num_heads", "num_heads")
+    size = own.size("linear_head_dim", "head_dim")
+    taps = own.size("linear_conv_kernel_dim", "short_conv_kernel_size")
+    inner = heads * size
+    narrow = (Linear(inputs=d_model, outputs=size), Linear(inputs=size, outputs=inner))
+    return RecurrentLayer(
+        kind="Kimi delta rule",
+        d_model=d_model,
+        sums=inner * size,
+        recent=3 * inner * taps,
+        linears=(
+            *(Linear(inputs=d_model, outputs=inner),) * 3,
+            *narrow,
+            *narrow,
+            Linear(inputs=d_model, outputs=heads),
+            Linear(inputs=inner, outputs=d_model),
+        ),
+        norms=(Norm(width=size),),
+        entries=3 * inner * taps + heads + inner,
+        products=3 * inner * taps + 3 * inner * size,
+    )
+
+
+def no_mixing(fields: Fields) -> RecurrentLayer:
+    """Return a block that mixes no tokens."""
+    return RecurrentLayer(kind="no attention", d_model=fields.size("hidden_size"))

@@ -1,0 +1,190 @@
+"""Every causal language model that transformers registers is counted exactly or refused by name.
+
+A tiny one of each family is built; its parameters and its cache after a prompt are what we count,
+also with each switch of the configuration turned.
+"""
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
+from qkvary.arch.models import Model
+from qkvary.costs.cache import layerwise_cache_bytes
+from qkvary.costs.parameters import model_parameters
+from tests.arch.families.tiny_configs import tiny
+
+TOKENS = 13
+REGISTERED = tuple(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+# fmt: off
+ENCODERS = [
+    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie",
+    "megatron-bert", "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer",
+    "xlm", "xlm-roberta", "xlm-roberta-xl", "xlnet", "xmod", "reformer",
+]
+"""Encoders of masked tokens, which can be asked to decode."""
+DECODERS = [
+    "bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "git", "marian", "mbart",
+    "moshi", "musicgen", "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "trocr",
+]
+"""Decoders of models with an encoder, or of sound."""
+OTHERS = [
+    "axk2", "bailing_hybrid", "beam", "biogpt", "blt", "cohere_compass_text", "cpmant", "ctrl",
+    "dbrx", "doge", "dots3_note", "dots3_note_text", "emu3", "gemma3n", "gemma3n_text",
+    "gemma4_assistant", "gemma4_unified_assistant", "gpt_neox_japanese", "hrm_text", "hy_v4",
+    "inkling2_text", "inkling_text", "jetmoe", "longcat_flash", "mimo_v2_flash",
+    "minimax_m3_vl_text", "mllama", "modernbert-decoder", "openai-gpt", "phi4_multimodal",
+    "qwen4_exp", "qwen4_exp_text", "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2",
+    "zaya",
+]
+"""Language models with a mechanism that is not counted yet."""
+# fmt: on
+REFUSED = {*ENCODERS, *DECODERS, *OTHERS}
+
+NESTED = {"fuyu", "got_ocr2", "llama4", "moss_transcribe_diarize", "qwen3_5", "qwen3_5_moe"}
+"""Models of several modalities whose text section is of a family that is counted."""
+RENAMED = {"gpt-sw3": "gpt2"}
+"""Names under which transformers registers another family's configuration."""
+
+COUNTED = [
+    family
+    for family in REGISTERED
+    if family in FAMILIES and family not in MULTIMODAL and family != "whisper"
+]
+STORES_MORE = {"gpt_neo": "all tokens of layers with a window"}
+"""Where the cache of transformers holds more than has to be."""
+
+# fmt: off
+SWITCHES = [
+    "alibi", "attention_bias", "attention_out_bias", "bias", "block_auto_adjust_ff_dim",
+    "conv_bias", "do_layer_norm_before", "gating", "lm_head_bias", "mamba_conv_bias",
+    "mamba_proj_bias", "mamba_rms_norm", "mlp_bias", "moe_num_shared_experts", "multi_query",
+    "n_shared_experts", "new_decoder_architecture", "num_shared_experts", "parallel_attn",
+    "projectors_bias", "qk_layernorm", "qkv_bias", "tie_word_embeddings", "use_attention_gate",
+    "use_bias", "use_conv_bias", "use_parallel_residual", "use_post_norm", "use_qk_norm",
+    "use_qkv_bias", "use_sandwich_norm", "use_sliding_window",
+]
+"""Fields that add or remove parameters."""
+# fmt: on
+UNBUILT = {("internlm3", "attention_bias"), ("internlm3", "mlp_bias")}
+"""Combinations that transformers refuses."""
+NAMED_REFUSALS = {
+    ("deepseek_v4", "n_shared_experts"),
+    ("laguna", "gating"),
+}
+"""Combinations that we refuse by the name of the field."""
+
+
+def turned(family: str) -> list[tuple[str, Any]]:
+    usual = tiny(family).to_dict()
+    found: list[tuple[str, Any]] = []
+    for name in SWITCHES:
+        value = usual.get(name)
+        if name in usual and (family, name) not in UNBUILT and isinstance(value, int | None):
+            found.append((name, not value if isinstance(value, bool) else (value or 0) + 1))
+    return found
+
+
+def saved(config: PretrainedConfig, *, short: bool = False) -> dict[str, Any]:
+    """The configuration as a file, with every field or with those that are not usual."""
+    content = json.loads(config.to_json_string(use_diff=short))
+    return {**content, "model_type": config.model_type}
+
+
+def numbers(config: PretrainedConfig) -> int:
+    with torch.device("meta"):
+        model: nn.Module = AutoModelForCausalLM.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def stored(found: object, seen: dict[int, int]) -> int:
+    """The numbers of all tensors inside a cache, each once; positions are no entries."""
+    if isinstance(found, Tensor):
+        if found.is_floating_point() and found.dim():
+            seen[id(found)] = math.prod(found.shape)
+    elif isinstance(found, list | tuple):
+        for item in found:
+            stored(item, seen)
+    elif type(found).__module__.startswith("transformers.") and not isinstance(found, type):
+        for item in vars(found).values():
+            stored(item, seen)
+    elif isinstance(found, dict):
+        for item in found.values():
+            stored(item, seen)
+    return sum(seen.values())
+
+
+def cached(model: Model) -> int:
+    return sum(layerwise_cache_bytes(model, context=TOKENS, stored_as="fp32")) // 4
+
+
+def test_every_family_is_counted_or_refused_by_name() -> None:
+    known = {*COUNTED, *NESTED, *RENAMED, *(MULTIMODAL & {*REGISTERED}), "whisper"}
+    assert known.isdisjoint(REFUSED)
+    assert known | REFUSED == {*REGISTERED}
+
+
+def test_three_quarters_of_the_decoders_of_text_are_counted() -> None:
+    asked = {*REGISTERED} - {*ENCODERS, *DECODERS}
+    assert len(OTHERS) < 0.25 * len(asked)
+
+
+@pytest.mark.parametrize("family", sorted(REFUSED))
+def test_what_is_not_counted_is_refused(family: str) -> None:
+    with pytest.raises(ValueError, match="model_type"):
+        read_model({"model_type": family, "hidden_size": 64}, family)
+
+
+@pytest.mark.parametrize("family", COUNTED)
+def test_parameters_with_each_switch(family: str) -> None:
+    config = tiny(family)
+    assert model_parameters(read_model(saved(config), family)).total == numbers(config)
+    assert read_model(saved(config, short=True), family).layers == (
+        read_model(saved(config), family).layers
+    )
+    for name, value in turned(family):
+        config = tiny(family, **{name: value})
+        if (family, name) in NAMED_REFUSALS:
+            with pytest.raises(ValueError, match=name):
+                read_model(saved(config), family)
+            continue
+        counted = model_parameters(read_model(saved(config), family)).total
+        assert counted == numbers(config), (name, value)
+
+
+@pytest.mark.parametrize("family", COUNTED)
+def test_a_cache_after_a_prompt(family: str) -> None:
+    config = tiny(family)
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    with torch.no_grad():
+        output = model(torch.arange(3, 3 + TOKENS)[None], use_cache=True)
+    held = getattr(output, "past_key_values", None)
+    held = output.cache_params if held is None else held
+    counted = cached(read_model(saved(config), family))
+    if family in STORES_MORE:
+        assert counted < stored(held, {})
+    else:
+        assert counted == stored(held, {})
+
+
+@pytest.mark.parametrize("family", sorted(NESTED))
+def test_the_text_of_several_modalities(family: str) -> None:
+    config = tiny(family)
+    whole = read_model(saved(config), family)
+    text = config.get_text_config()
+    assert whole.layers == read_model(saved(text), family).layers
+    assert "language model only" in " ".join(whole.notes)
+
+
+def test_kimi_k2_is_a_deepseek_v3() -> None:
+    config = saved(tiny("deepseek_v3"))
+    named = read_model({**config, "model_type": "kimi_k2"}, "k2")
+    assert named.layers == read_model(config, "v3").layers
