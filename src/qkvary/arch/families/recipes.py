@@ -1,4 +1,4 @@
-"""Decoders that differ from Llama in a few choices: each family is one entry of a table.
+"""Llama and the decoders that differ from it in a few choices: each family is one entry of a table.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -19,6 +19,10 @@ from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
 GLOBAL, LOCAL = LAYER_TYPES
+ROTARY_BASE = 10_000.0
+"""Base of the rotary frequencies, where a configuration does not say."""
+FULL_LAYERS = 28
+"""The layers before the first one with a window, where a Qwen configuration does not say."""
 CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
@@ -28,7 +32,8 @@ Size = int | tuple[str, ...]
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
-WIDTHS = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+WIDTHS = ("moe_intermediate_size",)
+WIDE = ("intermediate_size",)
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
     "shared_expert_intermediate_size",
@@ -99,8 +104,13 @@ class Recipe:
     """Further learned numbers of a block, for each channel of a head."""
     inner_norms: bool = False
     """Whether the mixed values and the inner channels are normalised."""
-    windows: Literal["types", "all", "none"] = "types"
-    """The layers with a window: those that ``layer_types`` marks, all, or none."""
+    windows: Literal["types", "all", "upper", "none"] = "types"
+    """The layers with a window: those that ``layer_types`` marks or, where it is missing, all or
+    those from ``max_window_layers`` on; or none."""
+    switched: bool = False
+    """Whether ``use_sliding_window`` switches windows on."""
+    window: int | None = None
+    """The window where a configuration does not mention one; a null switches it off."""
     period: int | None = None
     """Where ``layer_types`` is missing, every so many layers are global."""
     others: str = LOCAL
@@ -113,12 +123,15 @@ class Recipe:
     """Whether the head is the embedding where the configuration does not say; ``None`` if never."""
     head_bias: Flag = False
     """Bias on the head."""
-    kv_heads: int | None = 0
-    """KV heads where the configuration does not say: 0 for as many as heads, ``None`` to refuse."""
+    may_lack_kv_heads: bool = True
+    """Whether published files may leave out the number of KV heads, which is then that of the query
+    heads. In other families only a null means that."""
     head_dim: int | None = None
     """Channels of a head where the configuration does not say."""
     rotated: float = 1.0
     """The share of rotated channels where the configuration does not say."""
+    base: float = ROTARY_BASE
+    """The base of the rotary frequencies where the configuration does not say."""
     recurrent: Mapping[str, ReadRecurrent] | None = None
     """The readers of layers with a state, by their name in the list of layers."""
     required: Mapping[str, tuple[object, ...]] = field(
@@ -218,9 +231,8 @@ def _flag(fields: Fields, flag: Flag) -> bool:
 
 def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
     """Return the kind of each layer, by its name in the list of layers."""
-    known = (GLOBAL, LOCAL, CHUNKED, "attention", *(recipe.recurrent or ()))
-    if recipe.windows == "all":
-        return (LOCAL,) * layers
+    mixers = ("attention", *recipe.recurrent) if recipe.recurrent else ()
+    known = tuple(dict.fromkeys((GLOBAL, LOCAL, recipe.others, *mixers)))
     if recipe.windows == "none":
         return (GLOBAL,) * layers
     names, others = ("layer_types", "layers_block_type"), recipe.others
@@ -229,6 +241,11 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
         return tuple(GLOBAL if kind == "attention" else kind for kind in types)
     if recipe.needs_types:
         raise fields.missing(names)
+    if recipe.windows == "all":
+        return (LOCAL,) * layers
+    if recipe.windows == "upper":
+        full = min(layers, fields.count("max_window_layers", default=FULL_LAYERS))
+        return (GLOBAL,) * full + (LOCAL,) * (layers - full)
     listed = fields.numbers("attn_layer_indices", "full_attn_idxs")
     if listed is not None:
         return tuple(GLOBAL if index in listed else others for index in range(layers))
@@ -246,8 +263,12 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
 def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
     if mixing == LOCAL:
         window = fields.optional_size("sliding_window")
-        if window is None and recipe.windows != "all":
-            raise fields.refuse("sliding_window", "a window, which some layers have,")
+        if not fields.mentions("sliding_window"):
+            window = recipe.window
+        if recipe.switched and not fields.flag("use_sliding_window", default=False):
+            window = None
+        if window is None and fields.has("layer_types"):
+            raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
         return window
     if mixing == CHUNKED:
         # A chunk of tokens is kept like a window of as many.
@@ -257,7 +278,7 @@ def _window(recipe: Recipe, fields: Fields, mixing: str) -> int | None:
 
 def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
     """Return which layers have experts, by whichever field says so."""
-    if recipe.routed is None or fields.count(*COUNTS) == 0:
+    if recipe.routed is None or (fields.has(*COUNTS) and fields.count(*COUNTS) == 0):
         return [False] * layers
     types = fields.words("mlp_layer_types", choices=("dense", "sparse"), length=layers)
     if types is not None:
@@ -329,11 +350,11 @@ def _shared_width(routed: Routed, fields: Fields, width: int) -> int:
 
 def _heads(recipe: Recipe, fields: Fields) -> Heads:
     count = fields.size("num_attention_heads", "n_head")
-    default = count if recipe.kv_heads == 0 else recipe.kv_heads
+    may_lack = recipe.may_lack_kv_heads or fields.mentions("num_key_value_heads")
     return Heads(
         d_model=fields.size("hidden_size", "n_embd", "d_model"),
         count=count,
-        kv_count=fields.size("num_key_value_heads", default=default),
+        kv_count=fields.size("num_key_value_heads", default=count if may_lack else None),
         dim=fields.optional_size("head_dim") or recipe.head_dim,
     )
 
@@ -345,6 +366,7 @@ def _rotation(recipe: Recipe, fields: Fields, mixing: str) -> PositionConfig:
     return read_rotation(
         fields if own is None else Fields({"rope_parameters": own.content}, fields.family),
         fraction=recipe.rotated,
+        base=recipe.base,
     )
 
 
@@ -384,8 +406,7 @@ def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
 
 
 _POST = Recipe(windows="types", head_norm="all heads")
-_MOE = Recipe(routed=Routed())
-_GLM_MOE = Recipe(routed=Routed(shared="count"), head_norm="head", norms_heads=False)
+_MOE = Recipe(routed=Routed(width=WIDE))
 _GATED_DELTA = {"linear_attention": recurrent.read_gated_delta}
 _QWEN_NEXT = Recipe(
     head_norm="head",
@@ -406,8 +427,23 @@ _LFM2 = Recipe(
 
 _SPARSE = Recipe(latent=True, windows="none", routed=Routed(shared="count", shared_count=1))
 
+_MISTRAL = Recipe(bias=False, windows="all", may_lack_kv_heads=False)
+_QWEN = Recipe(
+    bias=("attention_bias", False),
+    head_norm="head",
+    windows="upper",
+    switched=True,
+    window=4096,
+    may_lack_kv_heads=False,
+)
+
 RECIPES: Mapping[str, Recipe] = {
     # Dense, Llama's block with other biases, norms or gates.
+    "llama": Recipe(mlp_bias=("mlp_bias", False), windows="none"),
+    "mistral": replace(_MISTRAL, window=4096),
+    "phi3": replace(_MISTRAL, may_lack_kv_heads=True),
+    "qwen2": replace(_QWEN, bias=True, out_bias=False, head_norm="none"),
+    "qwen3": replace(_QWEN, head_dim=128),
     "apertus": Recipe(gated=False, head_norm="head", entries=2),
     "arcee": Recipe(gated=False, mlp_bias=("mlp_bias", False)),
     "bitnet": Recipe(inner_norms=True),
@@ -463,6 +499,8 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "vaultgemma": Recipe(needs_types=True, tied=True, head_dim=256),
     # Mixtures of experts.
+    "mixtral": replace(_MISTRAL, base=1_000_000.0, routed=Routed(width=WIDE)),
+    "qwen3_moe": replace(_QWEN, windows="all", routed=Routed()),
     "afmoe": Recipe(
         norms=4,
         head_norm="head",
@@ -472,13 +510,13 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "aria_text": Recipe(
         mlp_bias=("mlp_bias", False),
-        routed=Routed(width=("intermediate_size",), shared="count", shared_count=2),
+        routed=Routed(width=WIDE, shared="count", shared_count=2),
     ),
     "cohere2_moe": Recipe(
         norms=1,
         tied=True,
         period=4,
-        routed=Routed(width=("intermediate_size",), shared="count"),
+        routed=Routed(width=WIDE, shared="count"),
     ),
     "dots1": Recipe(head_norm="head", routed=Routed(shared="count")),
     "ernie4_5_moe": Recipe(
@@ -491,7 +529,7 @@ RECIPES: Mapping[str, Recipe] = {
     "exaone_moe": Recipe(
         bias=False, head_norm="head", period=4, routed=Routed(shared="count", shared_count=1)
     ),
-    "flex_olmo": replace(_POST, windows="none", routed=Routed()),
+    "flex_olmo": replace(_POST, windows="none", routed=Routed(width=WIDE)),
     "flint": Recipe(head_norm="head", sinks="all", needs_types=True, routed=Routed(shared="width")),
     "glm4_moe": Recipe(
         out_bias=False,
@@ -501,18 +539,16 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(shared="count", shared_count=1),
     ),
     "gpt_oss": Recipe(
-        bias=("attention_bias", True), sinks="all", period=2, routed=Routed(bias=True)
+        bias=("attention_bias", True), sinks="all", period=2, routed=Routed(width=WIDE, bias=True)
     ),
     "granitemoe": _MOE,
-    "granitemoeshared": Recipe(routed=Routed(width=("intermediate_size",), shared="width")),
+    "granitemoeshared": Recipe(routed=Routed(width=WIDE, shared="width")),
     "granitemoe_swa": Recipe(
         sinks="all",
         needs_types=True,
-        routed=Routed(width=("intermediate_size",), shared="width"),
+        routed=Routed(width=WIDE, shared="width"),
     ),
-    "hunyuan_v1_moe": Recipe(
-        head_norm="head", routed=Routed(width=("intermediate_size",), shared="one")
-    ),
+    "hunyuan_v1_moe": Recipe(head_norm="head", routed=Routed(width=WIDE, shared="one")),
     "hy_v3": Recipe(
         head_norm="head",
         mlp_bias=("mlp_bias", False),
@@ -533,16 +569,17 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "llama4_text": Recipe(
         needs_types=True,
+        others=CHUNKED,
         width=("intermediate_size_mlp",),
-        routed=Routed(width=("intermediate_size",), shared="one"),
+        routed=Routed(width=WIDE, shared="one"),
     ),
     "mellum": Recipe(head_norm="head", routed=Routed()),
-    "minimax_m2": Recipe(bias=False, head_norm="all heads", routed=Routed()),
-    "olmoe": Recipe(head_norm="all heads", routed=Routed()),
+    "minimax_m2": Recipe(bias=False, head_norm="all heads", routed=Routed(width=WIDE)),
+    "olmoe": Recipe(head_norm="all heads", routed=Routed(width=WIDE)),
     "phimoe": Recipe(
         norm_bias=True,
         windows="all",
-        routed=Routed(width=("intermediate_size",)),
+        routed=Routed(width=WIDE),
         head_bias=("lm_head_bias", False),
     ),
     "qwen2_moe": Recipe(
@@ -557,13 +594,13 @@ RECIPES: Mapping[str, Recipe] = {
         width=("shared_intermediate_size",),
         needs_types=True,
         recurrent=_MAMBA2,
-        routed=Routed(width=("intermediate_size",), shared="width"),
+        routed=Routed(width=WIDE, shared="width"),
     ),
     "jamba": Recipe(
         bias=False,
         others="mamba",
         recurrent={"mamba": recurrent.read_mamba},
-        routed=Routed(width=("intermediate_size",)),
+        routed=Routed(width=WIDE),
     ),
     "kimi_linear": Recipe(
         latent=True,
@@ -585,7 +622,7 @@ RECIPES: Mapping[str, Recipe] = {
         bias=False,
         needs_types=True,
         recurrent={"linear_attention": recurrent.read_lightning},
-        routed=Routed(width=("intermediate_size",)),
+        routed=Routed(width=WIDE),
     ),
     "olmo_hybrid": Recipe(head_norm="all heads", needs_types=True, recurrent=_GATED_DELTA),
     "qwen3_next": replace(_QWEN_NEXT, routed=Routed(shared="width", gated_sharing=True)),
