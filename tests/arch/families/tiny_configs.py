@@ -112,7 +112,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 def tiny(model_type: str, **changes: Any) -> PretrainedConfig:
     """The configuration of a family with tiny sizes and some fields changed."""
-    cls = CONFIG_MAPPING[model_type]
+    cls: Any = CONFIG_MAPPING[model_type]
     usual = cls()
     text = getattr(usual, "text_config", None)
     if text is None:
