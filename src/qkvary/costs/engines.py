@@ -9,7 +9,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from qkvary.arch.blocks import (
     AttentionLayer,
@@ -123,10 +122,11 @@ def allocate_vllm(
     Raises:
         ValueError: for a model or a format that the engine or these rules do not know.
     """
+    _check_decoder(model)
     settings, form = settings or VllmSettings(), _plain_format(stored_as)
     specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, settings.devices)]
-    if not specs or model.encoder is not None:
-        raise ValueError("expected a decoder with a cache for vLLM, got a model without")
+    if not specs:
+        raise ValueError("expected layers with a cache for vLLM, got none")
     block = _vllm_block(specs)
 
     def page(spec: _Spec) -> int:
@@ -175,20 +175,21 @@ def _vllm_block(specs: list[_Spec]) -> int:
 
 def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
     attention = layer.attention
+    kept = _with_entries(attention)
     if isinstance(attention, RecurrentLayer):
         bits = attention.sum_bits or max(16, form.bits)
         state = (attention.sums * bits + _engine_recent(attention) * max(16, form.bits)) // 8
         if state:
             yield _Spec(state_bytes=state // devices)
-    elif isinstance(attention, LatentAttention):
-        yield from _vllm_latents(attention, form)
-    elif _stores(attention):
-        heads, channels = _heads(attention)
+    elif isinstance(kept, LatentAttention):
+        yield from _vllm_latents(kept, form)
+    elif kept is not None:
+        heads, channels = _heads(kept)
         # Quantised entries have a scale for each head of keys and of values.
         scale = 0 if form.group is None else SCALE_BYTES
         of_head = sum(width * form.bits // 8 + scale for width in channels)
         held = max(1, heads // devices) * of_head
-        yield _Spec(token_bytes=held, window=attention.config.variant.reach)
+        yield _Spec(token_bytes=held, window=_window(kept))
 
 
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
@@ -230,8 +231,7 @@ class LlamaCppCache:
         return self.kv_bytes + self.window_bytes + self.state_bytes
 
 
-# Each is an option of the engine.
-def allocate_llama_cpp(  # noqa: PLR0913
+def allocate_llama_cpp(
     model: Model,
     *,
     context: int,
@@ -262,13 +262,11 @@ def allocate_llama_cpp(  # noqa: PLR0913
     Raises:
         ValueError: for a model or a format that the engine or these rules do not know.
     """
+    _check_decoder(model)
     form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
     streams = 1 if unified else sequences
     cells = _pad(_pad(context) // streams)
-    attentions = [layer.attention for layer in model.layers]
-    kept = [one for one in attentions if isinstance(one, LatentAttention) or _stores(one)]
-    if model.encoder is not None or not (kept or model.layers):
-        raise ValueError("expected a decoder with a cache for llama.cpp, got a model without")
+    kept = _layers_with_entries(model)
     windows = {_window(one) for one in kept}
     has_both = None in windows and not full_windows
     kv = windowed = 0
@@ -282,7 +280,9 @@ def allocate_llama_cpp(  # noqa: PLR0913
             window_cells = _pad(min(cells, seen))
             windowed += window_cells * _ggml_bytes(one, form)
     states = sum(
-        one.sums + _engine_recent(one) for one in attentions if isinstance(one, RecurrentLayer)
+        layer.attention.sums + _engine_recent(layer.attention)
+        for layer in model.layers
+        if isinstance(layer.attention, RecurrentLayer)
     )
     return LlamaCppCache(
         cells=cells,
@@ -320,31 +320,42 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
     ``DynamicCache`` keeps one fewer (``costs.cache``).
 
     Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
+
+    Raises:
+        ValueError: for a model that these rules do not know.
     """
-    held = layerwise_cache_bytes(model, context=context, stored_as=stored_as)
-    total = 0
-    for layer, kept in zip(model.layers, held, strict=True):
-        attention = layer.attention
+    total = sum(layerwise_cache_bytes(model, context=context, stored_as=stored_as))
+    for attention in _layers_with_entries(model):
         window = _window(attention)
-        if isinstance(attention, ProjectedAttention) and window is not None and kept:
-            whole = min(window, context)
-            kept = entries_bytes(attention, seen=context, kept=whole, stored_as=stored_as)
-        total += kept
+        if window is not None and window <= context:
+            total += entries_bytes(attention, seen=context, kept=1, stored_as=stored_as)
     return total
 
 
-def _window(attention: AttentionLayer) -> int | None:
-    is_projected = isinstance(attention, ProjectedAttention)
-    return attention.config.variant.reach if is_projected else None
+def _check_decoder(model: Model) -> None:
+    if model.encoder is not None or not model.is_causal:
+        raise ValueError("expected a decoder for the rules of an engine, got another model")
 
 
-def _stores(attention: AttentionLayer) -> bool:
-    """Return whether an ordinary layer has entries of its own."""
+def _layers_with_entries(model: Model) -> list[ProjectedAttention | LatentAttention]:
+    """Return the attention of the layers that keep entries of their own."""
+    found = [_with_entries(layer.attention) for layer in model.layers]
+    return [attention for attention in found if attention is not None]
+
+
+def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAttention | None:
     if isinstance(attention, RecurrentLayer):
-        return False
+        return None
+    if isinstance(attention, LatentAttention):
+        return attention
     if not isinstance(attention, ProjectedAttention) or attention.config.variant.keeps_state:
         raise ValueError("expected attention over keys and values for an engine, got another kind")
-    return attention.reads_layer is None
+    return attention if attention.reads_layer is None else None
+
+
+def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
+    is_projected = isinstance(attention, ProjectedAttention)
+    return attention.config.variant.reach if is_projected else None
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
