@@ -85,11 +85,11 @@ class VllmCache:
         return pool // self.block_bytes
 
     def tokens(self, pool: int) -> int:
-        """Return the "GPU KV cache size" that the engine logs, since 0.21."""
+        """Return the "GPU KV cache size" that the engine logs, since 0.20.1."""
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
 
-    def tokens_before_0_21(self, pool: int) -> int:
-        """Return what earlier versions logged, which differs where there are several groups."""
+    def tokens_until_0_20(self, pool: int) -> int:
+        """Return what versions up to 0.20.0 logged, which differs where there are several groups."""
         return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
 
 
