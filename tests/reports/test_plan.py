@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from qkvary.costs.devices import Device
-from qkvary.planning.plans import Plan
+from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Chart, Group, Pairs, Prose, Report, walk
 from tests.reports.plan_examples import make_plan
@@ -35,8 +35,23 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert facts["after 10 % reserve"] == "33.5 GiB"
     assert facts["devices for all users"] == "8"
     assert keys(plan) == [
-        *("savings", "variants", "advice", "limits", "context", "memory", "published"),
+        *("savings", "variants", "engines", "advice", "limits", "context", "memory", "published"),
     ]
+
+
+def test_engines_stand_beside_the_minimum() -> None:
+    plan = make_plan("gemma-4-31b")
+    report = plan_report(plan)
+    table = section(report, "engines").blocks[0]
+    assert isinstance(plan.answer, ServingAnswer)
+    least, vllm, *_ = plan.answer.engines
+    assert [row[0].text for row in table.rows] == [row.engine for row in plan.answer.engines]
+    more = table.rows[1][2].raw
+    assert more == pytest.approx((vllm.user_bytes or 0) / (least.user_bytes or 1) - 1)
+    assert more > 0
+    assert f"log: {vllm.tokens:,} tokens" in dict(report.facts)["as vLLM 0.32 allocates"]
+    assert report.data["engines"][1]["cache_bytes_per_user"] == vllm.user_bytes
+    assert [row["engine"] for row in report.data["engines"]] == [row[0].raw for row in table.rows]
 
 
 def test_exact_savings_come_first_and_lossy_ones_are_marked() -> None:

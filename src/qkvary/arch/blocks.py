@@ -331,6 +331,11 @@ class RecurrentLayer:
     """Numbers of the state that are sums over all tokens, kept in single precision at least."""
     recent: int = 0
     """Numbers of recent tokens that a convolution keeps."""
+    taps: int = 0
+    """Tokens that the convolution sees, the new one included; engines keep one fewer."""
+    sum_bits: int | None = None
+    """Bits in which engines keep a sum, where layer or configuration say so; otherwise those of
+    activations."""
     linears: tuple[Linear, ...] = ()
     """All matrices that a token passes through."""
     norms: tuple[Norm, ...] = ()

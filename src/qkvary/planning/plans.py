@@ -16,7 +16,7 @@ from qkvary.costs.comparison import collect_notes
 from qkvary.costs.exact_savings import SavingsReport, find_savings
 from qkvary.costs.formats import Format
 from qkvary.costs.parameters import model_parameters
-from qkvary.costs.serving import Demand
+from qkvary.costs.serving import Demand, plan_serving
 from qkvary.costs.training import Precision
 from qkvary.planning.advice import (
     Goal,
@@ -29,6 +29,7 @@ from qkvary.planning.advice import (
     serve_variants,
     summarize_serving,
 )
+from qkvary.planning.engines import EngineRow, compare_engines
 from qkvary.planning.training_advice import (
     Regime,
     TrainedVariant,
@@ -45,6 +46,8 @@ class ServingAnswer:
     """The exact savings with the given weights."""
     rows: tuple[ServedVariant, ...]
     """Every variant in every format."""
+    engines: tuple[EngineRow, ...]
+    """The cache of the given model as engines allocate it, in the first format."""
     summary: tuple[str, ...]
     """What serves exactly now, with fewer bits of cache, and after training: a sentence each."""
     advice: tuple[str, ...]
@@ -173,6 +176,7 @@ def answer_serving(
             peak=True,
         ),
         rows=rows,
+        engines=compare_engines(model, demand, plan_serving(model, demand, formats[0])),
         summary=summarize_serving(rows, demand),
         advice=(*advise_serving(rows), *advise_task(task)),
         caveats=collect_caveats(row.quality for row in rows),

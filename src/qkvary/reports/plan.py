@@ -18,11 +18,12 @@ from qkvary.planning.curves import (
     compute_cache_curves,
     compute_user_curves,
 )
+from qkvary.planning.engines import VLLM
 from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.quality import Quality
 from qkvary.planning.training_advice import TrainedVariant
 from qkvary.reports.plan_charts import cache_chart, users_chart
-from qkvary.reports.plan_tables import cache_table, users_table, variants_table
+from qkvary.reports.plan_tables import cache_table, engines_table, users_table, variants_table
 from qkvary.reports.published_quality import published_quality
 from qkvary.reports.report import Block, Bullets, Chart, Group, Pairs, Prose, Report, Section
 from qkvary.reports.tables import pick
@@ -42,6 +43,7 @@ def plan_report(plan: Plan) -> Report:
     sections = (
         *([_savings(plan, serving)] if serving else []),
         Section(key="variants", title="Variants", blocks=blocks, brief=True),
+        *([_engines(plan, serving)] if serving else []),
         *_sentences("advice", "Further advice", answer.advice),
         *_sentences("limits", "Limits of the published figures", answer.caveats[1:]),
         *_charts(cache, users, decimal=plan.decimal),
@@ -86,6 +88,9 @@ def _facts(plan: Plan, serving: ServingAnswer | None) -> Iterator[tuple[str, str
     if serving is not None:
         first = serving.rows[0].plan
         yield f"cache per user, {first.cache.name}", size(first.user_bytes)
+        for row in serving.engines:
+            if row.engine == VLLM and row.user_bytes is not None and row.tokens is not None:
+                yield row.engine, f"{size(row.user_bytes)}, log: {row.tokens:,} tokens"
         none = first.devices is None
         yield "devices for all users", "none fit" if none else numbers.whole(first.devices)
     if demand.price is not None:
@@ -113,6 +118,17 @@ def _savings(plan: Plan, answer: ServingAnswer) -> Section:
         title="With the given weights",
         link="Exact savings",
         blocks=tuple(blocks),
+        full=True,
+    )
+
+
+def _engines(plan: Plan, answer: ServingAnswer) -> Section:
+    return Section(
+        key="engines",
+        title="As engines allocate",
+        lead=f"The given model in {plan.formats[0].name}. An engine reserves more than what has to "
+        "be kept: whole blocks, and windows with room for a prefill chunk.",
+        blocks=(engines_table(answer, decimal=plan.decimal),),
         full=True,
     )
 
@@ -232,6 +248,10 @@ def _data(plan: Plan) -> dict[str, Any]:
             **pick(report, "already obstacles"),
             "lossy": [{"cache": name, "cache_bytes": held} for name, held in report.lossy],
         }
+        said["engines"] = [
+            pick(row, "engine cache_bytes_per_user=user_bytes users tokens remark")
+            for row in answer.engines
+        ]
         said["rows"] = [_served(row) for row in answer.rows]
     else:
         said["rows"] = [_trained(row) for row in answer.rows]

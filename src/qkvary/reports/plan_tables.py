@@ -242,6 +242,32 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
         yield f"Lossy, scales counted: {names.listed(lossy)}; to be measured."
 
 
+def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
+    """Return the cache of one user in each engine, beside the minimum."""
+    least = answer.engines[0].user_bytes
+
+    def against(held: int | None) -> Cell:
+        more = None if held is None or not least else held / least - 1
+        return plain(more, numbers.MISSING if more is None else numbers.percent(more, sign=True))
+
+    return tabulate(
+        "engines",
+        "As engines allocate",
+        answer.engines,
+        label("engine"),
+        number(
+            "cache_bytes_per_user=user_bytes",
+            "cache",
+            partial(units.data_size, decimal=decimal),
+            below="per user",
+        ),
+        number("against_minimum=user_bytes", "more", against, below="than the minimum"),
+        number("users", write=numbers.whole, below="of a copy"),
+        number("tokens", "log", numbers.whole, below="tokens of cache"),
+        notes=(f"{row.engine}: {row.remark}." for row in answer.engines[1:]),
+    )
+
+
 def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: bool) -> Table:
     """Return every variant: memory and throughput of training on one device."""
     size, compact = (

@@ -25,6 +25,7 @@ def read_short_convolution(fields: Fields) -> RecurrentLayer:
         kind="short convolution",
         d_model=d_model,
         recent=d_model * taps,
+        taps=taps,
         linears=(
             Linear(inputs=d_model, outputs=3 * d_model, bias=bias),
             Linear(inputs=d_model, outputs=d_model, bias=bias),
@@ -49,8 +50,10 @@ def read_gated_delta(fields: Fields) -> RecurrentLayer:
     return RecurrentLayer(
         kind="gated delta rule",
         d_model=d_model,
+        sum_bits=_sum_bits(fields, "mamba_ssm_dtype"),
         sums=state,
         recent=mixed * taps,
+        taps=taps,
         linears=(
             Linear(inputs=d_model, outputs=mixed + values),
             Linear(inputs=d_model, outputs=2 * value_heads),
@@ -90,6 +93,7 @@ def read_mamba(fields: Fields) -> RecurrentLayer:
         d_model=d_model,
         sums=inner * state,
         recent=inner * taps,
+        taps=taps,
         linears=(
             Linear(inputs=d_model, outputs=2 * inner, bias=bias),
             Linear(inputs=inner, outputs=rank + 2 * state),
@@ -125,8 +129,10 @@ def read_mamba2(fields: Fields) -> RecurrentLayer:
     return RecurrentLayer(
         kind="Mamba 2",
         d_model=d_model,
+        sum_bits=_sum_bits(fields, "mamba_ssm_cache_dtype"),
         sums=inner * state,
         recent=mixed * taps,
+        taps=taps,
         linears=(
             Linear(inputs=d_model, outputs=inner + mixed + heads, bias=bias),
             Linear(inputs=inner, outputs=d_model, bias=out_bias),
@@ -194,8 +200,10 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
     return RecurrentLayer(
         kind="Kimi delta rule",
         d_model=d_model,
+        sum_bits=32,
         sums=inner * size,
         recent=3 * inner * taps,
+        taps=taps,
         linears=(
             *(Linear(inputs=d_model, outputs=inner),) * 3,
             *narrow,
@@ -207,6 +215,12 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
         entries=3 * inner * taps + heads + inner,
         products=3 * inner * taps + 3 * inner * size,
     )
+
+
+def _sum_bits(fields: Fields, name: str) -> int | None:
+    """Return the bits that a configuration asks for; Nemotron H has single precision by default."""
+    default = "float32" if fields.family == "nemotron_h" else ""
+    return {"float32": 32, "float16": 16, "bfloat16": 16}.get(fields.text(name, default=default))
 
 
 def no_mixing(fields: Fields) -> RecurrentLayer:

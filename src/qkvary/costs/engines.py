@@ -1,0 +1,376 @@
+"""Caches as engines allocate them: blocks of vLLM, cells of llama.cpp, tensors of transformers.
+
+An engine takes more than what has to be kept: whole blocks, windows with room for a prefill chunk,
+keys and values apart. The rules are those of vLLM 0.32.0, of llama.cpp since October 2025, and of
+transformers 5.23.0; each function names the file that it follows.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from qkvary.arch.blocks import (
+    AttentionLayer,
+    LatentAttention,
+    Layer,
+    ProjectedAttention,
+    RecurrentLayer,
+)
+from qkvary.arch.models import Model
+from qkvary.costs.cache import entries_bytes, layerwise_cache_bytes
+from qkvary.costs.devices import Device
+from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
+
+VLLM_BLOCK = 16
+"""Tokens of a block, where no backend asks for more."""
+LATENT_STEP = 128
+"""Tokens of which a block of latents is a multiple, beside layers with a state."""
+CELLS_STEP = 256
+"""Cells of which llama.cpp allocates a multiple."""
+GGML_BLOCK = 32
+"""Numbers that share a scale of 16 bits in the types q8_0 and q4_0."""
+
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmSettings:
+    """The settings that the cache of vLLM depends on, with the defaults of 0.32."""
+
+    chunk: int = 8192
+    """Tokens of a prefill chunk (``--max-num-batched-tokens``)."""
+    chunks_in_flight: int = 2
+    """Chunks that a window has to outlast: 2 with asynchronous scheduling, 1 without it and before
+    0.26 (vllm-project/vllm#47728)."""
+    states: int = 2
+    """Blocks of a state for each sequence: 2 with prefix caching, else 1."""
+    devices: int = 1
+    """Devices that tensor parallelism divides the heads among."""
+
+
+def default_chunk(device: Device) -> int:
+    """Return the prefill chunk of ``vllm serve`` on a device.
+
+    Source: ``EngineArgs.get_batch_defaults`` in vllm/engine/arg_utils.py.
+    """
+    if device.memory_bytes >= 160 * GIB:
+        return 16_384
+    return 8_192 if device.memory_bytes >= 70 * GIB and "A100" not in device.title else 2_048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmCache:
+    """A pool of blocks that the groups of layers of a model share."""
+
+    context: int
+    """Tokens of a sequence at most (``--max-model-len``)."""
+    groups: tuple[tuple[int, int], ...]
+    """Tokens of a block and blocks of a sequence, for each group of layers."""
+    block_bytes: int
+    """Bytes of a block in all layers of a group."""
+
+    @property
+    def blocks_per_sequence(self) -> int:
+        """Blocks of a sequence in all groups."""
+        return sum(blocks for _, blocks in self.groups)
+
+    @property
+    def sequence_bytes(self) -> int:
+        """Bytes that a sequence may take, as the engine checks before it starts."""
+        return self.blocks_per_sequence * self.block_bytes
+
+    def blocks(self, pool: int) -> int:
+        """Return the blocks of a pool of so many bytes."""
+        return pool // self.block_bytes
+
+    def tokens(self, pool: int) -> int:
+        """Return the "GPU KV cache size" that the engine logs, since 0.20.1."""
+        return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
+
+    def tokens_until_0_20(self, pool: int) -> int:
+        """Return what versions up to 0.20.0 logged, which differs where there are several groups."""
+        return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """What one layer asks for: an entry a token, or a state."""
+
+    token_bytes: int = 0
+    window: int | None = None
+    state_bytes: int = 0
+    is_latent: bool = False
+
+
+def allocate_vllm(
+    model: Model,
+    *,
+    context: int,
+    stored_as: Format | str = "bf16",
+    settings: VllmSettings | None = None,
+) -> VllmCache:
+    """Return how vLLM 0.32 allocates the cache of a model.
+
+    Pages of all layers are made equal by blocks of more tokens; states are padded to a page. Layers
+    of a kind form groups as large as the smallest kind, or as the largest where all are nearly as
+    many.
+
+    Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
+    vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
+
+    Raises:
+        ValueError: for a model or a format that the engine or these rules do not know.
+    """
+    _check_decoder(model)
+    settings, form = settings or VllmSettings(), _plain_format(stored_as)
+    specs = [spec for layer in model.layers for spec in _vllm_specs(layer, form, settings.devices)]
+    if not specs:
+        raise ValueError("expected layers with a cache for vLLM, got none")
+    block = _vllm_block(specs)
+
+    def page(spec: _Spec) -> int:
+        return spec.token_bytes * block or spec.state_bytes
+
+    def per_sequence(spec: _Spec, tokens: int) -> int:
+        if spec.state_bytes:
+            return settings.states
+        if spec.window is None:
+            return math.ceil(context / tokens)
+        in_flight = settings.chunk * settings.chunks_in_flight
+        return math.ceil(min(spec.window - 1 + in_flight, context) / tokens) + 1
+
+    if len({(spec.window, spec.state_bytes) for spec in specs}) == 1:
+        groups = ((block, per_sequence(specs[0], block)),)
+        return VllmCache(context=context, groups=groups, block_bytes=sum(map(page, specs)))
+    largest = max(map(page, specs))
+
+    def tokens(spec: _Spec) -> int:
+        # A page that does not divide the largest is padded.
+        return block * (largest // page(spec)) if largest % page(spec) == 0 else block
+
+    kinds = Counter(specs)
+    fewest, most = min(kinds.values()), max(kinds.values())
+    size = most if most < 1.5 * fewest else fewest
+    return VllmCache(
+        context=context,
+        groups=tuple(
+            (tokens(spec), per_sequence(spec, tokens(spec)))
+            for spec, count in kinds.items()
+            for _ in range(math.ceil(count / size))
+        ),
+        block_bytes=size * largest,
+    )
+
+
+def _vllm_block(specs: list[_Spec]) -> int:
+    """Return the tokens of a block: enough for a page of attention to hold a state."""
+    state = max(spec.state_bytes for spec in specs)
+    entries = [spec for spec in specs if spec.token_bytes]
+    if not state or not entries:
+        return VLLM_BLOCK
+    step = LATENT_STEP if any(spec.is_latent for spec in entries) else VLLM_BLOCK
+    return step * math.ceil(state / (step * max(spec.token_bytes for spec in entries)))
+
+
+def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
+    attention = layer.attention
+    kept = _with_entries(attention)
+    if isinstance(attention, RecurrentLayer):
+        bits = attention.sum_bits or max(16, form.bits)
+        state = (attention.sums * bits + _engine_recent(attention) * max(16, form.bits)) // 8
+        if state:
+            yield _Spec(state_bytes=state // devices)
+    elif isinstance(kept, LatentAttention):
+        yield from _vllm_latents(kept, form)
+    elif kept is not None:
+        heads, channels = _heads(kept)
+        # Quantised entries have a scale for each head of keys and of values.
+        scale = 0 if form.group is None else SCALE_BYTES
+        of_head = sum(width * form.bits // 8 + scale for width in channels)
+        held = max(1, heads // devices) * of_head
+        yield _Spec(token_bytes=held, window=_window(kept))
+
+
+def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
+    """Yield the latent, which every device keeps whole, and the key of an indexer.
+
+    The key has 8 bits and a scale for 128 channels. Beside one, latents of 8 bits have scales too,
+    and the rotated key has 16 bits (``fp8_ds_mla``).
+    """
+    if form.group is not None:
+        raise ValueError(f"expected bf16 or fp8 for latents in vLLM, got {form.name}")
+    rank, rope, index = attention.kv_rank, attention.rope_dim, attention.own_indexer
+    held = (rank + rope) * form.bits // 8
+    if attention.indexer is not None and form.bits == 8:
+        held = rank + SCALE_BYTES * (rank // 128) + 2 * rope
+    yield _Spec(token_bytes=held, is_latent=True)
+    if index is not None:
+        scales = SCALE_BYTES * math.ceil(index.width / 128)
+        yield _Spec(token_bytes=index.width + scales, is_latent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LlamaCppCache:
+    """The buffers of llama.cpp for all sequences."""
+
+    cells: int
+    """Cells of a stream in layers that see everything."""
+    window_cells: int | None
+    """Cells of a stream in layers with a window; ``None`` where they have as many, or are none."""
+    kv_bytes: int
+    """Keys and values of layers that see everything."""
+    window_bytes: int
+    """Keys and values of layers with a window."""
+    state_bytes: int
+    """States of recurrent layers."""
+
+    @property
+    def total_bytes(self) -> int:
+        """All of them."""
+        return self.kv_bytes + self.window_bytes + self.state_bytes
+
+
+def allocate_llama_cpp(
+    model: Model,
+    *,
+    context: int,
+    sequences: int = 1,
+    stored_as: Format | str = "fp16",
+    unified: bool = False,
+    micro_batch: int = 512,
+    full_windows: bool = False,
+) -> LlamaCppCache:
+    """Return how llama.cpp allocates the cache of a model.
+
+    Keys and values are always apart, except for latents, which have no values (since #19067).
+    Windows are used where other layers have none: of a network all of whose layers have one, such
+    as Mistral 7B 0.1, llama.cpp keeps everything. int8 means the type q8_0, int4 means q4_0.
+
+    Source: src/llama-context.cpp (padding to 256), src/llama-kv-cache-iswa.cpp (windows),
+    src/llama-memory-recurrent.cpp (states, in 32 bits).
+
+    Args:
+        model: The model.
+        context: Tokens of all sequences (``-c``).
+        sequences: Sequences at once (``-np``).
+        stored_as: The type of keys and values (``-ctk``, ``-ctv``).
+        unified: Whether the sequences share all cells (``--kv-unified``).
+        micro_batch: Tokens of a micro-batch (``-ub``).
+        full_windows: Whether windows keep the whole context (``--swa-full``).
+
+    Raises:
+        ValueError: for a model or a format that the engine or these rules do not know.
+    """
+    _check_decoder(model)
+    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
+    streams = 1 if unified else sequences
+    cells = _pad(_pad(context) // streams)
+    kept = _layers_with_entries(model)
+    windows = {_window(one) for one in kept}
+    has_both = None in windows and not full_windows
+    kv = windowed = 0
+    window_cells = None
+    for one in kept:
+        window = _window(one)
+        if window is None or not has_both:
+            kv += cells * _ggml_bytes(one, form)
+        else:
+            seen = window * (sequences if unified else 1) + micro_batch
+            window_cells = _pad(min(cells, seen))
+            windowed += window_cells * _ggml_bytes(one, form)
+    states = sum(
+        layer.attention.sums + _engine_recent(layer.attention)
+        for layer in model.layers
+        if isinstance(layer.attention, RecurrentLayer)
+    )
+    return LlamaCppCache(
+        cells=cells,
+        window_cells=window_cells,
+        kv_bytes=streams * kv,
+        window_bytes=streams * windowed,
+        state_bytes=sequences * 4 * states,
+    )
+
+
+def _ggml_bytes(attention: ProjectedAttention | LatentAttention, form: Format) -> int:
+    """Return the bytes of a cell of one layer."""
+    if isinstance(attention, LatentAttention):
+        index = attention.own_indexer
+        rows = [attention.stored_width, *([] if index is None else [index.width])]
+    else:
+        heads, channels = _heads(attention)
+        rows = [heads * width for width in channels]
+    if form.name in ("int8", "int4"):
+        of_block = GGML_BLOCK * form.bits // 8 + 2
+        return sum(math.ceil(row / GGML_BLOCK) * of_block for row in rows)
+    if not form.is_uniform or form.group is not None or form.bits < 16:
+        raise ValueError(f"expected fp32, bf16, fp16, int8 or int4 for llama.cpp, got {form.name}")
+    return sum(row * form.bits // 8 for row in rows)
+
+
+def _pad(cells: int) -> int:
+    return math.ceil(cells / CELLS_STEP) * CELLS_STEP
+
+
+def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf16") -> int:
+    """Return the bytes of a ``StaticCache`` of transformers for one sequence.
+
+    It has all ``context`` tokens from the start, and of a window all its tokens, where a
+    ``DynamicCache`` keeps one fewer (``costs.cache``).
+
+    Source: ``StaticLayer`` and ``StaticSlidingWindowLayer`` in transformers/cache_utils.py.
+
+    Raises:
+        ValueError: for a model that these rules do not know.
+    """
+    total = sum(layerwise_cache_bytes(model, context=context, stored_as=stored_as))
+    for attention in _layers_with_entries(model):
+        window = _window(attention)
+        if window is not None and window <= context:
+            total += entries_bytes(attention, seen=context, kept=1, stored_as=stored_as)
+    return total
+
+
+def _check_decoder(model: Model) -> None:
+    if model.encoder is not None or not model.is_causal:
+        raise ValueError("expected a decoder for the rules of an engine, got another model")
+
+
+def _layers_with_entries(model: Model) -> list[ProjectedAttention | LatentAttention]:
+    """Return the attention of the layers that keep entries of their own."""
+    found = [_with_entries(layer.attention) for layer in model.layers]
+    return [attention for attention in found if attention is not None]
+
+
+def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAttention | None:
+    if isinstance(attention, RecurrentLayer):
+        return None
+    if isinstance(attention, LatentAttention):
+        return attention
+    if not isinstance(attention, ProjectedAttention) or attention.config.variant.keeps_state:
+        raise ValueError("expected attention over keys and values for an engine, got another kind")
+    return attention if attention.reads_layer is None else None
+
+
+def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
+    is_projected = isinstance(attention, ProjectedAttention)
+    return attention.config.variant.reach if is_projected else None
+
+
+def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:
+    """Return the KV heads, and the channels of a key and a value, which engines keep apart."""
+    config = attention.config
+    return config.num_kv_heads, (config.compared_channels, config.size_per_head)
+
+
+def _engine_recent(layer: RecurrentLayer) -> int:
+    """Return the numbers of recent tokens without those of the new one."""
+    return layer.recent - layer.recent // layer.taps if layer.taps else layer.recent
+
+
+def _plain_format(stored_as: Format | str) -> Format:
+    form = parse_format(stored_as) if isinstance(stored_as, str) else stored_as
+    if not form.is_uniform or (form.group is not None and form.name not in ("int8", "int4")):
+        raise ValueError(f"expected fp32, bf16, fp16, fp8, int8 or int4 for vLLM, got {form.name}")
+    return form

@@ -1,0 +1,101 @@
+"""What an engine allocates for a demand, beside the exact minimum.
+
+vLLM divides the heads among the devices of a copy, llama.cpp and transformers the layers.
+Never imports torch.
+"""
+
+from dataclasses import dataclass
+
+from qkvary.arch.models import Model
+from qkvary.costs.engines import (
+    VllmSettings,
+    allocate_llama_cpp,
+    allocate_static,
+    allocate_vllm,
+    default_chunk,
+)
+from qkvary.costs.serving import Demand, ServingPlan
+from qkvary.text.names import count
+
+VLLM = "as vLLM 0.32 allocates"
+LLAMA_CPP = "as llama.cpp allocates"
+TRANSFORMERS = "as transformers allocates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRow:
+    """The cache of one user in one engine."""
+
+    engine: str
+    """The engine, in words."""
+    user_bytes: int | None = None
+    """Bytes that a user takes at the full context, on all devices of a copy; ``None`` where the
+    rules do not cover the model."""
+    users: int | None = None
+    """Users whose cache fits with the weights in one copy of the model."""
+    tokens: int | None = None
+    """The tokens that the engine logs as the size of its cache."""
+    remark: str
+    """The settings, or the reason why there is no figure."""
+
+
+def compare_engines(model: Model, demand: Demand, plan: ServingPlan) -> tuple[EngineRow, ...]:
+    """Return the minimum and what each engine allocates, with the format and devices of a plan."""
+    devices = plan.devices_per_replica or 1
+    weights = -(-demand.weight_bytes(model) // devices)
+    free = max(0, demand.usable_bytes - weights)
+    made = [
+        EngineRow(
+            engine="the exact minimum",
+            user_bytes=plan.user_bytes,
+            users=plan.users_per_replica,
+            remark="what has to be kept, once",
+        )
+    ]
+    for engine, make in ((VLLM, _vllm), (LLAMA_CPP, _llama_cpp), (TRANSFORMERS, _transformers)):
+        try:
+            made.append(make(model, demand, plan, devices, free))
+        except ValueError as error:
+            made.append(EngineRow(engine=engine, remark=str(error)))
+    return tuple(made)
+
+
+def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: int) -> EngineRow:
+    settings = VllmSettings(chunk=default_chunk(demand.device), devices=devices)
+    cache = allocate_vllm(model, context=demand.context, stored_as=plan.cache, settings=settings)
+    tokens = ", ".join(f"{block:,}" for block in sorted({block for block, _ in cache.groups}))
+    divided = f"; heads divided among {devices} devices" if devices > 1 else ""
+    return EngineRow(
+        engine=VLLM,
+        user_bytes=devices * cache.sequence_bytes,
+        users=cache.blocks(free) // cache.blocks_per_sequence,
+        tokens=None if plan.devices_per_replica is None else cache.tokens(free),
+        remark=f"blocks of {tokens} tokens, {count(len(cache.groups), 'group')} of layers, prefill "
+        f"chunks of {settings.chunk:,} tokens, {settings.chunks_in_flight} in flight{divided}",
+    )
+
+
+def _llama_cpp(
+    model: Model, demand: Demand, plan: ServingPlan, devices: int, free: int
+) -> EngineRow:
+    cache = allocate_llama_cpp(model, context=demand.context, stored_as=plan.cache)
+    held = cache.total_bytes
+    windows = "" if cache.window_cells is None else f", {cache.window_cells:,} in windows"
+    return EngineRow(
+        engine=LLAMA_CPP,
+        user_bytes=held,
+        users=devices * free // held,
+        remark=f"a slot of {cache.cells:,} cells for each user{windows}; micro-batches of 512",
+    )
+
+
+def _transformers(
+    model: Model, demand: Demand, plan: ServingPlan, devices: int, free: int
+) -> EngineRow:
+    held = allocate_static(model, context=demand.context, stored_as=plan.cache)
+    return EngineRow(
+        engine=TRANSFORMERS,
+        user_bytes=held,
+        users=devices * free // held if held else None,
+        remark="a StaticCache; a DynamicCache grows to the minimum",
+    )

@@ -1,0 +1,240 @@
+"""Caches as engines allocate them, held to what their logs print in public reports."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers.cache_utils import StaticCache
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.arch.families.table import read_model
+from qkvary.arch.models import Model
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.devices import find_device
+from qkvary.costs.engines import (
+    LlamaCppCache,
+    VllmSettings,
+    allocate_llama_cpp,
+    allocate_static,
+    allocate_vllm,
+    default_chunk,
+)
+from tests.arch.families.tiny_configs import tiny
+
+KNOWN = json.loads(Path(__file__).with_name("engine_logs.json").read_text())
+LOGS: list[dict[str, Any]] = KNOWN["logs"]
+MIB, GIB = 2**20, 2**30
+SETTINGS = ("chunk", "chunks_in_flight", "states", "devices")
+
+
+def named(log: dict[str, Any]) -> str:
+    numbers = [str(value) for value in log.values() if isinstance(value, int | float)]
+    return "-".join([log["engine"], log["model"], *numbers]).replace(" ", "-")
+
+
+def find_model(name: str) -> Model:
+    return read_model(KNOWN["configs"][name], name) if name in KNOWN["configs"] else load_size(name)
+
+
+def vllm_figures(log: dict[str, Any]) -> dict[str, float]:
+    settings = VllmSettings(**{name: log[name] for name in SETTINGS if name in log})
+    cache = allocate_vllm(
+        find_model(log["model"]),
+        context=log["context"],
+        stored_as=log["cache"],
+        settings=settings,
+    )
+    figures = {"needed_gib": cache.sequence_bytes / GIB}
+    pool = round(log["pool_gib"] * GIB) if "pool_gib" in log else 0
+    if "blocks" in log:
+        pool = log["blocks"] * cache.block_bytes
+    figures |= {
+        "tokens": cache.tokens(pool),
+        "tokens_until_0_20": cache.tokens_until_0_20(pool),
+        "logged_blocks": cache.blocks(pool),
+        "sequences": cache.blocks(pool) / cache.blocks_per_sequence,
+    }
+    return figures
+
+
+def llama_cpp_figures(log: dict[str, Any]) -> dict[str, float]:
+    cache = allocate_llama_cpp(
+        find_model(log["model"]),
+        context=log["context"],
+        sequences=log.get("sequences", 1),
+        unified=log.get("unified", False),
+    )
+    return {
+        "kv_mib": cache.kv_bytes / MIB,
+        "window_mib": cache.window_bytes / MIB,
+        "window_cells": cache.window_cells or 0,
+        "state_mib": cache.state_bytes / MIB,
+        "total_mib": cache.total_bytes / MIB,
+    }
+
+
+def full_figures(log: dict[str, Any]) -> dict[str, float]:
+    model, count = find_model(log["model"]), log["sequences"]
+    whole = allocate_llama_cpp(
+        model, context=count * log["context"], sequences=count, full_windows=True
+    )
+    least = model_cache_bytes(model, context=log["context"])
+    return {"total_gib": whole.total_bytes / GIB, "least_gib": count * least / GIB}
+
+
+FIGURES = {"vllm": vllm_figures, "llama.cpp": llama_cpp_figures, "full windows": full_figures}
+HELD = [log for log in LOGS if "missed" not in log]
+MISSED = [log for log in LOGS if "missed" in log]
+
+
+@pytest.mark.parametrize("log", HELD, ids=named)
+def test_a_logged_figure_is_met(log: dict[str, Any]) -> None:
+    figures = FIGURES[log["engine"]](log)
+    logged = {name: log[name] for name in figures if name in log}
+    assert logged
+    for name, value in logged.items():
+        assert figures[name] == pytest.approx(value, rel=0.005), name
+
+
+@pytest.mark.parametrize("log", MISSED, ids=named)
+def test_a_report_that_the_rules_miss_says_why(log: dict[str, Any]) -> None:
+    figures = FIGURES[log["engine"]](log)
+    logged = {name: log[name] for name in figures if name in log}
+    assert logged
+    assert all(figures[name] != pytest.approx(logged[name], rel=0.005) for name in logged)
+
+
+def test_exact_where_the_log_determines_the_blocks() -> None:
+    cache = allocate_vllm(
+        load_size("gemma-4-31b"),
+        context=262_144,
+        settings=VllmSettings(chunks_in_flight=1),
+    )
+    assert len(cache.groups) == 6
+    assert cache.block_bytes == 10 * 256 * 2**10
+    assert cache.blocks_per_sequence == 8192 + 5 * 577 == 11_077
+    assert cache.blocks(round(64.68 * GIB)) == 26_492
+    assert cache.tokens(round(64.68 * GIB)) == 626_949
+    hybrid = next(log for log in LOGS if log.get("tokens") == 302_921)
+    assert vllm_figures(hybrid)["tokens"] == 302_921
+
+
+def test_reports_are_many_and_name_their_source() -> None:
+    assert len({log["url"] for log in HELD}) >= 10
+    assert all(log["url"].startswith("https://") for log in LOGS)
+
+
+def test_nearly_equal_kinds_are_padded_to_the_larger() -> None:
+    """Source: the comment in vLLM's ``_get_kv_cache_groups_uniform_page_size``."""
+    config = {**KNOWN["configs"]["gpt-oss-20b"], "num_hidden_layers": 25}
+    types = ["full_attention", "sliding_attention"] * 12 + ["full_attention"]
+    model = read_model({**config, "layer_types": types}, "13 and 12")
+    cache = allocate_vllm(model, context=4096)
+    assert len(cache.groups) == 2
+    assert cache.block_bytes == 13 * 16 * 2048
+    types = ["full_attention"] * 8 + ["sliding_attention"] * 17
+    model = read_model({**config, "layer_types": types}, "8 and 17")
+    cache = allocate_vllm(model, context=4096)
+    assert len(cache.groups) == 1 + 3
+    assert cache.block_bytes == 8 * 16 * 2048
+
+
+def test_devices_divide_heads_and_no_head_is_split() -> None:
+    model = load_size("llama-3.1-8b")
+    whole = allocate_vllm(model, context=8192)
+    for devices, share in ((2, 2), (8, 8), (16, 8)):
+        cache = allocate_vllm(model, context=8192, settings=VllmSettings(devices=devices))
+        assert cache.block_bytes * share == whole.block_bytes
+    latents = load_size("deepseek-v3")
+    assert allocate_vllm(latents, context=4096) == allocate_vllm(
+        latents, context=4096, settings=VllmSettings(devices=8)
+    )
+
+
+def test_latents_and_the_key_of_an_indexer() -> None:
+    """Source: vLLM's ``fp8_ds_mla``, 656 bytes of a token, and its indexer, 132 bytes."""
+    model = load_size("deepseek-v3.2")
+    cache = allocate_vllm(model, context=1024, stored_as="fp8")
+    assert cache.block_bytes == 61 * 16 * (656 + 132)
+    assert allocate_vllm(model, context=1024).block_bytes == 61 * 16 * (1152 + 132)
+    with pytest.raises(ValueError, match="fp8 for latents"):
+        allocate_vllm(model, context=1024, stored_as="int8")
+
+
+def test_formats_of_the_engines() -> None:
+    model = load_size("llama-3.1-8b")
+    per_token = {
+        name: 16 * 32 * 2 * 8 * size
+        for name, size in (("bf16", 256), ("fp8", 128), ("int8", 132), ("int4", 68))
+    }
+    for name, size in per_token.items():
+        assert allocate_vllm(model, context=99, stored_as=name).block_bytes == size
+    cells = {
+        name: 256 * 32 * 2 * 32 * size
+        for name, size in (("fp16", 64), ("int8", 34), ("int4", 18), ("fp32", 128))
+    }
+    for name, size in cells.items():
+        assert allocate_llama_cpp(model, context=99, stored_as=name).total_bytes == size
+    with pytest.raises(ValueError, match=r"for llama\.cpp, got fp8"):
+        allocate_llama_cpp(model, context=99, stored_as="fp8")
+    with pytest.raises(ValueError, match="for vLLM, got int4-b32"):
+        allocate_vllm(model, context=99, stored_as="int4-b32")
+
+
+def test_windows_of_all_layers_are_kept_whole_by_llama_cpp() -> None:
+    cache = allocate_llama_cpp(load_size("mistral-7b"), context=32_768)
+    assert cache == LlamaCppCache(
+        cells=32_768, window_cells=None, kv_bytes=4 * GIB, window_bytes=0, state_bytes=0
+    )
+
+
+def test_unified_slots_share_their_cells() -> None:
+    """Source: a log of llama.cpp with four slots (768 and 1,024 cells of windows)."""
+    model = find_model("gpt-oss-20b")
+    unified = allocate_llama_cpp(model, context=131_072, sequences=4, unified=True)
+    assert (unified.cells, unified.window_cells) == (131_072, 1024)
+    assert unified.window_bytes == 24 * MIB
+    wide = allocate_llama_cpp(model, context=131_072, micro_batch=2048)
+    assert (wide.window_cells, wide.window_bytes) == (2304, 54 * MIB)
+
+
+def test_latents_have_no_values_in_llama_cpp() -> None:
+    cache = allocate_llama_cpp(load_size("deepseek-v3"), context=4096)
+    assert cache.total_bytes == 61 * 4096 * 576 * 2
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss", "qwen3", "ministral3", "cohere2"])
+@pytest.mark.parametrize("context", [5, 23])
+def test_a_static_cache_of_transformers(family: str, context: int) -> None:
+    config = tiny(family)
+    cache = StaticCache(config=config, max_cache_len=context)
+    heads = config.num_key_value_heads
+    cache.early_initialization(
+        batch_size=1,
+        num_heads=heads,
+        head_dim=getattr(config, "head_dim", None)
+        or config.hidden_size // config.num_attention_heads,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+    )
+    tensors: list[Any] = [
+        tensor for layer in cache.layers for tensor in (vars(layer)["keys"], vars(layer)["values"])
+    ]
+    held = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    model = read_model({**config.to_dict(), "model_type": family}, family)
+    assert allocate_static(model, context=context, stored_as="fp32") == held
+
+
+def test_the_prefill_chunk_of_a_device() -> None:
+    chunks = {"h100-80gb": 8192, "h200": 8192, "a100-80gb": 2048, "l4": 2048, "mi300x": 16_384}
+    assert {name: default_chunk(find_device(name)) for name in chunks} == chunks
+
+
+def test_models_without_a_cache_are_refused() -> None:
+    for name in ("t5-small", "deepseek-v4-flash"):
+        with pytest.raises(ValueError, match="expected"):
+            allocate_vllm(load_size(name), context=64)
+        with pytest.raises(ValueError, match="expected"):
+            allocate_llama_cpp(load_size(name), context=64)

@@ -1,0 +1,67 @@
+"""The rows of a plan that say what engines allocate."""
+
+import pytest
+
+from qkvary.arch.families.sizes import load_size
+from qkvary.costs.decoding import weight_bytes
+from qkvary.costs.devices import Device
+from qkvary.costs.formats import parse_format
+from qkvary.costs.serving import Demand, plan_serving
+from qkvary.planning.engines import EngineRow, compare_engines
+
+GIB = 2**30
+BF16 = parse_format("bf16")
+
+
+def rows(name: str, pool: int, *, context: int, count_weights: bool = True) -> dict[str, EngineRow]:
+    """The rows of a device whose memory holds the weights and so many bytes more."""
+    model = load_size(name)
+    held = weight_bytes(model, BF16) if count_weights else 0
+    device = Device(name="own", title="own", memory_bytes=held + pool)
+    demand = Demand(
+        device=device,
+        context=context,
+        users=1,
+        weights=BF16,
+        reserve=0,
+        count_weights=count_weights,
+    )
+    found = compare_engines(model, demand, plan_serving(model, demand, BF16))
+    return {row.engine.removeprefix("as ").split()[0]: row for row in found}
+
+
+def test_a_model_with_windows_by_hand() -> None:
+    found = rows("gemma-4-31b", round(64.68 * GIB), context=262_144)
+    least = 10 * 262_144 * 8192 + 50 * 1023 * 16_384
+    assert found["the"].user_bytes == least
+    # Two chunks of 8,192 tokens are in flight on a device of 122 GiB.
+    blocks = 262_144 // 32 + 5 * (-(-(1023 + 16_384) // 16) + 1)
+    assert found["vLLM"].user_bytes == blocks * 10 * 2**18
+    assert found["vLLM"].users == 26_492 // blocks == 1
+    assert found["vLLM"].tokens == int(26_492 / blocks * 262_144)
+    assert found["llama.cpp"].user_bytes == 10 * 262_144 * 8192 + 50 * 1536 * 16_384
+    assert found["transformers"].user_bytes == 10 * 262_144 * 8192 + 50 * 1024 * 16_384
+    assert {found[engine].users for engine in ("the", "llama.cpp", "transformers")} == {3}
+
+
+def test_several_devices_hold_what_cannot_be_divided_several_times() -> None:
+    found = rows("deepseek-v3", 90 * GIB, context=4096, count_weights=False)
+    assert found["vLLM"].user_bytes == found["the"].user_bytes
+    weights = weight_bytes(load_size("deepseek-v3"), BF16)
+    found = rows("deepseek-v3", 90 * GIB - weights, context=4096)
+    assert found["vLLM"].user_bytes == 16 * (found["llama.cpp"].user_bytes or 0)
+    assert "16 devices" in found["vLLM"].remark
+
+
+def test_where_the_weights_do_not_fit_nothing_is_logged() -> None:
+    weights = weight_bytes(load_size("llama-3.1-8b"), BF16)
+    found = rows("llama-3.1-8b", GIB // 8 - weights, context=4096)
+    assert found["vLLM"].tokens is None
+    assert {row.users for row in found.values()} == {0}
+
+
+@pytest.mark.parametrize("name", ["t5-small", "deepseek-v4-flash"])
+def test_a_model_without_rules_gets_the_reason(name: str) -> None:
+    row = rows(name, GIB, context=64)["vLLM"]
+    assert (row.user_bytes, row.users, row.tokens) == (None, None, None)
+    assert row.remark.startswith("expected")
