@@ -17,7 +17,9 @@ from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.reference import char_gpt, llama2c
 
 
-def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
+def test_every_format_is_recognised_as_itself_only_and_has_its_configuration(
+    tmp_path: Path,
+) -> None:
     llama2c.write_stand_in(tmp_path / "llama2c")
     char_gpt.write_stand_in(tmp_path / "char_gpt")
     QKVForCausalLM.wrap(make_model()).save_pretrained(tmp_path / "transformers_folder")
@@ -33,6 +35,10 @@ def test_every_format_is_recognised_as_itself_only(tmp_path: Path) -> None:
     for name in format_names():
         found = [n for n in format_names() if load_format(n).recognises(tmp_path / name)]
         assert found == [name]
+        config = load_format(name).read_config(tmp_path / name)
+        built = load_format(name).load(tmp_path / name).network.config
+        # Which keys the heads of DeepSeek share is in its weights.
+        assert config == (None if name == "deepseek_folder" else built)
 
 
 def test_a_file_of_a_checkpoint_stands_for_its_folder(tmp_path: Path) -> None:

@@ -50,6 +50,14 @@ def test_an_unknown_checkpoint_is_answered_with_the_nearest() -> None:
         find_checkpoint("nowhere/tiny-k")
 
 
+def test_a_choice_is_named_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints" / "stories260K").mkdir(parents=True)
+    monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        find_checkpoint("x")
+    assert str(caught.value).count("stories260K") == 1
+
+
 @pytest.fixture
 def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> tuple[str, str]:
     """Return the keys of two runs in ``runs``, of which the second has no network."""

@@ -40,6 +40,15 @@ class CheckpointFormat(Protocol):
         """Return whether a file or folder has this format."""
         ...
 
+    def read_config(self, path: Path) -> LanguageModelConfig | None:
+        """Return the configuration without the weights, or ``None`` if it depends on them.
+
+        Raises:
+            UsageError: if the network has parts that ours have not.
+            DamagedError: if it is damaged.
+        """
+        ...
+
     def load(self, path: Path) -> LoadedModel:
         """Load the checkpoint.
 
@@ -149,7 +158,7 @@ def check_output(reference: StrPath, out: StrPath) -> None:
 
 
 def read_config(reference: StrPath) -> LanguageModelConfig | None:
-    """Return the configuration of a checkpoint, or ``None`` where it is not apart from the weights.
+    """Return the configuration of a checkpoint, or ``None`` if it depends on the weights.
 
     Raises:
         UsageError: if the checkpoint does not exist, or has parts that our networks have not.
@@ -160,9 +169,7 @@ def read_config(reference: StrPath) -> LanguageModelConfig | None:
         return import_module("qkvary.checkpoints.models").read_config(path)
     found = (load_format(name) for name in format_names())
     known = next((one for one in found if one.recognises(path)), None)
-    # Modules of formats with a file for the configuration have it.
-    read = getattr(known, "read_config", None)
-    return None if read is None else read(path)
+    return None if known is None else known.read_config(path)
 
 
 def load_checkpoint(reference: StrPath) -> LoadedModel:

@@ -9,7 +9,12 @@ from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import Heads
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.untrusted_files import LARGEST_SIZE
+from qkvary.storage.untrusted_files import (
+    LARGEST_SIZE,
+    check_regular_file,
+    read_start,
+    refuse_pickles,
+)
 
 ROTARY_BASE = 10_000.0
 HEADER = struct.Struct("<7i")
@@ -121,6 +126,18 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
             f"{where} has {file_bytes:,} bytes instead of the {header.file_bytes:,} of its header"
         )
     return header
+
+
+def read_file_header(file: Path) -> Header:
+    """Read the header of a file.
+
+    Raises:
+        UsageError: if the file cannot be read, or is of a later version of the format.
+        DamagedError: if it does not match its header.
+        UnsafeError: if it is a pickle.
+    """
+    refuse_pickles(file)
+    return read_header(read_start(file, HEADER.size), check_regular_file(file), str(file))
 
 
 def make_config(sizes: Header) -> LanguageModelConfig:

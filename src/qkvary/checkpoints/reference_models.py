@@ -12,17 +12,12 @@ from qkvary.arch.models import Model, as_model
 from qkvary.checkpoints import llama2c_header
 from qkvary.checkpoints.char_config import read_config
 from qkvary.checkpoints.gguf import headers
-from qkvary.checkpoints.gguf.configs import MAKERS, Sizes, read_sizes
+from qkvary.checkpoints.gguf.configs import Sizes, make_config, read_sizes
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import CONFIG_NAME, load_config, resolve_model
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
-from qkvary.storage.untrusted_files import (
-    check_regular_file,
-    only_file,
-    read_start,
-    refuse_pickles,
-)
+from qkvary.storage.untrusted_files import only_file
 
 
 def find_reference(reference: StrPath) -> Model:
@@ -48,7 +43,10 @@ def find_reference(reference: StrPath) -> Model:
     if found := headers.list_files(path):
         return _read_gguf(only_file(path, found))
     if found := llama2c_header.list_files(path):
-        return _read_llama2c(only_file(path, found))
+        file = only_file(path, found)
+        return as_model(
+            llama2c_header.make_config(llama2c_header.read_file_header(file)), file.stem
+        )
     return resolve_model(path)
 
 
@@ -71,18 +69,11 @@ def _read_own_config(path: Path) -> Model | None:
     return resolve_model(path) if content.keys() & {"model_type", "kind", "text_config"} else None
 
 
-def _read_llama2c(file: Path) -> Model:
-    refuse_pickles(file)
-    start = read_start(file, llama2c_header.HEADER.size)
-    header = llama2c_header.read_header(start, check_regular_file(file), str(file))
-    return as_model(llama2c_header.make_config(header), file.stem)
-
-
 def _read_gguf(file: Path) -> Model:
     sizes = read_sizes(headers.read_header(file), str(file))
-    maker = MAKERS.get(sizes.architecture)
-    if maker is not None:
-        return as_model(maker(sizes), file.stem)
+    config = make_config(sizes)
+    if config is not None:
+        return as_model(config, file.stem)
     return read_model(_describe_deepseek(sizes), file.stem)
 
 

@@ -66,7 +66,9 @@ def find_checkpoint(reference: StrPath) -> Path:
     packaged, root = find_packaged(name), data_root()
     if packaged is not None:
         return packaged
-    known = find_name(name, (*checkpoint_names(), *_ELSEWHERE))
+    # A name from elsewhere may be on this machine.
+    names = tuple(dict.fromkeys((*checkpoint_names(), *_ELSEWHERE)))
+    known = find_name(name, names)
     if root is not None and known in checkpoint_names():
         return root / FOLDER / str(known)
     run = _find_run(path)
@@ -77,7 +79,7 @@ def find_checkpoint(reference: StrPath) -> Path:
             f"expected a checkpoint, got {name}, which is not on this machine: put "
             f"{_ELSEWHERE[known]} into {FOLDER}/{known} of the folder QKVARY_DATA"
         )
-    hint = "" if path.parent.name else f"; {suggest(name, (*checkpoint_names(), *_ELSEWHERE))}"
+    hint = "" if path.parent.name else f"; {suggest(name, names)}"
     raise UsageError(f"expected a checkpoint, got {path}, which does not exist{hint}")
 
 

@@ -13,7 +13,8 @@ import torch
 import torch.nn.functional as F
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.char_gpt import load, read_config
+from qkvary.checkpoints.char_config import read_config
+from qkvary.checkpoints.formats.char_gpt import load
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (

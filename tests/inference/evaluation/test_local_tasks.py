@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
+from qkvary.inference.evaluation.reading import TaskReading
+from qkvary.inference.evaluation.task_measurement import prepare_tasks
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.inference.evaluation.task_files import ARC, FILES, HELLASWAG, write_task_files
 
@@ -34,6 +36,15 @@ def test_examples_come_from_training_then_validation_then_the_others(tmp_path: P
     assert read_rows("arc_easy", folder).shots_file == "arc_easy_train.jsonl"
     others = read_rows("piqa", folder)
     assert (others.shots, others.shots_file) == (None, "piqa_validation.jsonl")
+
+
+def test_a_missing_file_is_found_before_a_network_is_loaded(tmp_path: Path) -> None:
+    folder = write_task_files(tmp_path)
+    reading = TaskReading(tasks=("piqa", "lambada"), task_data=folder)
+    assert prepare_tasks(reading).folder == folder
+    (folder / "lambada_openai_test.jsonl").unlink()
+    with pytest.raises(UsageError, match="got no such file"):
+        prepare_tasks(reading)
 
 
 def test_an_unfinished_sentence_begins_with_a_capital(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from qkvary.checkpoints.char_config import read_config
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints import char_config
 from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.formats.transformers_folder import CONFIG, WEIGHTS, holds, read_folder
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
@@ -61,7 +62,7 @@ def load(path: Path) -> LoadedModel:
     except ValueError as error:
         raise DamagedError(f"{where} cannot be used: {error}") from None
     tensors = parse_weights(read_file(folder / WEIGHTS), str(folder / WEIGHTS))
-    network = read_config(config, where, most_layers=len(tensors))
+    network = char_config.read_config(config, where, most_layers=len(tensors))
     if tokenizer.vocabulary != network.vocabulary:
         raise DamagedError(
             f"{where} has a vocabulary of {network.vocabulary}, but its tokenizer one of "
@@ -69,6 +70,17 @@ def load(path: Path) -> LoadedModel:
         )
     weights = _rename(tensors, network.num_layers, str(folder / WEIGHTS))
     return build_model(network, weights, tokenizer, str(folder / WEIGHTS))
+
+
+def read_config(path: Path) -> LanguageModelConfig:
+    """Return the configuration of the network, without its weights.
+
+    Raises:
+        UsageError: for a network of an unsupported kind.
+        DamagedError: if the configuration is damaged.
+    """
+    folder, config = read_folder(path)
+    return char_config.read_config(config, str(folder / CONFIG))
 
 
 def _read_characters(config: dict[str, object], where: str) -> str:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.configs import make_config, read_sizes
 from qkvary.checkpoints.gguf.files import GgufFile, parse_file
-from qkvary.checkpoints.gguf.headers import list_files
+from qkvary.checkpoints.gguf.headers import list_files, read_header
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.models import LoadedModel, build_model
@@ -29,6 +31,18 @@ def load(path: Path) -> LoadedModel:
     file = read(path)
     config, weights = read_network(file, str(path))
     return build_model(config, weights, read_tokenizer(file.metadata, str(path)), str(path))
+
+
+def read_config(path: Path) -> LanguageModelConfig | None:
+    """Return the configuration of the network from the header; ``None`` for DeepSeek.
+
+    Raises:
+        UsageError: if a folder holds several files, or a file has a network that is not computed
+            here.
+        DamagedError: if a file is damaged.
+    """
+    file = only_file(path, list_files(path))
+    return make_config(read_sizes(read_header(file), str(file)))
 
 
 def read(path: Path) -> GgufFile:

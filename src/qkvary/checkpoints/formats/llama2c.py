@@ -14,12 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.llama2c_header import (
     HEADER,
     ROTARY_BASE,
     Header,
     list_files,
     make_config,
+    read_file_header,
     read_header,
 )
 from qkvary.checkpoints.models import LoadedModel, build_model
@@ -54,6 +56,17 @@ def load(path: Path) -> LoadedModel:
     _check_rotation(parts, sizes, str(file))
     tokenizer = _find_tokenizer(file, sizes.vocabulary)
     return build_model(make_config(sizes), _make_weights(parts, sizes), tokenizer, str(file))
+
+
+def read_config(path: Path) -> LanguageModelConfig:
+    """Return the configuration of the network from the header of its file.
+
+    Raises:
+        UsageError: if a folder holds several models, or a file cannot be read.
+        DamagedError: if a file does not match its header.
+        UnsafeError: if it is a pickle.
+    """
+    return make_config(read_file_header(only_file(path, list_files(path))))
 
 
 def read_tokenizer(

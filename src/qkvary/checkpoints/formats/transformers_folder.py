@@ -9,8 +9,15 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.contradictions import collect
-from qkvary.checkpoints.models import LoadedModel, build_model, parse_config, parse_weights
+from qkvary.checkpoints.models import (
+    MOST_LAYERS,
+    LoadedModel,
+    build_model,
+    parse_config,
+    parse_weights,
+)
 from qkvary.data.model_configs import parse_config as parse_object
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.storage.documents import DocumentFormat
@@ -41,16 +48,29 @@ def load(path: Path) -> LoadedModel:
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if it is a pickle.
     """
-    folder, fields = read_folder(path)
-    where = folder / CONFIG
-    # transformers omits default values.
-    CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, where)
-    weights = parse_weights(read_part(folder, WEIGHTS), str(folder / WEIGHTS))
-    network = json.dumps(fields.get("network")).encode()
-    config = parse_config(network, where, tensors=len(weights))
+    folder, _ = read_folder(path)
     where = str(folder / WEIGHTS)
+    weights = parse_weights(read_part(folder, WEIGHTS), where)
+    config = read_config(path, tensors=len(weights))
     named = collect(((name.removeprefix(PREFIX), one) for name, one in weights.items()), where)
     return build_model(config, named, read_own_tokenizer(folder), where)
+
+
+def read_config(path: Path, *, tensors: int = MOST_LAYERS) -> LanguageModelConfig:
+    """Return the configuration of the network, without its weights.
+
+    Args:
+        path: The folder, or the weights in it.
+        tensors: The tensors of its weights, which are at least as many as its layers.
+
+    Raises:
+        DamagedError: if the configuration cannot be read or is damaged.
+        NewerFormatError: if a newer qkvary wrote it.
+    """
+    folder, fields = read_folder(path)
+    # transformers omits default values.
+    CONFIG_FORMAT.check({**CONFIG_FORMAT.version_field, **fields}, folder / CONFIG)
+    return parse_config(json.dumps(fields.get("network")).encode(), folder / CONFIG, tensors)
 
 
 def holds(path: Path, text: bytes) -> bool:

@@ -185,8 +185,23 @@ def _make_gpt2(sizes: Sizes) -> LanguageModelConfig:
     )
 
 
-MAKERS: Mapping[StockArchitecture, Callable[[Sizes], LanguageModelConfig]] = {
+_MAKERS: Mapping[StockArchitecture, Callable[[Sizes], LanguageModelConfig]] = {
     "gpt2": _make_gpt2,
     "llama": _make_llama,
 }
-"""What makes a configuration of sizes; that of DeepSeek needs weights (``latent_reading``)."""
+
+
+def make_config(sizes: Sizes) -> LanguageModelConfig | None:
+    """Return the configuration of the network; ``None`` for DeepSeek, whose heads need weights.
+
+    Raises:
+        UsageError: for a network that this program does not compute.
+        DamagedError: for sizes that are missing or implausible.
+    """
+    maker = _MAKERS.get(sizes.architecture)
+    try:
+        return None if maker is None else maker(sizes)
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise DamagedError(f"{sizes.where} does not describe a network: {error}") from None

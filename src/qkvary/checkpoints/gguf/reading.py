@@ -11,7 +11,7 @@ from torch import Tensor as TorchTensor
 
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.configs import MAKERS, Sizes, read_sizes
+from qkvary.checkpoints.gguf.configs import Sizes, make_config, read_sizes
 from qkvary.checkpoints.gguf.files import GgufFile
 from qkvary.checkpoints.gguf.rotation import pair_order
 from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
@@ -31,16 +31,15 @@ def read_network(file: GgufFile, where: str) -> ReadNetwork:
         DamagedError: for sizes that are missing, implausible, or not those of the tensors.
     """
     sizes = read_sizes(file, where)
-    architecture = sizes.architecture
+    config = make_config(sizes)
+    if config is not None:
+        return ReadNetwork(config, _read_weights(file, sizes.architecture, config, where))
     try:
-        if architecture == "deepseek":
-            return read_latent_network(_read_latent_sizes(sizes), _join_latent(file, sizes), where)
-        config = MAKERS[architecture](sizes)
+        return read_latent_network(_read_latent_sizes(sizes), _join_latent(file, sizes), where)
     except UsageError:
         raise
     except ValueError as error:
         raise DamagedError(f"{where} does not describe a network: {error}") from None
-    return ReadNetwork(config, _read_weights(file, architecture, config, where))
 
 
 def _read_latent_sizes(sizes: Sizes) -> LatentSizes:

@@ -63,11 +63,7 @@ def read_rows(name: str, folder: Path) -> LocalRows:
         DamagedError: if a file is damaged.
     """
     task = LOCAL_TASKS[name]
-    if not (folder / task.evaluated).is_file():
-        raise UsageError(
-            f"expected {task.evaluated} in {folder} for {name}, got no such file; nothing is "
-            "downloaded"
-        )
+    check_questions(name, folder)
     shots = next((file for file in task.shots if (folder / file).is_file()), None)
     return LocalRows(
         evaluated=_read(folder / task.evaluated, task),
@@ -75,6 +71,19 @@ def read_rows(name: str, folder: Path) -> LocalRows:
         shots=None if shots is None else _read(folder / shots, task),
         shots_file=task.evaluated if shots is None else shots,
     )
+
+
+def check_questions(name: str, folder: Path) -> None:
+    """Check that the questions of a task are on this machine.
+
+    Raises:
+        UsageError: if they are not.
+    """
+    file = LOCAL_TASKS[name].evaluated
+    if not (folder / file).is_file():
+        raise UsageError(
+            f"expected {file} in {folder} for {name}, got no such file; nothing is downloaded"
+        )
 
 
 def _read(path: Path, task: LocalTask) -> list[Row]:

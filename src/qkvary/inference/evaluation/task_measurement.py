@@ -13,7 +13,7 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.answers import FIVE, MeanScore, TaskScore, average
 from qkvary.inference.evaluation.contamination import TrainingText, open_training_text
-from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS
+from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, check_questions
 from qkvary.inference.evaluation.reading import TaskReading
 from qkvary.inference.evaluation.text_measurement import ShowProgress, no_progress
 from qkvary.storage.errors import UsageError
@@ -31,6 +31,8 @@ class PreparedTasks:
     """The settings."""
     local: tuple[str, ...]
     """The tasks with local files."""
+    folder: Path | None
+    """The folder of these files; ``None`` if ``local`` is empty."""
     others: tuple[str, ...]
     """The tasks that lm-eval loads itself."""
     against: TrainingText | None
@@ -56,10 +58,10 @@ class TaskMeasurement:
 
 
 def prepare_tasks(reading: TaskReading) -> PreparedTasks:
-    """Check that the tasks exist, before a network is loaded.
+    """Check that the tasks and their files exist, before a network is loaded.
 
     Raises:
-        UsageError: if lm-eval is not installed, or there is no such task or text.
+        UsageError: if lm-eval is not installed, or there is no such task, file or text.
         DamagedError: if the text is damaged.
     """
     require("lm_eval")
@@ -71,11 +73,17 @@ def prepare_tasks(reading: TaskReading) -> PreparedTasks:
             f"expected tasks with local files to compare with a set, got {', '.join(others)}; "
             f"choices: {', '.join(LOCAL_TASKS)}"
         )
+    against = None if reading.against is None else open_training_text(reading.against)
+    local = tuple(name for name in names if name in LOCAL_TASKS)
+    folder = _find_folder(reading) if local else None
+    for name in local:
+        check_questions(name, cast("Path", folder))
     return PreparedTasks(
         reading=reading,
-        local=tuple(name for name in names if name in LOCAL_TASKS),
+        local=local,
+        folder=folder,
         others=others,
-        against=None if reading.against is None else open_training_text(reading.against),
+        against=against,
         manager=_load("stock_tasks").find_stock_tasks(others) if others else None,
     )
 
@@ -118,7 +126,7 @@ def measure_tasks(
             network,
             tokenizer,
             asked.local,
-            folder=_find_folder(reading),
+            folder=asked.folder,
             find_shared=None if against is None else find_shared,
             **options,
         )
