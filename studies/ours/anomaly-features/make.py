@@ -1,6 +1,6 @@
 """Makes the image features that come with the package for the task ``anomaly``.
 
-    QKVARY_DATA=... python studies/anomaly-features/make.py
+    QKVARY_DATA=... python studies/ours/anomaly-features/make.py
 
 A small convolutional network learns the 50 classes of CIFAR-100 with even numbers. Its last hidden
 state describes the images of the 50 odd classes, which it never saw.

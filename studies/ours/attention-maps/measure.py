@@ -1,6 +1,6 @@
 """Trains small networks, and measures the ranks of their attention maps and where they attend.
 
-python studies/attention-maps/measure.py
+python studies/ours/attention-maps/measure.py
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ seen.
 - *weight on a neighbour above others*: in that head, the weight on a token beside the mirrored one,
   less that on a token further away.
 
-`python studies/attention-maps/measure.py` trains the networks and makes this again.
+`python studies/ours/attention-maps/measure.py` trains the networks and makes this again.
 
 ## Before you believe it
 

@@ -1,6 +1,6 @@
 """Figures for ``qkvary claims`` that follow from the curves or several tables of kept runs.
 
-    python studies/derived-figures/measure.py
+    python studies/ours/derived-figures/measure.py
 
 It reads the kept runs (``studies/*/runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
 are Student's at 95 %, for all rows of a table at once.
@@ -42,7 +42,7 @@ difference that would have been seen.
   the same of its reference. Runs of a seed read the same batches.
 - *rank correlation*: that of all variants' validation losses at a step with those at the end.
 
-`python studies/derived-figures/measure.py` makes it again.
+`python studies/ours/derived-figures/measure.py` makes it again.
 
 ## Before you believe it
 

@@ -86,8 +86,8 @@ def _head(study: Likeness) -> list[str]:
             "([how](tying.py)). Beside it the value becomes "
             "the best linear map of the key as it is. Means over layers, then over seeds, "
             "with Student's intervals at 95 %. "
-            "[What the figures are](../../docs/guide/analyze.md). "
-            "`python studies/likeness-over-training/measure.py` makes all of this again."
+            "[What the figures are](../../../docs/guide/analyze.md). "
+            "`python studies/ours/likeness-over-training/measure.py` makes all of this again."
         ),
         "",
         f"![Likeness over training, and forecast against rise]({PICTURE})",

@@ -1,6 +1,6 @@
 """Trains the networks of a study, analyzes them as they were on the way, and ties their layers.
 
-    python studies/likeness-over-training/measure.py
+    python studies/ours/likeness-over-training/measure.py
 
 Networks that are trained or measured already are not trained or measured again.
 """

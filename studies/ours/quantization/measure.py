@@ -1,6 +1,6 @@
 """Trains the networks of a study, rounds their caches in every way, and writes this folder.
 
-    python studies/quantization/measure.py
+    python studies/ours/quantization/measure.py
 
 Networks that are trained or measured already are not trained or measured again.
 """
@@ -131,7 +131,7 @@ def measure_study(study: Study, store: Store, *, windows: int) -> ScaleStudy:
         name=study.name,
         question=study.question,
         description=study.description,
-        command=f"python studies/quantization/measure.py{named}",
+        command=f"python studies/ours/quantization/measure.py{named}",
         environment=machine(),
         started=started,
         ended=now(),

@@ -1,7 +1,7 @@
 """Runs the benchmarks of steps, loading and decoding in turn, and writes this folder.
 
-python studies/speed/measure.py           # minutes, on a machine that does nothing else
-python studies/speed/measure.py --kept    # writes the page again from measured.jsonl
+python studies/ours/speed/measure.py           # minutes, on a machine that does nothing else
+python studies/ours/speed/measure.py --kept    # writes the page again from measured.jsonl
 
 Loading is measured where the image sets are on the machine (``QKVARY_DATA``).
 """
@@ -24,7 +24,7 @@ from qkvary.storage.environment import machine
 from qkvary.text import numbers
 
 FOLDER = Path(__file__).parent
-BENCHMARKS = FOLDER.parents[1] / "benchmarks"
+BENCHMARKS = FOLDER.parents[2] / "benchmarks"
 TITLES = {
     "linear_attention": "Linear attention beside the softmax",
     "vision_step": "A training step of the vision transformer, and its loading",
@@ -37,8 +37,8 @@ that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading
 share of a step. A decoded token is compared by the times of the softmax over those of linear
 attention, and translations by those without a cache over those with one.
 
-`python studies/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every line
-that the benchmarks printed, with medians in seconds and the versions.
+`python studies/ours/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every
+line that the benchmarks printed, with medians in seconds and the versions.
 
 """
 

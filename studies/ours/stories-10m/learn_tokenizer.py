@@ -1,6 +1,6 @@
 """Learns byte-level pairs from a text whose documents end in ``<|endoftext|>``.
 
-    python studies/stories-10m/learn_tokenizer.py tinystories_sample.txt tok4k.json
+    python studies/ours/stories-10m/learn_tokenizer.py tinystories_sample.txt tok4k.json
 
 Writes a ``tokenizer.json`` that cuts texts as GPT-2 does.
 """

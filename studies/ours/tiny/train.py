@@ -1,6 +1,6 @@
 """Trains the small language models that come with the package, and writes their folders.
 
-    python studies/tiny/train.py tinystories_sample.txt
+    python studies/ours/tiny/train.py tinystories_sample.txt
 
 Runs that are finished are not trained again.
 """

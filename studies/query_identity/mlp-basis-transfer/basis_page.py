@@ -57,7 +57,7 @@ def basis_files(environment: Mapping[str, Any], records: Sequence[BasisRecord]) 
     runs = [record.run for record in records]
     widths, seeds = ({run.d for run in runs}, {run.seed for run in runs})
     command = (
-        f"python studies/mlp-basis-transfer/measure.py --widths {_spaced(widths)} "
+        f"python studies/query_identity/mlp-basis-transfer/measure.py --widths {_spaced(widths)} "
         f"--seeds {_spaced(seeds)} --steps {runs[0].steps}"
     )
     summaries = summarise(records)

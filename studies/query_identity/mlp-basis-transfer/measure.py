@@ -1,6 +1,6 @@
 """Trains the students of paper 3's transfer of a basis, and writes what is found into this folder.
 
-    python studies/mlp-basis-transfer/measure.py --widths 16 32 64 --seeds 0 1 2 3 4
+    python studies/query_identity/mlp-basis-transfer/measure.py --widths 16 32 64 --seeds 0 1 2 3 4
 
 A finished run is kept below ``--out`` and is not run again: after Ctrl-C the same command goes on.
 """

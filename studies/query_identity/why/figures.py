@@ -32,7 +32,7 @@ from typing import Any
 from qkvary.studies.results.statistics import Estimate, paired_t
 from qkvary.text import numbers
 
-STUDIES = Path(__file__).parent.parent
+STUDIES = Path(__file__).parents[2] / "ours"
 LIKENESS_STUDY = "likeness-over-training"
 PLACE = re.compile(r"\{(-?)([a-z-]+): ([^{}]+)\}")
 SHARED = "@rotary"

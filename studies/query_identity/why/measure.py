@@ -1,7 +1,7 @@
 """Runs every statement of paper 3 on trained networks, and writes the tables of this folder.
 
-    python studies/why/measure.py
-    python studies/why/measure.py --kept
+    python studies/query_identity/why/measure.py
+    python studies/query_identity/why/measure.py --kept
 
 Networks that are trained already are not trained again. Ranks over training come from the curves
 that the kept studies have as tables, other figures from their results (``figures.py``). With
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -303,9 +304,11 @@ class Ranking(NamedTuple):
 
 def rank_settings(folder: Path) -> Iterator[Ranking]:
     """Yield the rank correlations of every setting of the kept studies with enough variants."""
-    for path in sorted(folder.glob("*/tables/curves.csv")):
+    paths = folder.rglob("tables/curves.csv*")
+    for path in sorted(paths, key=lambda one: one.parts[-3]):
         curves: dict[str, dict[str, dict[int, float]]] = {}
-        with path.open(encoding="utf-8") as file:
+        opened = lzma.open if path.suffix == ".xz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
             for row in csv.DictReader(file):
                 if row["quantity"] == QUANTITY:
                     setting = curves.setdefault(row["setting"], {})
@@ -375,7 +378,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run_study(STUDY, store, RunnerOptions(workers=given.workers))
         residuals = residual_table(find_residuals())
         measured = (theorem_table(store), refusal_table(store), residuals)
-    tables = (*measured, ranking_table(rank_settings(FOLDER.parent)))
+    tables = (*measured, ranking_table(rank_settings(FOLDER.parents[1])))
     for name, data in make_files(tables).items():
         make_directory((given.to / name).parent)
         atomic_write_file(given.to / name, data)

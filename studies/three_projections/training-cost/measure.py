@@ -1,6 +1,6 @@
 """Writes ``tables/figures.csv`` from what the benchmarks of this page printed, for claims.
 
-    python studies/training-cost/measure.py
+    python studies/three_projections/training-cost/measure.py
 
 It measures nothing: ``measured.jsonl`` holds the lines of the benchmarks, ``decode.json`` what
 ``qkvary bench decode`` kept. Figures are changes in percent: medians within rounds, with order
