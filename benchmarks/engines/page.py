@@ -1,6 +1,6 @@
 """The comparison of engines as a page: lines of ``run.py`` in, a folder with a report out.
 
-    python benchmarks/engines/page.py build/*.jsonl --to studies/engines
+    python benchmarks/engines/page.py build/*.jsonl --to studies/ours/engines
 
 The lines are copied into the folder. Where a case was measured twice, its last line counts; speeds
 of two machines are two cases, and are compared with those of the same machine alone.

@@ -1,6 +1,6 @@
 """The page of what a GPU measured: records of ``run.py`` in, a folder with a report out.
 
-    python benchmarks/gpu/page.py runs/gpu/records.jsonl --to studies/gpu
+    python benchmarks/gpu/page.py runs/gpu/records.jsonl --to studies/ours/gpu
 
 The records are copied into the folder. Where a case was measured twice, its last line counts; cards
 are told apart.

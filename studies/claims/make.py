@@ -26,7 +26,7 @@ from qkvary.storage.durable import make_directory, write_output
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ROOT / "src" / "qkvary" / "papers" / NAME
 RECORD = re.compile(
-    r"studies/(?P<study>[a-z0-9-]+)/README\.md"
+    r"studies/(?P<study>[a-z0-9_/-]+)/README\.md"
     r"|pytest (?P<test>tests/[\w/\\]+\.py)::[\w\\]+"
     r"|qkvary published [a-z0-9.-]*[a-z0-9]"
 )
@@ -38,7 +38,7 @@ RUN_AGAIN = """
 
     python studies/claims/make.py
 
-It reads the tables of the kept studies (`studies/*/tables`) and the figures and claims in the
+It reads the tables of the kept studies (`studies/*/*/tables`) and the figures and claims in the
 package (`src/qkvary/papers`), and trains nothing. With `--check` it writes nothing and says
 whether this page still follows. `qkvary claims --search WORD` shows the same in the terminal, from
 the figures that the package carries. The commands behind the claims find each figure again:

@@ -70,7 +70,7 @@ def test_the_card_counts_what_is_stored() -> None:
     assert f"| variant | {' | '.join(VARIANTS.values())} |" in card
     assert f"| parameters | {parameters} |" in card
     assert f"| cache, bytes a token (bfloat16) | {kept} |" in card
-    assert "python studies/tiny/train.py tinystories_sample.txt" in card
+    assert "python studies/ours/tiny/train.py tinystories_sample.txt" in card
     assert "**Licence.** The models and the tokenizer: Apache-2.0" in card
     assert "CDLA-Sharing-1.0" in card
 

@@ -122,7 +122,7 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     assert found(capsys, "--document", "key-value", "--studies", str(STUDIES)) == packaged
     tables = tmp_path / "lm-small" / "tables"
     tables.mkdir(parents=True)
-    text = (STUDIES / "lm-small" / "tables" / "results.csv").read_text("utf-8")
+    text = (STUDIES / "ours" / "lm-small" / "tables" / "results.csv").read_text("utf-8")
     lines = text.splitlines()
     place = lines[0].split(",").index("low")
     turned = [line.split(",") for line in lines]

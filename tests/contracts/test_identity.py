@@ -61,7 +61,7 @@ ADDED_LATER: dict[str, Any] = {
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
-KEPT_STUDIES = sorted(path.parts[-3] for path in RECORDS.glob("*/tables/runs.csv"))
+KEPT_STUDIES = {path.parts[-3]: path for path in sorted(RECORDS.glob("*/*/tables/runs.csv"))}
 BasisRun = load_script("mlp-basis-transfer", "basis_runs").BasisRun
 STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
 ENDS = {
@@ -145,7 +145,7 @@ def test_every_study_is_recorded() -> None:
 
 @pytest.mark.parametrize("name", KEPT_STUDIES)
 def test_runs_that_were_made_have_their_keys(name: str) -> None:
-    with (RECORDS / name / "tables" / "runs.csv").open(encoding="utf-8") as file:
+    with KEPT_STUDIES[name].open(encoding="utf-8") as file:
         found = {
             (row["setting"], row["variant"], int(row["seed"]), float(row["learning_rate"])): row[
                 "run_key"

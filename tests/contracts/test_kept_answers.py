@@ -13,17 +13,17 @@ from qkvary.studies.running.records import from_json
 from qkvary.text import names
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
-KEPT = sorted(path.parent.name for path in STUDIES.glob("*/runs.jsonl.xz"))
-"""Folders that are named as their study."""
+KEPT = {path.parent.name: path.parent for path in sorted(STUDIES.glob("*/*/runs.jsonl.xz"))}
+"""Folders by the name of their study."""
 
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_kept_page_opens_with_the_answer_of_its_runs(name: str) -> None:
     study = load_study(name)
-    lines = lzma.decompress((STUDIES / name / "runs.jsonl.xz").read_bytes()).splitlines()
+    lines = lzma.decompress((KEPT[name] / "runs.jsonl.xz").read_bytes()).splitlines()
     packed = [from_line(line)["record.json"] for line in lines[1:]]
     records = [from_json(text.encode(), where=name) for text in packed]
     summary, _ = drop_shared_terms(summarise(study, records))
-    page = (STUDIES / name / "README.md").read_text("utf-8")
+    page = (KEPT[name] / "README.md").read_text("utf-8")
     written = [line[2:] for line in page.partition("\n## ")[0].splitlines() if line[:2] == "- "]
     assert written == [names.markdown(one) for one in summary.headline or summary.answers]

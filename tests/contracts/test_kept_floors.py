@@ -10,7 +10,7 @@ import pytest
 
 from qkvary.papers.key_value.protocols import SYNTHETIC_VARIANTS
 
-STUDIES = Path(__file__).resolve().parents[2] / "studies"
+STUDIES = Path(__file__).resolve().parents[2] / "studies" / "ours"
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def write_stories(path: Path) -> None:
 
 def write_record(path: Path) -> None:
     path.parent.mkdir()
-    shutil.copy(ROOT / "studies" / "decode" / "record.json", path)
+    shutil.copy(ROOT / "studies" / "ours" / "decode" / "record.json", path)
 
 
 FILES: dict[str, Callable[[Path], None]] = {

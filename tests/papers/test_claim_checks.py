@@ -47,7 +47,7 @@ def test_two_planted_verdicts_are_found(
 
 
 def test_planted_verdicts_over_training_are_found(stored: list[dict[str, Any]]) -> None:
-    records = "studies/derived-figures/README.md"
+    records = "studies/ours/derived-figures/README.md"
     own = [one for one in stored if any(part["record"] == records for part in one["findings"])]
     assert len(own) >= 5
     for claim in own:

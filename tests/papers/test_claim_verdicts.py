@@ -46,6 +46,7 @@ FIGURE = KeptFigure(
     detectable=0.013,
     runs=5,
     paired=True,
+    folder="ours/made-up",
     parameters=(1_600_000, 1_700_000),
 )
 EQUAL = ByFigure(table="three-projections-table-7", row="Q-K=V", column="reduction")
@@ -361,7 +362,7 @@ def test_a_figure_stands_with_its_interval_and_what_would_have_been_seen() -> No
         "Q-K=V against QKV: 0.000 [−0.010, 0.050] nats; a difference of 0.013 would have been seen"
     )
     assert (finding.record, finding.check) == (
-        "studies/made-up/README.md",
+        "studies/ours/made-up/README.md",
         "qkvary study made-up",
     )
     (finding,) = judge_claim(claim([HOLDS[0]]), lambda _: HOLDS[1]).findings

@@ -1,6 +1,7 @@
 """Figures are found in the tables of kept reports."""
 
 import json
+import lzma
 from pathlib import Path
 
 import pytest
@@ -89,6 +90,7 @@ def test_a_figure_is_found_with_its_interval(
 ) -> None:
     found = read_kept(folder, judge)
     assert found is not None
+    assert found.folder == "made-up"
     fields = ("value", "low", "high", "detectable", "runs", "paired", "parameters")
     assert tuple(getattr(found, field) for field in fields) == figure
 
@@ -115,6 +117,21 @@ def test_what_is_not_there_is_none(judge: ByStudy, folder: Path) -> None:
     assert read_kept(folder / "elsewhere", judge) is None
 
 
+def test_reports_may_be_grouped_and_tables_compressed(folder: Path) -> None:
+    """As in this repository: one folder a document, and curves that take a tenth of their size."""
+    (folder / "ours").mkdir()
+    tables = (folder / "made-up").rename(folder / "ours" / "made-up") / "tables"
+    plain = tables / "results.csv"
+    plain.with_name("results.csv.xz").write_bytes(lzma.compress(plain.read_bytes()))
+    plain.unlink()
+    found = read_kept(folder, asked("Q-K=V", "QKV"))
+    assert found is not None
+    assert (found.value, found.folder) == (-0.02, "ours/made-up")
+    plain.with_name("results.csv.xz").write_bytes(b"no xz")
+    with pytest.raises(DamagedError, match="expected a table of a report in"):
+        read_kept(folder, asked("Q-K=V", "QKV"))
+
+
 def test_damaged_tables_are_refused(folder: Path) -> None:
     path = folder / "made-up" / "tables" / "results.csv"
     path.write_text(RESULTS.replace("-0.03", "low"), "utf-8")
@@ -133,10 +150,18 @@ def test_kept_figures_are_written_and_read() -> None:
         detectable=None,
         runs=3,
         paired=False,
+        folder="ours/made-up",
         parameters=(7, 11),
     )
     plain = KeptFigure(
-        value=-1e-9, low=-1.0, high=1.0, detectable=0.5, runs=3, paired=True, parameters=None
+        value=-1e-9,
+        low=-1.0,
+        high=1.0,
+        detectable=0.5,
+        runs=3,
+        paired=True,
+        folder="made-up",
+        parameters=None,
     )
     kept = {"b": figure, "a | é": plain}
     text = encode_kept(kept)

@@ -10,9 +10,14 @@ SHARED = ("measure", "train")
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 
 
+def folder_of(folder: str) -> Path:
+    """Returns the folder of the records of a study or experiment."""
+    return next(STUDIES.glob(f"*/{folder}"), STUDIES / folder)
+
+
 def load_script(folder: str, name: str) -> ModuleType:
     """Returns a file of a folder as a module, found as if its folder's script had been started."""
-    path = STUDIES / folder / f"{name}.py"
+    path = folder_of(folder) / f"{name}.py"
     module_name = f"{folder.replace('-', '_')}_{name}" if name in SHARED else name
     if module_name in sys.modules:
         return sys.modules[module_name]

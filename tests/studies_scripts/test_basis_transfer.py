@@ -11,7 +11,7 @@ import torch
 
 from qkvary.arch.canonical import stored_kind
 from qkvary.studies.results.statistics import detectable_difference
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
 FOLDER = "mlp-basis-transfer"
 runs, page, script = (load_script(FOLDER, name) for name in ("basis_runs", "basis_page", "measure"))
@@ -151,7 +151,7 @@ def test_the_page_names_the_smallest_difference_that_it_could_have_seen() -> Non
 
 
 def test_the_page_that_is_kept_is_that_of_its_records() -> None:
-    folder = STUDIES / FOLDER
+    folder = folder_of(FOLDER)
     kept = json.loads((folder / "records.json").read_text("utf-8"))
     records = [runs.from_json(record) for record in kept["records"]]
     files = page.basis_files(kept["environment"], records)

@@ -19,14 +19,14 @@ def test_the_page_and_the_packaged_figures_follow(capsys: pytest.CaptureFixture[
 
 def test_records_are_links() -> None:
     records = (
-        "studies/lm-small/README.md",
+        "studies/ours/lm-small/README.md",
         "pytest tests/nn/test\\_a.py::test\\_b",
         "qkvary published poster-1.2b",
     )
     text = f"It is {'; '.join(records)}."
     for name, form in script.LINKS.items():
         assert script.RECORD.sub(partial(script.link, form), text) == text.replace(
-            records[0], form.format("studies/lm-small", "../lm-small/README.md")
+            records[0], form.format("studies/ours/lm-small", "../ours/lm-small/README.md")
         ).replace(records[1], form.format(records[1], "../../tests/nn/test_a.py")).replace(
             records[2], form.format(records[2], "../../docs/reproduce.md")
         ), name

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
-FOLDER = STUDIES / "derived-figures"
+FOLDER = folder_of("derived-figures")
 script = load_script("derived-figures", "measure")
-WITH = (STUDIES / "why-weight-decay" / "runs.jsonl.xz", "I-K-V@rotary", "QKV@rotary")
+WITH = (folder_of("why-weight-decay") / "runs.jsonl.xz", "I-K-V@rotary", "QKV@rotary")
 
 
 def find_row(table: str) -> dict[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 from tests.contracts.parsed import ROOT
 
 SCRIPTS = ROOT / "benchmarks" / "gpu"
-KEPT = ROOT / "studies" / "gpu" / "records.jsonl"
+KEPT = ROOT / "studies" / "ours" / "gpu" / "records.jsonl"
 
 
 def call(script: str, *words: str) -> "subprocess.CompletedProcess[str]":

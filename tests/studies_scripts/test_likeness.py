@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from qkvary.reports.tables import table_csv
 from qkvary.studies.catalog import load_study
 from tests.conversions.networks import make_network
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
 FOLDER = "likeness-over-training"
 page, script = load_script(FOLDER, "likeness_page"), load_script(FOLDER, "measure")
@@ -144,7 +144,7 @@ def test_figures_are_points_above_random_weights_at_the_end() -> None:
 
 
 def test_the_kept_figures_follow_from_the_kept_records() -> None:
-    folder = STUDIES / FOLDER
+    folder = folder_of(FOLDER)
     runs = tuple(json.loads((folder / "records.json").read_text("utf-8"))["runs"])
     study = dataclasses.replace(make_study(), runs=runs)
     kept = (folder / "tables" / "figures.csv").read_bytes()

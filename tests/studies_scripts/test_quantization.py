@@ -12,7 +12,7 @@ import pytest
 
 from qkvary.arch.caches import CacheLayout
 from qkvary.studies.catalog import load_study
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
 FOLDER = "quantization"
 scales, page = load_script(FOLDER, "scale_records"), load_script(FOLDER, "scale_page")
@@ -108,7 +108,7 @@ def made_up(seeds: tuple[int, ...] = (0, 1, 2)) -> Any:
         name="made-up",
         question="Which scales?",
         description="Nothing was measured.",
-        command="python studies/quantization/measure.py made-up",
+        command="python studies/ours/quantization/measure.py made-up",
         environment={"python": "3.11", "cpu": "an abacus"},
         started="2026-01-01T00:00:00+00:00",
         ended="2026-01-01T00:01:00+00:00",
@@ -170,7 +170,7 @@ def test_the_page_says_how_to_run_it_again_and_what_was_found() -> None:
     text = files["README.md"].decode()
     for said in (
         "# Which scales?",
-        "    python studies/quantization/measure.py made-up",
+        "    python studies/ours/quantization/measure.py made-up",
         "an abacus",
         f"({page.PICTURE})",
         "QKV@alibi: 8 bits 0.1",
@@ -195,7 +195,7 @@ def test_a_study_of_one_seed_has_a_page_too() -> None:
 
 
 def test_the_page_that_is_kept_is_that_of_its_records() -> None:
-    kept = json.loads((STUDIES / FOLDER / "records.json").read_text("utf-8"))
+    kept = json.loads((folder_of(FOLDER) / "records.json").read_text("utf-8"))
     records: list[Any] = []
     for row in kept["records"]:
         bits, _, way = row["storage"].removeprefix("int").partition("-")
@@ -213,7 +213,7 @@ def test_the_page_that_is_kept_is_that_of_its_records() -> None:
         name=kept["study"],
         question=asked.question,
         description=asked.description,
-        command="python studies/quantization/measure.py",
+        command="python studies/ours/quantization/measure.py",
         environment=kept["environment"],
         started=kept["started"],
         ended=kept["ended"],
@@ -229,7 +229,7 @@ def test_the_page_that_is_kept_is_that_of_its_records() -> None:
         "README.md",
         *(f"tables/{one}.csv" for one in ("ratios", "storages", "networks")),
     ):
-        assert (STUDIES / FOLDER / name).read_bytes() == files[name], name
+        assert (folder_of(FOLDER) / name).read_bytes() == files[name], name
 
 
 def test_networks_are_trained_and_measured_once(

@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
-FOLDER = STUDIES / "speed"
+FOLDER = folder_of("speed")
 script = load_script("speed", "measure")
 
 

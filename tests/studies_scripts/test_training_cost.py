@@ -3,9 +3,9 @@
 import csv
 from pathlib import Path
 
-from tests.studies_scripts.loading import STUDIES, load_script
+from tests.studies_scripts.loading import folder_of, load_script
 
-FOLDER = STUDIES / "training-cost"
+FOLDER = folder_of("training-cost")
 script = load_script("training-cost", "measure")
 
 

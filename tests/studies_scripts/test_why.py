@@ -133,7 +133,7 @@ def test_the_kept_page_is_the_template_with_the_figures_of_its_tables_and_studie
 
 def test_what_was_found_names_figures_of_the_page() -> None:
     page = " ".join((script.FOLDER / "README.md").read_text("utf-8").split())
-    found = (script.FOLDER.parents[1] / "docs" / "findings.md").read_text("utf-8")
+    found = (script.FOLDER.parents[2] / "docs" / "findings.md").read_text("utf-8")
     section = found[found.index("[Why it works]") :].partition("What such networks")[0]
     named = re.findall(r"-?\d+\.\d+ \[[^]]+\]", " ".join(section.split()))
     assert len(named) > 20
@@ -141,7 +141,7 @@ def test_what_was_found_names_figures_of_the_page() -> None:
 
 
 def test_kept_rankings_are_those_of_the_kept_curves() -> None:
-    found = script.ranking_table(script.rank_settings(script.FOLDER.parent))
+    found = script.ranking_table(script.rank_settings(script.FOLDER.parents[1]))
     kept = script.read_table("rankings")
     assert [[cell.text for cell in row] for row in found.rows] == [
         [cell.text for cell in row] for row in kept.rows

@@ -2,8 +2,8 @@
 
 ``cifar100-50`` comes with the package: the 50 classes of CIFAR-100 with odd numbers, in the subset
 of 100 training and 20 test images a class, described by a small network that learned the other 50
-(``studies/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34, as
-published; ``qkvary data features`` makes it. ``noise`` depends on no image.
+(``studies/ours/anomaly-features``). ``cifar100-resnet34`` describes all of CIFAR-100 by ResNet-34,
+as published; ``qkvary data features`` makes it. ``noise`` depends on no image.
 """
 
 import functools

@@ -85,18 +85,14 @@ RECOMPUTE = "qkvary published"
 """The command that recomputes a published table."""
 TEST = "pytest"
 """The command that runs a test, in a clone of the repository."""
-SCRIPTS = {
-    name: f"python studies/{name}/measure.py"
-    for name in (
-        "mlp-basis-transfer",
-        "likeness-over-training",
-        "derived-figures",
-        "attention-maps",
-        "training-cost",
-    )
-}
-"""The commands of kept experiments whose figures no study alone gives, in a clone of the
-repository."""
+SCRIPTS = frozenset(
+    {
+        *("mlp-basis-transfer", "likeness-over-training", "derived-figures"),
+        *("attention-maps", "training-cost"),
+    }
+)
+"""The kept experiments whose figures no study alone gives: ``measure.py`` in their folder of a
+clone of the repository finds them again."""
 ONE_EACH = frozenset(
     {
         *("three-projections-table-4", "three-projections-table-10", "poster-300m"),
@@ -406,8 +402,10 @@ def _by_study(judge: ByStudy, kept: KeptFigure | None) -> Finding:
     short = (judge.variant if alone else pair).removesuffix(f" ({judge.table})")
     quantity = f", {judge.quantity.replace('_', ' ')}" if judge.quantity else ""
     what = f"{short} ({judge.study}: {judge.table}{quantity})"
-    record = f"studies/{judge.study}/README.md"
-    check = SCRIPTS.get(judge.study, f"qkvary study {judge.study}")
+    folder = f"studies/{kept.folder if kept else judge.study}"
+    is_script = judge.study in SCRIPTS
+    check = f"python {folder}/measure.py" if is_script else f"qkvary study {judge.study}"
+    record = f"{folder}/README.md"
     if kept is None:
         missing = "no figure of that name in the tables"
         return Finding(

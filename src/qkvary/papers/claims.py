@@ -72,15 +72,9 @@ def _find(studies: StrPath | None) -> FindKept:
     folder = read_path(studies, "a folder of reports for --studies")
     if not folder.is_dir():
         raise UsageError(f"expected a folder of reports for --studies, got {folder}")
-    _check_tables(folder)
     # Reading tables takes numpy, which most uses do not need.
-    from qkvary.papers.kept_tables import read_kept
+    from qkvary.papers.kept_tables import find_tables, read_kept
 
-    return partial(read_kept, folder)
-
-
-def _check_tables(folder: Path) -> None:
-    """Refuse a folder without a table of any study that judges a claim."""
     judges = (
         judge
         for name in document_names()
@@ -88,11 +82,12 @@ def _check_tables(folder: Path) -> None:
         for judge in claim.judges
     )
     named = {judge.study for judge in judges if isinstance(judge, ByStudy)}
-    if not named & {path.parents[1].name for path in folder.glob("*/tables/*.csv")}:
+    if not any(find_tables(folder, study) for study in named):
         raise UsageError(
             f"expected tables of studies (STUDY/tables/*.csv) in {folder} for --studies, "
             "and no study that judges a claim has one there"
         )
+    return partial(read_kept, folder)
 
 
 def _documents(names: Sequence[str]) -> list[ClaimedDocument]:

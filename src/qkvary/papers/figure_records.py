@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from qkvary.papers.kept_tables import read_rows
+from qkvary.papers.kept_tables import find_table, find_tables, read_rows
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples
 from qkvary.reports.study_results import gather_results
@@ -60,8 +60,8 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
     Args:
         name: The study.
         store: Where its runs are.
-        tables: A folder of reports, read where the store has no run of the study: the tables in
-            ``NAME/tables``, which hold neither attention maps nor pictures.
+        tables: A folder of reports, read where the store has no run of the study: its tables,
+            which hold neither attention maps nor pictures.
 
     Raises:
         DamagedError: if a table is not one of a report.
@@ -85,12 +85,11 @@ def read_records(name: str, store: Store, tables: Path | None) -> StudyRecords:
             samples=results.samples,
             damage=results.damage,
         )
-    folder = None if tables is None else tables / name / "tables"
-    if folder is None or not (folder / "curves.csv").is_file():
+    folder = None if tables is None else find_tables(tables, name)
+    curves = None if folder is None else find_table(folder, "curves")
+    if folder is None or curves is None:
         return StudyRecords(study=study)
-    return StudyRecords(
-        study=study, curves=_read_curves(folder / "curves.csv"), printed=_read_printed(folder)
-    )
+    return StudyRecords(study=study, curves=_read_curves(curves), printed=_read_printed(folder))
 
 
 def _read_curves(path: Path) -> tuple[LearningCurve, ...]:

@@ -1,7 +1,7 @@
 """Reads the figures of kept studies that judge claims. Never imports torch.
 
 ``kept_figures.json`` is a copy of figures from the tables in the folder ``studies`` of the
-repository. ``reports.kept_tables`` reads those tables, and ``studies/claims/make.py`` writes it.
+repository. ``kept_tables`` reads those tables, and ``studies/claims/make.py`` writes it.
 """
 
 import functools
@@ -30,6 +30,8 @@ class KeptFigure:
     runs: int
     """The number of runs, or of pairs of runs if ``paired``."""
     paired: bool
+    folder: str
+    """The folder of its study in the folder of reports, such as ``ours/lm-small``."""
     parameters: tuple[int, int] | None
     """The parameters of the smallest and the largest network; None for a figure of none."""
 

@@ -1,7 +1,12 @@
-"""Reads the tables of kept reports: ``STUDY/tables/*.csv`` in a folder such as ``studies``."""
+"""Reads the tables of kept reports in a folder such as ``studies``.
+
+They are in ``STUDY/tables`` or ``GROUP/STUDY/tables``, as ``NAME.csv`` or ``NAME.csv.xz``.
+"""
 
 import csv
+import glob
 import io
+import lzma
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +27,19 @@ DIVERGED = "diverged"
 Row = Mapping[str, str]
 
 
+def find_tables(folder: Path, study: str) -> Path | None:
+    """Return the folder of the tables of a study, or None if the folder of reports has none."""
+    name = glob.escape(study)
+    found = [*folder.glob(f"{name}/tables"), *sorted(folder.glob(f"*/{name}/tables"))]
+    return found[0] if found else None
+
+
+def find_table(tables: Path, name: str) -> Path | None:
+    """Return the file of a table, or None if there is none."""
+    files = (tables / f"{name}.csv", tables / f"{name}.csv.xz")
+    return next((path for path in files if path.is_file()), None)
+
+
 def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
     """Return the rows of a table of a report.
 
@@ -33,10 +51,12 @@ def read_rows(path: Path, wanted: Collection[str]) -> list[dict[str, str]]:
         DamagedError: if it is not such a table.
     """
     try:
-        text = read_file(path, limit=LARGEST_TABLE).decode("utf-8")
-        reader = csv.DictReader(io.StringIO(text), strict=True)
+        data = read_file(path, limit=LARGEST_TABLE)
+        if path.suffix == ".xz":
+            data = lzma.LZMADecompressor().decompress(data, LARGEST_TABLE)
+        reader = csv.DictReader(io.StringIO(data.decode("utf-8")), strict=True)
         rows, columns = list(reader), set(reader.fieldnames or ())
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error, lzma.LZMAError) as error:
         raise DamagedError(f"expected a table of a report in {path}: {error}") from None
     if not set(wanted) <= columns or any(None in row or None in row.values() for row in rows):
         raise DamagedError(f"expected a table of a report in {path}, got other columns")
@@ -47,26 +67,27 @@ def read_kept(folder: Path, judge: ByStudy) -> KeptFigure | None:
     """Return the figure for which a judge asks, or None where its tables do not have it.
 
     Args:
-        folder: The folder with one folder per study.
+        folder: The folder of reports.
         judge: The judge.
 
     Raises:
         DamagedError: if a table is not one of a report.
     """
-    tables = folder / judge.study / "tables"
+    tables = find_tables(folder, judge.study)
+    if tables is None:
+        return None
+    read = _count_diverged if judge.quantity == DIVERGED else _read_figure
     try:
-        if judge.quantity == DIVERGED:
-            return _count_diverged(tables, judge)
-        return _read_figure(tables, judge)
+        return read(tables, judge, tables.parent.relative_to(folder).as_posix())
     except ValueError as error:
         raise DamagedError(f"expected numbers in the tables of {tables}: {error}") from None
 
 
-def _read_figure(tables: Path, judge: ByStudy) -> KeptFigure | None:
+def _read_figure(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | None:
     for name, beside in _places(judge):
-        path = tables / f"{name}.csv"
+        path = find_table(tables, name)
         wanted = {"table": judge.table, "variant": judge.variant, **beside}
-        rows = read_rows(path, ()) if path.is_file() else []
+        rows = read_rows(path, ()) if path else []
         found = [row for row in rows if wanted.items() <= row.items()]
         if found:
             row, unit = found[0], "_steps" if judge.quantity == STEPS else ""
@@ -78,6 +99,7 @@ def _read_figure(tables: Path, judge: ByStudy) -> KeptFigure | None:
                 detectable=_number(row, "detectable"),
                 runs=int(row["pairs" if paired else "runs"]),
                 paired=paired,
+                folder=folder,
                 parameters=_own_parameters(row) or _parameters(tables, judge),
             )
     return None
@@ -95,10 +117,10 @@ def _places(judge: ByStudy) -> Sequence[tuple[str, dict[str, str]]]:
     ]
 
 
-def _count_diverged(tables: Path, judge: ByStudy) -> KeptFigure | None:
+def _count_diverged(tables: Path, judge: ByStudy, folder: str) -> KeptFigure | None:
     """Return the share of runs that diverged or failed, with Wilson's interval."""
-    path = tables / "runs.csv"
-    if not path.is_file():
+    path = find_table(tables, "runs")
+    if path is None:
         return None
     # A run of two settings has two rows.
     states = {row["run_key"]: row["state"] for row in read_rows(path, {"state", "run_key"})}
@@ -112,6 +134,7 @@ def _count_diverged(tables: Path, judge: ByStudy) -> KeptFigure | None:
         detectable=None,
         runs=len(ended),
         paired=False,
+        folder=folder,
         parameters=_parameters(tables, judge),
     )
 
@@ -124,8 +147,8 @@ def _own_parameters(row: Row) -> tuple[int, int] | None:
 
 def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
     """Return the parameters of the networks that are compared."""
-    path = tables / "costs.csv"
-    if not path.is_file():
+    path = find_table(tables, "costs")
+    if path is None:
         return None
     rows = read_rows(path, {"variant", "task", "parameters_total"})
     # A contrast between settings names them behind its variants.

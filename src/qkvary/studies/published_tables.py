@@ -6,9 +6,12 @@ Knows none of them: a definition hands them to its study. Never imports torch.
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.arch.canonical import stored
+
 Recomputes = Literal["yes", "no", "rounding", "other convention", "not checkable"]
 
 
+@stored("PublishedColumn")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedColumn:
     """One column of a published table."""
@@ -30,6 +33,7 @@ class PublishedColumn:
     """Whether its figures are settings or unsupported claims, neither measured nor derived."""
 
 
+@stored("PublishedFigure")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedFigure:
     """One printed figure."""
@@ -54,6 +58,7 @@ class PublishedFigure:
     """The reason why it does not follow, in a sentence; empty if it does."""
 
 
+@stored("PublishedTable")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedTable:
     """One table of a paper, poster or notebook."""

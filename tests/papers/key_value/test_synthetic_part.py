@@ -5,7 +5,7 @@ from pathlib import Path
 from qkvary.papers.key_value.studies.synthetic_published import HARDER
 from qkvary.studies.running.run_archive import read_runs
 
-PATH = Path(__file__).parents[3] / "studies/synthetic-published-part/longer-runs.jsonl.xz"
+PATH = Path(__file__).parents[3] / "studies/key_value/synthetic-published-part/longer-runs.jsonl.xz"
 
 
 def test_the_limit_names_the_scores_of_the_kept_runs() -> None:

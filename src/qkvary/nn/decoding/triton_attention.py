@@ -31,7 +31,7 @@ LEAST = 16
 """Rows, keys and channels of the smallest product that matrix units take."""
 MOST_FEW = {torch.float32: 1, torch.float16: 0, torch.bfloat16: 0}
 """Rows up to which a program multiplies number by number: without rounding float32, matrix units
-are slow, and they take 16 rows for one. Measured on an H200 (``studies/gpu``)."""
+are slow, and they take 16 rows for one. Measured on an H200 (``studies/ours/gpu``)."""
 MOST_ROWS, MOST_KEYS = 64, 256
 """The maximum rows and keys of a tile."""
 TILE_BYTES = 1 << 15

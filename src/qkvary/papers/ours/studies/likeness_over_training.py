@@ -25,8 +25,8 @@ def _study(size: Size) -> Study:
         longer,
         question="Are keys and values alike because training makes them so, or from the start?",
         description=(
-            "The networks of `studies/likeness-over-training/measure.py`, which analyzes them as "
-            "`qkvary analyze` does, and ties their keys and values."
+            "The networks of `studies/ours/likeness-over-training/measure.py`, which analyzes them "
+            "as `qkvary analyze` does, and ties their keys and values."
         ),
         positions="linear biases (ALiBi), which leave keys as they are",
         settings=(setting,),

@@ -1,0 +1,286 @@
+"""Figures for ``qkvary claims`` that follow from the curves or several tables of kept runs.
+
+    python studies/ours/derived-figures/measure.py
+
+It reads the kept runs (``studies/*/runs.jsonl.xz``) and trains nothing. Seeds are pairs; intervals
+are Student's at 95 %, for all rows of a table at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from qkvary.papers.kept_tables import read_rows
+from qkvary.papers.script_figures import figure_row, write_figures
+from qkvary.reports.tables import Raw
+from qkvary.studies.results.statistics import corrected_confidence, paired_t, rank_correlation
+from qkvary.studies.running.run_archive import read_runs
+
+STUDIES = Path(__file__).resolve().parents[1]
+FOLDER = Path(__file__).parent
+QUARTERS = (0.25, 0.5, 0.75, 1.0)
+LAST_LOSSES = 6
+"""Logged training losses whose mean is the training loss at the end."""
+PAGE = """# Figures that follow from the curves or several tables of kept runs
+
+Nothing is trained here. Figures are means over seeds of paired differences, with Student's
+intervals at 95 % for all rows of the same comparison at once. `detectable` is the smallest
+difference that would have been seen.
+
+- *validation loss*, *validation accuracy*: the variant less its reference, at the evaluation that
+  is nearest to each quarter of the training.
+- *change of the difference*: the difference of test losses in one setting, less that in another; or
+  the difference of validation losses or accuracies at the end of a training, less that halfway.
+- *gap*: test loss less training loss (the mean of the last six logged batches) of the variant, less
+  the same of its reference. Runs of a seed read the same batches.
+- *rank correlation*: that of all variants' validation losses at a step with those at the end.
+
+`python studies/ours/derived-figures/measure.py` makes it again.
+
+## Before you believe it
+
+- The learning rate falls over each training, so that a network halfway is no network that was
+  trained for half as long.
+- The networks are small; nothing was measured at the sizes of the papers.
+- The gaps are those after 245,760 bytes, the beginning of a training. They say nothing about
+  networks that learn their text by heart.
+
+"""
+
+
+class Run(NamedTuple):
+    """A kept run."""
+
+    setting: str
+    variant: str
+    seed: int
+    parameters: int
+    validation: Mapping[int, Mapping[str, float]]
+    """The figures of each evaluation, by step."""
+    train: Sequence[float]
+    """The logged training losses."""
+    test_loss: float
+
+
+class Comparison(NamedTuple):
+    """A variant and its reference in a setting of a study."""
+
+    study: str
+    setting: str
+    variant: str
+    reference: str
+    metric: str = "loss"
+
+
+CLOSE = (
+    Comparison("projections-quick", "characters", "Q-K=V", "QKV"),
+    Comparison("projections-quick", "characters", "I-K-V", "QKV"),
+    Comparison("why-initialization", "deviation 0.06", "Q-K=V@rotary", "QKV@rotary"),
+    Comparison("why-query-map", "novels", "I-K-V@rotary", "QKV@rotary"),
+)
+LONGER = (
+    *(
+        Comparison("cifar10-quick", "cifar10-15k", one, "QKV", "accuracy")
+        for one in ("Q=K-V", "Q-K=V", "Q=K=V")
+    ),
+    *(
+        Comparison("projections-quick", "characters", one, "QKV")
+        for one in ("Q=K-V", "Q-K=V", "Q=K=V")
+    ),
+)
+RANKED = (("projections-quick", "characters"), ("why-query-map", "novels"))
+DECAYS = "why-weight-decay"
+SETTINGS = (
+    ("why-capacity", "feed-forward x16", "feed-forward x4"),
+    ("why-capacity", "feed-forward x1", "feed-forward x4"),
+)
+"""Studies with two settings between which the cost of an identity query may change."""
+
+
+@functools.cache
+def load_runs(study: str) -> tuple[Run, ...]:
+    """Return the finished runs of a study, in the order of its table."""
+    folder = STUDIES / study
+    path = folder / "runs.jsonl.xz"
+    packed = {one.record.run_key: one for one in read_runs(path.read_bytes(), str(path))}
+    found: list[Run] = []
+    for row in read_rows(folder / "tables" / "runs.csv", {"setting", "run_key", "state"}):
+        if row["state"] != "done":
+            continue
+        journal = packed[row["run_key"]].journal or b""
+        events = [json.loads(line) for line in journal.splitlines()]
+        found.append(
+            Run(
+                setting=row["setting"],
+                variant=row["variant"],
+                seed=int(row["seed"]),
+                parameters=count_parameters(folder, row["variant"]),
+                validation={one["step"]: one for one in events if one["event"] == "validation"},
+                train=[one["loss"] for one in events if one["event"] == "train"],
+                test_loss=next(one["loss"] for one in events if one["event"] == "test"),
+            )
+        )
+    return tuple(found)
+
+
+def count_parameters(folder: Path, variant: str) -> int:
+    """Return the parameters of a variant of a study."""
+    rows = read_rows(folder / "tables" / "costs.csv", {"variant", "parameters_total"})
+    return next(int(float(one["parameters_total"])) for one in rows if one["variant"] == variant)
+
+
+def pair_runs(one: Comparison) -> list[tuple[Run, Run]]:
+    """Return the runs of a variant and of its reference, by seed."""
+    runs = [run for run in load_runs(one.study) if run.setting == one.setting]
+    references = {run.seed: run for run in runs if run.variant == one.reference}
+    own = [run for run in runs if run.variant == one.variant]
+    return [(run, references[run.seed]) for run in own if run.seed in references]
+
+
+def quarter_steps(run: Run) -> list[int]:
+    """Return the evaluated steps that are nearest to the quarters of a training."""
+    last = max(run.validation)
+    return [min(run.validation, key=lambda step: abs(step - part * last)) for part in QUARTERS]
+
+
+def estimate_row(
+    values: Sequence[float], comparisons: int, runs: Sequence[Run], **names: Any
+) -> dict[str, Raw]:
+    """Return a figure with its interval, corrected for the comparisons made at once."""
+    estimate = paired_t(values, confidence=corrected_confidence(0.95, comparisons))
+    return figure_row(estimate, parameters={run.parameters for run in runs}, **names)
+
+
+def compare_row(
+    values: Sequence[float], comparisons: int, pairs: Sequence[tuple[Run, Run]], **names: Any
+) -> dict[str, Raw]:
+    """Return a figure of pairs of runs."""
+    own, other = pairs[0]
+    runs = list(itertools.chain(*pairs))
+    names |= {"variant": own.variant, "reference": other.variant}
+    return estimate_row(values, comparisons, runs, **names)
+
+
+def close_rows(one: Comparison) -> Iterator[dict[str, Raw]]:
+    """Yield the difference at each quarter of a training."""
+    pairs = pair_runs(one)
+    for step in quarter_steps(pairs[0][0]):
+        yield compare_row(
+            [difference(pair, step, one.metric) for pair in pairs],
+            len(QUARTERS),
+            pairs,
+            table=f"{one.study}, {one.setting}, after {step} steps",
+            quantity=f"validation {one.metric}",
+        )
+
+
+def longer_row(one: Comparison, comparisons: int) -> dict[str, Raw]:
+    """Return the change of a difference from halfway to the end."""
+    pairs = pair_runs(one)
+    _, half, _, last = quarter_steps(pairs[0][0])
+    return compare_row(
+        [difference(pair, last, one.metric) - difference(pair, half, one.metric) for pair in pairs],
+        comparisons,
+        pairs,
+        table=f"{one.study}, {one.setting}, after {last} steps against {half}",
+        quantity="change of the difference",
+    )
+
+
+def difference(pair: tuple[Run, Run], step: int, metric: str) -> float:
+    """Return a validation figure of a run less that of its reference."""
+    own, other = (run.validation[step][metric] for run in pair)
+    return own - other
+
+
+def setting_row(study: str, setting: str, reference: str, comparisons: int) -> dict[str, Raw]:
+    """Return by how much more an identity query costs in one setting than in another."""
+    first, second = (
+        pair_runs(Comparison(study, one, "I-K-V@rotary", "QKV@rotary"))
+        for one in (setting, reference)
+    )
+    costs = [[own.test_loss - other.test_loss for own, other in some] for some in (first, second)]
+    return compare_row(
+        [one - other for one, other in zip(*costs, strict=True)],
+        comparisons,
+        [*first, *second],
+        table=f"{study}, {setting} against {reference}",
+        quantity="change of the difference",
+    )
+
+
+def gap_rows() -> Iterator[dict[str, Raw]]:
+    """Yield the difference of the gaps at each weight decay."""
+    settings = list(dict.fromkeys(run.setting for run in load_runs(DECAYS)))
+    for setting in settings:
+        pairs = pair_runs(Comparison(DECAYS, setting, "I-K-V@rotary", "QKV@rotary"))
+        gaps = [gap(own) - gap(other) for own, other in pairs]
+        table = f"{DECAYS}, {setting}"
+        yield compare_row(gaps, len(settings), pairs, table=table, quantity="gap")
+
+
+def gap(run: Run) -> float:
+    """Return the test loss less the training loss at the end."""
+    return run.test_loss - fmean(run.train[-LAST_LOSSES:])
+
+
+def rank_rows(study: str, setting: str) -> Iterator[dict[str, Raw]]:
+    """Yield how the ranks of variants at a quarter compare with those at the end."""
+    runs = [run for run in load_runs(study) if run.setting == setting]
+    *steps, last = quarter_steps(runs[0])
+    for step in steps:
+        found = []
+        for seed in sorted({run.seed for run in runs}):
+            own = [run.validation for run in runs if run.seed == seed]
+            then, ended = ([one[at]["loss"] for one in own] for at in (step, last))
+            found.append(rank_correlation(then, ended))
+        row = estimate_row(
+            [one for one in found if one is not None],
+            len(steps),
+            runs,
+            table=f"{study}, {setting}, after {step} steps",
+            variant="all variants",
+            quantity="rank correlation",
+        )
+        # No correlation lies outside -1 to 1.
+        ends = {
+            end: min(1.0, max(-1.0, value))
+            for end in ("low", "high")
+            if isinstance(value := row[end], float)
+        }
+        yield {**row, **ends}
+
+
+def figure_rows() -> Iterator[dict[str, Raw]]:
+    """Yield all figures."""
+    for one in CLOSE:
+        yield from close_rows(one)
+    for one in LONGER:
+        yield longer_row(one, sum(one.study == other.study for other in LONGER))
+    for study, setting, reference in SETTINGS:
+        comparisons = sum(study == other for other, *_ in SETTINGS)
+        yield setting_row(study, setting, reference, comparisons)
+    yield from gap_rows()
+    for study, setting in RANKED:
+        yield from rank_rows(study, setting)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Write the folder."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--to", type=Path, default=FOLDER, help="folder of README and tables")
+    folder = parser.parse_args(arguments).to
+    write_figures(folder, PAGE, figure_rows())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Runs the benchmarks of steps, loading and decoding in turn, and writes this folder.
+
+python studies/ours/speed/measure.py           # minutes, on a machine that does nothing else
+python studies/ours/speed/measure.py --kept    # writes the page again from measured.jsonl
+
+Loading is measured where the image sets are on the machine (``QKVARY_DATA``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from qkvary.papers.script_figures import describe_environment
+from qkvary.reports.markdown import table_markdown
+from qkvary.reports.tables import Cell, Column, Table, plain
+from qkvary.storage.durable import atomic_write_file
+from qkvary.storage.environment import machine
+from qkvary.text import numbers
+
+FOLDER = Path(__file__).parent
+BENCHMARKS = FOLDER.parents[2] / "benchmarks"
+TITLES = {
+    "linear_attention": "Linear attention beside the softmax",
+    "vision_step": "A training step of the vision transformer, and its loading",
+    "translation": "A training step of the encoder-decoder, and decoding with a cache",
+}
+PAGE = """# Steps, loading and decoding: this project beside torch's own layers
+
+Ratios of the time of one thread, within rounds that take turns: the median, and order statistics
+that hold 95 %. A goal is met unless the whole interval lies beyond it. *Loading over ours* is the
+share of a step. A decoded token is compared by the times of the softmax over those of linear
+attention, and translations by those without a cache over those with one.
+
+`python studies/ours/speed/measure.py` measures again. [measured.jsonl](measured.jsonl) has every
+line that the benchmarks printed, with medians in seconds and the versions.
+
+"""
+
+
+def measure() -> list[Mapping[str, Any]]:
+    """Run the benchmarks; return the environment and the lines that they print."""
+    lines: list[Mapping[str, Any]] = [machine()]
+    for name in TITLES:
+        command = [sys.executable, f"{name}.py"]
+        done = subprocess.run(command, cwd=BENCHMARKS, capture_output=True, text=True, check=True)
+        lines += map(json.loads, done.stdout.splitlines())
+    return lines
+
+
+def make_page(environment: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page: a table for each benchmark."""
+    page = PAGE + describe_environment(environment) + ".\n"
+    for name, title in TITLES.items():
+        own = [line for line in lines if line["benchmark"] == name]
+        columns = [
+            Column(key="case", title="case", numeric=False),
+            *(Column(key=key, title=key) for key in ("ratio", "goal", "rounds")),
+            Column(key="met", title="met", numeric=False),
+        ]
+        rows = tuple(map(_row, own))
+        table = Table(key=name, title=title, columns=tuple(columns), rows=rows)
+        page += "\n" + table_markdown(table)
+    return page
+
+
+def _row(line: Mapping[str, Any]) -> tuple[Cell, ...]:
+    value, low, high = (numbers.real(one) for one in (line["ratio"], *line["interval"]))
+    sign = "at most" if line["better"] == "lower" else "at least"
+    return (
+        plain(line["case"]),
+        plain(line["ratio"], f"{value} [{low}, {high}]"),
+        plain(line["goal"], f"{sign} {line['goal']:g}"),
+        plain(line["rounds"]),
+        plain("yes" if line["met"] else "no"),
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kept", action="store_true", help="measure nothing")
+    parser.add_argument("--to", type=Path, default=FOLDER, help="folder of the page")
+    given = parser.parse_args(arguments)
+    kept = FOLDER / "measured.jsonl"
+    if not given.kept:
+        lines = (json.dumps(line) for line in measure())
+        atomic_write_file(kept, "".join(f"{line}\n" for line in lines).encode())
+    environment, *found = map(json.loads, kept.read_text("utf-8").splitlines())
+    atomic_write_file(given.to / "README.md", make_page(environment, found).encode())
+
+
+if __name__ == "__main__":
+    main()
