@@ -1,26 +1,33 @@
-"""The tables of a measurement of decoding, equal in terminal, page and README."""
+"""The report of a measurement of decoding. Never imports torch."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.costs.formats import format_options
-from qkvary.inference.benchmark.comparisons import (
-    PublishedComparison,
+from decoding.comparisons import (
+    MemoryGap,
     Speed,
     compare_memory,
-    compare_with_poster,
+    compared_seconds,
     describe_workload,
     read_speeds,
     uses_wall_clock,
-    workload_of,
 )
-from qkvary.inference.benchmark.medians import Median, median_with_interval
-from qkvary.inference.benchmark.networks import name_variant
-from qkvary.inference.benchmark.records import DecodeRecord, MemoryRow, Runner, SpeedRow
-from qkvary.reports.tables import Cell, Raw, Table, label, named, number, plain, tabulate, word
-from qkvary.text import names, numbers, units
+from decoding.networks import name_variant
+from decoding.records import DecodeRecord, MemoryRow, Runner, SpeedRow, to_json
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.canonical import to_dict
+from qkvary.costs.formats import format_options
+from qkvary.reports.report import Code, Pairs, Report, Section
+from qkvary.reports.tables import Cell, Table, label, named, number, pick, plain, tabulate, word
+from qkvary.text import names, numbers
+from timing.medians import Median, median_ratio, median_with_interval
 
+QUESTION = "How fast does a cache decode that stores what the sharing needs, in how much memory?"
+BASE, SHARED = "QKV", "Q-K=V"
+"""The variants whose change publications give."""
 NAMES: dict[Runner, str] = {
     "cache": "cache",
     "prefix": "prefix again",
@@ -30,13 +37,41 @@ NAMES: dict[Runner, str] = {
 """The titles of the runners."""
 
 
-def speed_tables(record: DecodeRecord) -> tuple[Table, ...]:
-    """Return one table for each context, batch and dtype."""
+def decode_report(record: DecodeRecord) -> Report:
+    """Return the report of a measurement of decoding."""
     speeds = read_speeds(record)
-    places = dict.fromkeys(workload_of(speed.row.case) for speed in speeds)
-    return tuple(
-        _speed_table(record, [one for one in speeds if workload_of(one.row.case) == place], index)
-        for index, place in enumerate(places, start=1)
+    memory = (memory_table(record), gap_table(record)) if record.memory else ()
+    answers = tuple(_answers(record))
+    caveats = tuple(_caveats(record))
+    return Report(
+        subject="measurement: decoding",
+        question=QUESTION,
+        lead=_describe_networks(record),
+        answer=answers,
+        caveats=caveats,
+        sections=tuple(
+            section
+            for section in (
+                Section(
+                    key="speed", title="Speed", blocks=tuple(_speed_tables(record)), brief=True
+                ),
+                Section(key="memory", title="Memory", blocks=memory, brief=True),
+                Section(
+                    key="provenance",
+                    title="How it was measured",
+                    blocks=(Code((record.command,)), Pairs(tuple(_describe_provenance(record)))),
+                ),
+            )
+            if section.blocks
+        ),
+        data={
+            **to_dict(record),
+            "answers": answers,
+            "caveats": caveats,
+            "speeds": [_speed_data(speed) for speed in speeds],
+            "gaps": [_gap_data(gap) for gap in compare_memory(record)],
+        },
+        record=to_json(record),
     )
 
 
@@ -44,20 +79,17 @@ def memory_table(record: DecodeRecord) -> Table:
     """Return the table of peak memory, one answer per row."""
     source = "; ".join(sorted({row.source for row in record.memory}))
     note = (
-        f"Peak ({source}): what the answer added to the process that had loaded the "
-        "network and decoded a few tokens; beside it: the peak above the cache; in all: "
-        "peak and weights. Prompts passed in chunks of "
-        f"{record.question.settings.memory_chunk} tokens, in transformers too. Networks of "
-        "one size in transformers were measured once."
+        f"Peak ({source}): what the answer added to the process that had loaded the network and "
+        "decoded a few tokens; momentary: the peak without the cache; total: peak and weights. "
+        f"The prompt is passed in chunks of {record.question.settings.memory_chunk} tokens. "
+        "Networks of one size in transformers were measured once."
     )
     return tabulate(
         "memory",
         "Peak memory of one answer, each in a fresh process",
         record.memory,
         label("variant=case.variant"),
-        word(
-            "runner=", "answers", lambda row: plain(row.runner, name_runner(row.runner, row.cache))
-        ),
+        word("runner=", "runner", lambda row: plain(row.runner, _name_runner(row))),
         number("context=case.context", write=numbers.whole),
         number("batch=case.batch"),
         word("dtype=case.dtype"),
@@ -67,65 +99,87 @@ def memory_table(record: DecodeRecord) -> Table:
         number("answer_bytes", "peak", _mib, below="MiB"),
         number(
             "momentary_bytes=",
-            "beside it",
+            "momentary",
             lambda row: _mib(row.answer_bytes - row.cache_bytes),
             below="MiB",
         ),
-        number("total_bytes", "in all", _mib, below="MiB"),
+        number("total_bytes", "total", _mib, below="MiB"),
         notes=[note],
     )
 
 
 def gap_table(record: DecodeRecord) -> Table:
     """Return the measured differences of peaks with those of the formula."""
-    note = (
-        "Formula: the cost model's difference of the caches. Weights are not in it: the "
-        "peaks are those of answers alone."
-    )
     return tabulate(
         "gaps",
-        "What keeping less lowers the peak by",
+        "What a smaller cache lowers the peak by",
         compare_memory(record),
-        word("more", "from", _cached),
-        word("less", "to", _cached),
+        word("more", "from", lambda row: named(_name(row))),
+        word("less", "to", lambda row: named(_name(row))),
         number("context=more.case.context", write=numbers.whole),
         number("formula_bytes", "formula", _mib, below="MiB"),
         number("measured_bytes", "measured", _mib, below="MiB"),
         number(
             "error", "off by", lambda error: numbers.fixed(100 * error, 2, sign=True), below="%"
         ),
-        notes=[note],
+        notes=["Formula: the difference of the caches by the cost model; no weights are in it."],
     )
 
 
-def _cached(row: MemoryRow) -> Cell:
-    return named(f"{row.case.variant}, {row.cache.layout if row.cache else ''}")
+def _answers(record: DecodeRecord) -> Iterator[str]:
+    """Yield what Q-K=V and each smaller cache change."""
+    ours: dict[tuple[int, int, str], dict[str, SpeedRow]] = {}
+    for row in record.speed:
+        if row.runner == "cache":
+            ours.setdefault(row.case.workload, {}).setdefault(row.case.variant, row)
+    for rows in ours.values():
+        if {BASE, SHARED} <= rows.keys():
+            base, row = rows[BASE], rows[SHARED]
+            ratio = median_ratio(compared_seconds(record, row), compared_seconds(record, base))
+            value, low, high = (100 * (end - 1) for end in (ratio.value, ratio.low, ratio.high))
+            yield (
+                f"Tokens per second of {SHARED} against {BASE}, {describe_workload(row.case)}: "
+                f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]."
+            )
+    for gap in compare_memory(record):
+        yield (
+            f"{_name(gap.less)} instead of {_name(gap.more)} at {gap.less.case.context:,} tokens "
+            f"lowers the peak by {_mib(gap.measured_bytes)} MiB; the formula gives "
+            f"{_mib(gap.formula_bytes)} ({100 * gap.error:+.2f} %)."
+        )
 
 
-def poster_table(record: DecodeRecord) -> Table | None:
-    """Return the published changes of Q-K=V against QKV with ours, if both were measured."""
-    found = compare_with_poster(record)
-    if not found:
-        return None
-    note = (
-        "Peak memory: weights and answer, without the program. The poster's batch and "
-        "context are not known, and its code has no cache. Cost model: all weights and the "
-        "cache in bf16, or the bytes that a step reads; what is only needed for a moment "
-        "is in neither."
+def _caveats(record: DecodeRecord) -> Iterator[str]:
+    settings, question = record.question.settings, record.question
+    yield (
+        f"One machine, {names.count(settings.threads, 'thread')}, device {settings.device}. "
+        f"Medians of {names.count(settings.rounds, 'round')}; their intervals do not cover another "
+        "day or processor."
     )
-    return tabulate(
-        "poster",
-        "Q-K=V against QKV: the poster's measurement and ours",
-        (row for one in found for row in _poster_rows(one)),
-        label("quantity", "change of"),
-        word("where"),
-        number("percent", "%"),
-        notes=[note],
-    )
+    for dtype in question.dtypes:
+        rows = [row for row in record.speed if row.case.dtype == dtype]
+        apart = [row for row in rows if row.equal_tokens < row.timed_steps]
+        if not apart:
+            yield f"In {dtype} all runners gave the same tokens in every case."
+            continue
+        first = min(apart, key=lambda row: row.equal_tokens)
+        yield (
+            f"In {dtype} {len(apart)} of {len(rows)} answers differ from the cache's, the first "
+            f"({first.case.variant}, {first.runner}) after {first.equal_tokens} of "
+            f"{first.timed_steps} tokens: rounding decides between almost equal logits."
+        )
+    if question.checkpoint is None:
+        yield "The weights are random; this affects neither speed nor memory."
+    if record.memory and record.memory[0].source == "VmHWM":
+        yield (
+            "Peaks are high-water marks of resident memory, the minimum of three processes. At the "
+            "peak not every layer has stored the newest chunk of the prompt, so that peaks may "
+            "differ less than the caches, by up to that chunk's share."
+        )
+    yield from record.notes
 
 
-def describe_networks(record: DecodeRecord) -> str:
-    """Return a sentence about the networks."""
+def _describe_networks(record: DecodeRecord) -> str:
     question = record.question
     network = question.networks[0]
     variants = names.listed([name_variant(one) for one in question.networks])
@@ -141,103 +195,82 @@ def describe_networks(record: DecodeRecord) -> str:
     )
 
 
-def describe_facts(record: DecodeRecord) -> list[tuple[str, str]]:
-    """Return the facts of the question, in a few words each."""
-    question, settings = record.question, record.question.settings
+def _describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
     stream = median_with_interval(record.stream_bytes_per_second)
-    return [
-        ("contexts", ", ".join(units.tokens(one) for one in question.contexts)),
-        ("answers at once", ", ".join(map(str, question.batches))),
-        ("number formats", ", ".join(question.dtypes)),
-        ("new tokens", numbers.whole(settings.new_tokens)),
-        ("rounds", numbers.whole(settings.rounds)),
-        ("threads", numbers.whole(settings.threads)),
-        ("device", settings.device),
-        ("stream, GB/s", numbers.real(stream.value / 1e9)),
-    ]
-
-
-def describe_provenance(record: DecodeRecord) -> list[tuple[str, str]]:
-    """Return the machine and time of the measurement, and the kernels that were chosen."""
-    stream = write_median(median_with_interval(record.stream_bytes_per_second), scale=1e-9)
+    ends = (numbers.real(end / 1e9) for end in (stream.value, stream.low, stream.high))
     return [
         ("started", record.started),
         ("ended", record.ended),
         *((fact.name, fact.value) for fact in record.environment),
-        ("memory read in a row, GB/s", stream),
+        ("memory read in a row, GB/s", "{} [{}, {}]".format(*ends)),
         *((f"chosen for {fact.name}", fact.value) for fact in record.kernels),
     ]
 
 
-def write_median(median: Median, scale: float) -> str:
-    """Write a median with its interval on one line."""
-    low, high = (numbers.real(end * scale) for end in (median.low, median.high))
-    return f"{numbers.real(median.value * scale)} [{low}, {high}]"
+def _name_runner(row: SpeedRow | MemoryRow, *, full: bool = True) -> str:
+    cache = f": {_name_cache(row.cache)}" if full and row.cache else ""
+    return NAMES[row.runner] + cache
 
 
-def name_cache(options: CacheOptions) -> str:
-    """Return the name of a cache, in words."""
+def _name_cache(options: CacheOptions) -> str:
     kernel = "" if options.kernel == "layer" else f", {options.kernel}"
     return f"{options.layout}, {format_options(options)}{kernel}"
 
 
-def name_runner(runner: Runner, options: CacheOptions | None) -> str:
-    """Return the name of a runner with its cache, in words."""
-    return NAMES[runner] if options is None else f"{NAMES[runner]}: {name_cache(options)}"
+def _name(row: MemoryRow) -> str:
+    return f"{row.case.variant}, {row.cache.layout if row.cache else ''}"
 
 
-def only_cache(rows: Iterable[SpeedRow | MemoryRow]) -> CacheOptions | None:
-    """Return the cache of all rows, or ``None`` if they differ."""
-    found = {row.cache for row in rows if row.cache is not None}
-    return found.pop() if len(found) == 1 else None
+def _speed_tables(record: DecodeRecord) -> Iterator[Table]:
+    """Yield one table for each context, batch and dtype."""
+    groups: dict[tuple[int, int, str], list[Speed]] = {}
+    for speed in read_speeds(record):
+        groups.setdefault(speed.row.case.workload, []).append(speed)
+    for index, speeds in enumerate(groups.values(), start=1):
+        yield _speed_table(record, speeds, f"speed-{index}")
 
 
-def _speed_table(record: DecodeRecord, speeds: list[Speed], place: int) -> Table:
-    clock = "the clock on the wall" if uses_wall_clock(record) else "the time of the processor"
+def _speed_table(record: DecodeRecord, speeds: Iterable[Speed], key: str) -> Table:
+    speeds = list(speeds)
     settings, case = record.question.settings, speeds[0].row.case
+    clock = "elapsed time" if uses_wall_clock(record) else "CPU time"
     prompt = names.count(case.context - settings.new_tokens, "token")
     partly = [one.row for one in speeds if one.row.timed_steps < settings.new_tokens]
-    notes = [
-        (
-            f"{names.count(settings.new_tokens, 'new token')} behind a prompt of {prompt}. Medians "
-            f"of {names.count(settings.rounds, 'round')} in which all take turns, with intervals "
-            + ("that hold at least 95 %." if settings.rounds > 5 else "from least to most.")
-            + " TTFT, TPOT and tokens/s go by the clock on the wall, ratios within a round by "
-            f"{clock}. CPU tokens/s: by the time of the processor."
-        ),
-        (
-            "GB/s: weights and cache that a step reads at least, over TPOT; of stream: beside "
-            "reading a large tensor in a row in the same rounds. What fits the caches of the "
-            "processor can be read faster than memory."
-        ),
-    ]
-    shared = only_cache(one.row for one in speeds)
-    if shared is not None:
-        notes.insert(0, f"Cache: {name_cache(shared)}; formula and allocation at the end.")
+    caches = {one.row.cache for one in speeds if one.row.cache}
+    tokens = names.count(settings.new_tokens, "new token")
+    columns = (
+        f"{tokens} after a prompt of {prompt}. Medians, with intervals. TTFT, TPOT and tokens/s: "
+        f"elapsed time; ratios: {clock} within a round. GB/s: weights and cache that a step reads "
+        "at least, over TPOT; of stream: over the rate of reading a large tensor in a row. What "
+        "fits the processor's caches can be read faster."
+    )
+    notes = [columns]
+    if len(caches) == 1:
+        notes.insert(0, f"Cache: {_name_cache(*caches)}; formula and allocation at the end.")
     if partly:
         notes.append(
             f"Prefix again: {partly[0].timed_steps} of the {settings.new_tokens} tokens were "
             "timed, the others interpolated."
         )
-
-    def name_row(row: SpeedRow) -> Cell:
-        return plain(row.runner, name_runner(row.runner, None if shared else row.cache))
-
     rows = [
         {
             "speed": one,
-            # Running the prefix again keeps nothing.
+            # Running the prefix again stores nothing.
             "cached": None if one.row.runner == "prefix" else one.row,
-            **dict(one.over_stock),
+            **{runner: one.over_stock.get(runner) for runner in record.question.stock},
         }
         for one in speeds
     ]
     return tabulate(
-        f"speed-{place}",
+        key,
         f"Speed: {describe_workload(case)}",
         rows,
         label("variant=speed.row.case.variant"),
-        word("runner=speed.row", "answers", name_row),
+        word(
+            "runner=speed.row",
+            "runner",
+            lambda row: plain(row.runner, _name_runner(row, full=len(caches) > 1)),
+        ),
         number("first_seconds=speed.first_seconds", "TTFT", _milliseconds, below="ms"),
         number("token_seconds=speed.token_seconds", "TPOT", _milliseconds, below="ms"),
         number("tokens_per_second=speed.tokens_per_second", "tokens/s", _median_cell),
@@ -273,9 +306,6 @@ def _median_cell(median: Median | None, scale: float = 1.0) -> Cell:
     )
 
 
-_milliseconds = partial(_median_cell, scale=1e3)
-
-
 def _size(unit: int, size: int | None) -> str:
     return numbers.fixed(None if size is None else size / unit, 1)
 
@@ -284,22 +314,27 @@ def _gigabytes(rate: float | None) -> str:
     return numbers.real(None if rate is None else rate / 1e9)
 
 
+_milliseconds = partial(_median_cell, scale=1e3)
 _rounded_percent = partial(numbers.percent, decimals=0)
 _kib, _mib = partial(_size, 2**10), partial(_size, 2**20)
 
 
-def _poster_rows(comparison: PublishedComparison) -> Iterator[dict[str, Raw | Cell]]:
-    signed = partial(numbers.fixed, decimals=1, sign=True)
-    low, high = comparison.published
-    found = [("the poster: 1.2B, bfloat16, A100", plain(low, f"{signed(low)} to {signed(high)}"))]
-    found += [
-        (f"the cost model: 1.2B, bf16, {where}", plain(value, signed(value)))
-        for where, value in comparison.model
-    ]
-    for where, change in comparison.here:
-        ends = numbers.interval(change.low, change.high, 1, sign=True)
-        below = () if change.low == change.high else (ends,)
-        cell = Cell(raw=change.value, text=signed(change.value), below=below)
-        found.append((f"measured here: {where}", cell))
-    for where, cell in found:
-        yield {"quantity": comparison.quantity, "where": where, "percent": cell}
+def _speed_data(speed: Speed) -> dict[str, Any]:
+    """Return the figures derived from a row of ``speed``, at the same index."""
+    return {
+        **pick(
+            speed,
+            "variant=row.case.variant runner=row.runner ttft_seconds=first_seconds "
+            "tpot_seconds=token_seconds tokens_per_second cpu_tokens_per_second "
+            "read_bytes_per_second share_of_stream over_prefix",
+        ),
+        "over_stock": speed.over_stock,
+    }
+
+
+def _gap_data(gap: MemoryGap) -> dict[str, Any]:
+    return {
+        "more": to_dict(gap.more.case) | {"cache": to_dict(gap.more.cache)},
+        "less": to_dict(gap.less.case) | {"cache": to_dict(gap.less.cache)},
+        **pick(gap, "formula_bytes measured_bytes error"),
+    }

@@ -9,6 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from cyclopts import Parameter
 
+from decoding.networks import Sizes, check_memory, make_network
+from decoding.page import decode_report
+from decoding.records import (
+    STOCK_RUNNERS,
+    CacheChoice,
+    DecodeQuestion,
+    MeasurementSettings,
+    from_json,
+)
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
 from qkvary.arch.networks import LanguageModelConfig
@@ -24,15 +33,6 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.costs.formats import Dtype, parse_storage
-from qkvary.inference.benchmark.networks import Sizes, check_memory, make_network
-from qkvary.inference.benchmark.records import (
-    STOCK_RUNNERS,
-    CacheChoice,
-    DecodeQuestion,
-    MeasurementSettings,
-    from_json,
-)
-from qkvary.reports.decode import decode_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.ranges import check_seed
 from qkvary.text.units import parse_count
@@ -179,7 +179,7 @@ def command(
             if not json_output:
                 print_line(console(sys.stderr), text, "dim")
 
-        from qkvary.inference.benchmark.measurements import measure
+        from decoding.measure import measure
 
         record = measure(
             question,

@@ -18,7 +18,6 @@ LIMITED = {
         "api/results.py",
         "arch/families/published_configs.py",
         "checkpoints/gguf/vocabularies.py",
-        "inference/benchmark/peak_memory.py",
         "literature/packaged.py",
         "nn/decoding/choice.py",
         "storage/parser_processes.py",
