@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from decoding.records import DecodeRecord
 
+from decoding.records import DecodeRecord
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
