@@ -14,7 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
-from qkvary.checkpoints.gguf.files import TensorType
+from qkvary.checkpoints.gguf.headers import TensorType
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.language_model import LanguageModel
