@@ -47,25 +47,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_what_is_known_of_the_published_sets() -> None:
-    shapes = {
-        about.name: (about.train_images, about.test_images, about.pixels.channels, about.classes)
-        for about in IMAGE_SETS.values()
-    }
-    assert shapes["mnist"] == shapes["fashion-mnist"] == (60_000, 10_000, 1, 10)
-    assert shapes["cifar10"] == (50_000, 10_000, 3, 10)
-    assert shapes["cifar100"] == (50_000, 10_000, 3, 100)
-    assert shapes["cifar10-15k"] == (15_000, 3_000, 3, 10)
-    assert shapes["cifar100-10k"] == (10_000, 2_000, 3, 100)
-    assert len({about.fingerprint for about in IMAGE_SETS.values()}) == len(IMAGE_SETS)
-    assert shapes["tiny-imagenet"] == (100_000, 10_000, 3, 200)
-    assert shapes["tiny-imagenet-20"] == (10_000, 1_000, 3, 20)
-    files = [about.files for about in IMAGE_SETS.values() if about.format != "folders"]
-    sums = [sha256 for one in files for sha256 in one.values()]
-    assert len(set(sums)) == len(sums)
-    assert all(len(sha256) == 64 for sha256 in sums)
-
-
 @pytest.mark.usefixtures("root")
 def test_grey_images_are_those_of_the_files() -> None:
     loaded = load_images(GREY)

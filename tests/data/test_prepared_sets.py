@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.data import documents, tokenizer_files
-from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import default_folder, ensure_prepared, find_prepared, prepare_corpus
@@ -93,14 +93,6 @@ def test_a_corpus_is_found_in_any_spelling(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "FineWeb").write_text("one")
     assert open_source("FineWeb").name == "FineWeb"
-
-
-def test_every_corpus_says_what_it_is() -> None:
-    for name, corpus in CORPORA.items():
-        assert corpus.name == name
-        assert corpus.about
-        assert corpus.licence
-        assert corpus.local or corpus.hub or name == "tiny-shakespeare"
 
 
 def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:

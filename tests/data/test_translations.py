@@ -127,17 +127,6 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load_translations(str(folder))
 
 
-def test_what_is_not_there_is_said_by_name(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"multi30k/train\.de\.gz is not on this machine, .* off .*: put it"
-    ):
-        load_translations()
-    folder = write(tmp_path / "corpus")
-    (folder / "val.en.gz").unlink()
-    with pytest.raises(UsageError, match=r"val\.en\.gz cannot be read: No such file"):
-        load_translations(str(folder))
-
-
 def write_pair(folder: Path, lines: int = 40, **other: str) -> Path:
     """Two files of other languages: ``mine.fr`` and ``mine.en``, one of them compressed."""
     for language in ("fr", "en"):
@@ -193,14 +182,3 @@ def test_bad_pairs_are_refused(
     data = write_pair(tmp_path, lines, **other)
     with pytest.raises(error, match=says):
         load_translations(str(data), ("en", "fr"))
-
-
-def test_a_missing_file_of_a_pair_is_named(tmp_path: Path) -> None:
-    data = write_pair(tmp_path)
-    with pytest.raises(UsageError, match=r"expected the file .*mine\.it \(or \.gz, \.xz\)"):
-        load_translations(str(data), ("en", "it"))
-    write(tmp_path / "corpus")
-    with pytest.raises(UsageError, match=r"expected de and en for .*corpus, got en and fr"):
-        load_translations(str(tmp_path / "corpus"), ("en", "fr"))
-    with pytest.raises(ValueError, match="expected language of Multi30k out of de, en, got 'fr'"):
-        TranslationTaskConfig(source="fr", target="en")
