@@ -23,7 +23,9 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.results.statistics import Estimate
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.append(str(FOLDER.parents[1] / "benchmarks"))
+sys.path.append(
+    next(str(one / "benchmarks") for one in FOLDER.parents if (one / "benchmarks").is_dir())
+)
 
 from decoding.comparisons import compared_seconds  # noqa: E402
 from decoding.records import from_json  # noqa: E402

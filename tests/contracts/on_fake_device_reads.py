@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from decoding import cache_quality
 from qkvary.analysis.measurement import analyze_windows
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import (
@@ -20,7 +21,6 @@ from qkvary.checkpoints.models import load_model, save_model
 from qkvary.conversions.catalog import rewrite_names
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import run_rewrite
-from qkvary.inference import cache_quality
 from qkvary.inference.evaluation.lengths import lengthen
 from qkvary.inference.evaluation.scoring import score_rows, score_windows
 from qkvary.inference.evaluation.windows import batch, cut

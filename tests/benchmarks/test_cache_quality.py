@@ -8,6 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from decoding.cache_quality import (
+    CacheQuality,
+    QualityMeter,
+    cut_windows,
+    measure_text,
+)
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.caches import CacheOptions
@@ -18,12 +24,6 @@ from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format, parse_options
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer, encode_documents
-from qkvary.inference.cache_quality import (
-    CacheQuality,
-    QualityMeter,
-    cut_windows,
-    measure_text,
-)
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.catalog import load_task
