@@ -106,11 +106,9 @@ LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
             gzip.compress(b"one\n\nthree", mtime=0),
             r"on every line of .*val.en.gz, got none on line 2",
         ),
-        (gzip.compress(b"", mtime=0), r"on every line of .*val.en.gz, got none on line 1"),
         (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
         (LINES[:-9], r"val.en.gz is incomplete"),
-        (b"", r"val.en.gz is incomplete"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:

@@ -121,25 +121,18 @@ def with_value(kind: str, value: float) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (b"", DamagedError, "has 0 bytes, fewer than a header of 28"),
         (PACKED[:27], DamagedError, "has 27 bytes, fewer than a header of 28"),
         (PACKED[:-4], DamagedError, "instead of the"),
-        (PACKED + b"\0", DamagedError, "instead of the"),
         (header(dim=0), DamagedError, "has dim 0, expected 1 to"),
-        (header(n_layers=-3), DamagedError, "has n_layers -3, expected"),
         (header(vocab_size=-(2**31)), DamagedError, "has vocab_size 2147483648, expected"),
         (header(n_layers=2**24, hidden_dim=2**24), DamagedError, "bytes instead of the"),
         (header(n_heads=5), DamagedError, "expected heads of an even number"),
-        (header(n_heads=8), DamagedError, "expected heads of an even number"),
         (header(n_kv_heads=4), DamagedError, "KV heads that divide them"),
-        (header(vocab_size=-307), DamagedError, "bytes instead of the"),
         (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
         (with_value("embedding", math.inf), DamagedError, "not finite, in embedding"),
         (with_value("cos", math.nan), DamagedError, "a rotary base other than 10,000"),
-        (with_value("sin", 0.5), DamagedError, "a rotary base other than 10,000"),
         (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),
         (b"PK\x03\x04" + PACKED, UnsafeError, "is a pickle"),
-        (b"\x80\x02" + PACKED, UnsafeError, "is a pickle"),
     ],
 )
 def test_invalid_models_are_rejected(
@@ -157,10 +150,8 @@ def test_invalid_models_are_rejected(
     [
         (b"", "ends at piece 0 of 307"),
         (TOKENIZER[:-3], "or ends inside it"),
-        (TOKENIZER[:-30], "of 307"),
         (TOKENIZER + b"x", "has 1 bytes after 307 pieces"),
         (TOKENIZER[:8] + struct.pack("<i", -1) + TOKENIZER[12:], "has -1 bytes in piece 0"),
-        (TOKENIZER[:8] + struct.pack("<i", 2**30) + TOKENIZER[12:], "bytes in piece 0"),
         (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "finite scores, got one"),
         (
             TOKENIZER.replace(b"<0x41>", b"<0x4g>"),
