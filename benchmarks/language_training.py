@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.inference.benchmark.stock_generation import StockModel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.packages import is_installed
 from qkvary.training.allocator import keep_freed_memory
@@ -37,6 +36,7 @@ from qkvary.training.optimizers import make_optimizer
 from timing.apart import Apart, clock_of, serve
 from timing.interleaved import Effort, Ratio, Timing, print_case, read_quick, take_turns
 from timing.memory import measure_in_subprocess, tell_peak
+from timing.stock_generation import StockModel
 
 NAME = "language_training"
 FULL = Effort(rounds=25, turn_seconds=0.3)

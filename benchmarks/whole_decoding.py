@@ -11,16 +11,16 @@ import torch
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.inference.benchmark.measuring import (
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.packages import is_installed
+from timing.answers import (
     answer_with_cache,
     answer_without_cache,
     default_options,
     draw_prompts,
 )
-from qkvary.inference.benchmark.stock_generation import StockModel
-from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.packages import is_installed
 from timing.interleaved import Effort, print_case, read_effort, take_turns
+from timing.stock_generation import StockModel
 
 NAME = "whole_decoding"
 FULL = Effort(rounds=9, turn_seconds=0.5)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
-from qkvary.inference.benchmark.medians import Median, median_ratio, median_with_interval
+from timing.medians import Median, median_ratio, median_with_interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from qkvary.inference.benchmark.peak_memory import ALLOCATOR
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": "131072"}
+"""Settings of the process: every larger block is a mapping, returned when freed. Otherwise glibc
+raises this limit and keeps freed blocks, which hide what later work takes."""
 
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -62,16 +64,25 @@ def measure_in_subprocess(arguments: Sequence[str]) -> Peak:
 
 def tell_peak(work: Callable[[], object]) -> None:
     """Do the work and print its peak, for the process that asked."""
-    if _STATUS.exists():
-        with suppress(OSError):
-            _CLEAR_REFS.write_text(_RESET_PEAK)
-    before, start = _read("VmRSS:"), time.process_time()
+    reset_peak()
+    before, start = read_memory("VmRSS:"), time.process_time()
     work()
-    peak = Peak(before=before, most=_read("VmHWM:"), seconds=time.process_time() - start)
+    peak = Peak(before=before, most=read_memory("VmHWM:"), seconds=time.process_time() - start)
     print(json.dumps(asdict(peak)), flush=True)
 
 
-def _read(name: str) -> int:
+def reset_peak() -> str:
+    """Reset the high-water mark of resident memory; return the name of the counter to read."""
+    if not _STATUS.exists():
+        return "ru_maxrss"
+    with suppress(OSError):
+        # Without the reset the mark is an upper bound, exact if the work takes more than loading.
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+    return "VmHWM"
+
+
+def read_memory(name: str) -> int:
+    """Return the bytes of a line of ``/proc/self/status``; elsewhere the peak of the process."""
     if _STATUS.exists():
         lines = _STATUS.read_text("utf-8").splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(name)) * 1024

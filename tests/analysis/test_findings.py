@@ -131,21 +131,6 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     assert answers[-1] == "In 2 more layers key and value are one tensor already."
 
 
-def test_layers_with_one_tensor_are_not_counted_among_all() -> None:
-    separate = with_heads(make_analysis("QKV"), score_change=0.4, forecast=0.01).layers[:2]
-    shared = make_analysis("Q-K=V")
-    mixed = dataclasses.replace(shared, layers=(*separate, shared.layers[2]))
-    answers = find_answers(mixed)
-    assert "(mean of the 2 layers with separate keys and values)." in answers[0]
-    assert "in the 2 layers with separate keys and values together by 0.080." in answers[1]
-    for answer in find_answers(with_heads(mixed, score_change=3.0)):
-        assert "all 3 layers" not in answer
-        assert "every layer" not in answer
-    assert find_answers(with_heads(mixed, score_change=3.0))[1].startswith(
-        "What tying costs in the 2 layers with separate keys and values cannot be forecast"
-    )
-
-
 def test_a_text_that_is_short_for_the_forecast_is_called_so() -> None:
     analysis = with_heads(make_analysis("QKV"), forecast=0.05, fitted_forecast=0.03)
     assert not any("short for the forecast" in caveat for caveat in find_caveats(analysis))

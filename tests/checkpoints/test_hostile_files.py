@@ -27,7 +27,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
 from qkvary.checkpoints.training_state import load_training_state
 from qkvary.data.prepared import open_prepared
-from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError
+from qkvary.storage.errors import DamagedError, UnsafeError
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 from tests.checkpoints.test_models import CHARACTERS, make_model
 from tests.tasks.tiny_networks import tiny_set
@@ -171,20 +171,6 @@ def test_a_pickle_in_our_folder_is_rejected(kind: str, name: str, tmp_path: Path
     save_model(folder, make_model(), CHARACTERS)
     put(folder, name, pickles(canary)[kind])
     with watched() as events, pytest.raises((DamagedError, UnsafeError)):
-        load_checkpoint(folder)
-    assert not [event for event in events if event[0] in RUNNING]
-    assert not canary.exists()
-
-
-@in_a_fork(KINDS)
-def test_a_pickle_among_stories_is_refused(kind: str, tmp_path: Path) -> None:
-    """A folder as llama2.c has it, whose weights are something else."""
-    canary = tmp_path / "canary"
-    folder = tmp_path / "stories260K"
-    folder.mkdir()
-    (folder / "stories260K.bin").write_bytes(pickles(canary)[kind])
-    (folder / "config.json").write_text("{}")
-    with watched() as events, pytest.raises(QkvaryError):
         load_checkpoint(folder)
     assert not [event for event in events if event[0] in RUNNING]
     assert not canary.exists()

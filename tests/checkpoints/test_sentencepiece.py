@@ -99,14 +99,6 @@ def test_any_bytes_are_pieces_or_refused(data: bytes) -> None:
     assert len(str(caught.value).splitlines()) == 1
 
 
-@given(data=st.binary(max_size=60))
-def test_any_bytes_are_a_flag_or_refused(data: bytes) -> None:
-    try:
-        assert joins_spaces(data, "m") in {True, False}
-    except DamagedError as error:
-        assert str(error) == "m is not a SentencePiece model"  # noqa: PT017  both ends are right
-
-
 MADE = json.loads(Path(__file__).with_name("sentencepiece_models.json").read_text("utf-8"))[
     "models"
 ]

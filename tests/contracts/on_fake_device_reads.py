@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from decoding import cache_quality
 from qkvary.analysis.measurement import analyze_windows
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import (
@@ -20,8 +21,6 @@ from qkvary.checkpoints.models import load_model, save_model
 from qkvary.conversions.catalog import rewrite_names
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import run_rewrite
-from qkvary.inference import cache_quality
-from qkvary.inference.benchmark.measuring import answer_without_cache, measure_bandwidth
 from qkvary.inference.evaluation.lengths import lengthen
 from qkvary.inference.evaluation.scoring import score_rows, score_windows
 from qkvary.inference.evaluation.windows import batch, cut
@@ -34,7 +33,6 @@ from tests.contracts.variant_cases import (
 from tests.conversions import networks as convertible
 from tests.conversions.rewrites.test_absorb_skip import with_absorbable
 from tests.fake_device import DEVICE, FakeDevice
-from tests.inference.decoding_networks import make_network as make_decoder
 
 
 @pytest.mark.parametrize("label", FEW[1::3])
@@ -74,16 +72,6 @@ def test_a_network_that_reads_longer_windows() -> None:
             return lengthen(model, 40)(tokens)
 
     assert on_both(model, read).waits == {}
-
-
-def test_answers_are_timed() -> None:
-    def answer(model: Any, device: str) -> Any:
-        rate = measure_bandwidth(torch.ones(1000, device=device))
-        found = answer_without_cache(model, ((1, 2, 3), (4, 5, 6)), ((1, 2), (3, 4)), [0, 1])
-        return found.tokens, rate > 0
-
-    device = on_both(make_decoder("Q-K=V"), answer)
-    assert sum(device.waits.values()) == 4
 
 
 AFTER_THE_TEXT = {

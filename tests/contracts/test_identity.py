@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import pytest
 
+from decoding.records import DecodeRecord
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
@@ -27,8 +28,6 @@ from qkvary.arch.networks import (
     VisionTransformerConfig,
 )
 from qkvary.arch.variants import Variant
-from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading
-from qkvary.inference.benchmark.records import DecodeRecord
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -63,7 +62,7 @@ FROZEN = Path(__file__).parent / "frozen"
 RECORDS = Path(__file__).resolve().parents[2] / "studies"
 KEPT_STUDIES = {path.parts[-3]: path for path in sorted(RECORDS.glob("*/*/tables/runs.csv"))}
 BasisRun = load_script("mlp-basis-transfer", "basis_runs").BasisRun
-STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, MemoryJob, MemoryReading, BasisRun)
+STORED = (RunConfig, Study, ExecutionSettings, DecodeRecord, BasisRun)
 ENDS = {
     "QKV": (
         2.0111168494591345,

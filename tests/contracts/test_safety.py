@@ -18,7 +18,6 @@ LIMITED = {
         "api/results.py",
         "arch/families/published_configs.py",
         "checkpoints/gguf/vocabularies.py",
-        "inference/benchmark/peak_memory.py",
         "nn/decoding/choice.py",
         "papers/catalog.py",
         "papers/kept_figures.py",

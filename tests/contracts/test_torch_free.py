@@ -46,11 +46,6 @@ MODULES = (
     "qkvary.planning.plans",
     "qkvary.planning.curves",
     "qkvary.planning.quality",
-    "qkvary.inference.benchmark.records",
-    "qkvary.inference.benchmark.networks",
-    "qkvary.inference.benchmark.comparisons",
-    "qkvary.inference.benchmark.findings",
-    "qkvary.inference.benchmark.medians",
     "qkvary.papers.recomputation",
 )
 

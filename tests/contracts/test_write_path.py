@@ -19,7 +19,6 @@ LOCKS = {"storage/locks.py"}
 # A mark of the kernel is set back by writing to a file that is none.
 ALLOWED = {
     "cli/main.py": ("os.open", "os.O_WRONLY", "Path(os.devnull).open"),
-    "inference/benchmark/peak_memory.py": ("_CLEAR_REFS.write_text",),
     "nn/decoding/build.py": ("tempfile.TemporaryDirectory",),
     # A folder is opened to be locked.
     "nn/decoding/kept.py": (

@@ -24,12 +24,6 @@ def test_shape_range_and_uniformity() -> None:
     assert abs(counts - counts.mean()).max() < 5 * np.sqrt(counts.mean())
 
 
-def test_positions_are_independent() -> None:
-    digits = draw_digits(seed=1, length=5, split="train", count=20_000)
-    correlation = np.corrcoef(digits.T)
-    assert abs(correlation - np.eye(5)).max() < 5 / np.sqrt(20_000)
-
-
 @pytest.mark.parametrize("change", [{"seed": 2}, {"split": "validation"}, {"length": 12}])
 def test_another_seed_split_or_length_gives_others(change: dict[str, object]) -> None:
     given = {"seed": 1, "length": 11, "split": "train", "count": 200}

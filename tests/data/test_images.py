@@ -47,25 +47,6 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data"
 
 
-def test_what_is_known_of_the_published_sets() -> None:
-    shapes = {
-        about.name: (about.train_images, about.test_images, about.pixels.channels, about.classes)
-        for about in IMAGE_SETS.values()
-    }
-    assert shapes["mnist"] == shapes["fashion-mnist"] == (60_000, 10_000, 1, 10)
-    assert shapes["cifar10"] == (50_000, 10_000, 3, 10)
-    assert shapes["cifar100"] == (50_000, 10_000, 3, 100)
-    assert shapes["cifar10-15k"] == (15_000, 3_000, 3, 10)
-    assert shapes["cifar100-10k"] == (10_000, 2_000, 3, 100)
-    assert len({about.fingerprint for about in IMAGE_SETS.values()}) == len(IMAGE_SETS)
-    assert shapes["tiny-imagenet"] == (100_000, 10_000, 3, 200)
-    assert shapes["tiny-imagenet-20"] == (10_000, 1_000, 3, 20)
-    files = [about.files for about in IMAGE_SETS.values() if about.format != "folders"]
-    sums = [sha256 for one in files for sha256 in one.values()]
-    assert len(set(sums)) == len(sums)
-    assert all(len(sha256) == 64 for sha256 in sums)
-
-
 @pytest.mark.usefixtures("root")
 def test_grey_images_are_those_of_the_files() -> None:
     loaded = load_images(GREY)
@@ -115,8 +96,6 @@ def damaged_gzip(data: bytes) -> bytes:
     [
         (IMAGES, lambda data: data[:-1], "412 bytes in .*/train-images.* by its header, got 411"),
         (IMAGES, lambda _: b"\x89PNG\r\n", "expected an IDX file in .*, got one that begins 89 50"),
-        (IMAGES, lambda _: b"", "expected an IDX file in .*, got one that begins $"),
-        (IMAGES, lambda data: data[:10], "expected a header of 16 bytes in .*, got 10 bytes"),
         (IMAGES, lambda data: data[:2] + b"\r" + data[3:], "unsigned bytes .type 8. in .*type 13"),
         (
             IMAGES,
@@ -145,21 +124,13 @@ def test_a_grey_file_that_is_wrong_is_refused(
     [
         ("", lambda data: data[:-1], "records of 3,073 bytes in .*, got 9,218 bytes"),
         ("", lambda data: b"\x0a" + data[1:], "expected labels below 10 in .*, got 10"),
-        ("", lambda _: b"", "records of 3,073 bytes in .*, got 0 bytes"),
         (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
-        (".gz", lambda data: 2 * gzip.compress(data), "got more data behind it"),
         (".xz", lambda data: 2 * lzma.compress(data), "got more data behind it"),
         (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
-        (".xz", lambda data: lzma.compress(data)[:-9], "data_batch_1.bin.xz is incomplete"),
         (".xz", lambda data: data, "expected xz data in .*, got other data"),
         (
             ".gz",
             lambda _: gzip.compress(bytes(50_001)),
-            "expected at most 50,000 bytes in .*, got more",
-        ),
-        (
-            ".xz",
-            lambda _: lzma.compress(bytes(50_001)),
             "expected at most 50,000 bytes in .*, got more",
         ),
     ],

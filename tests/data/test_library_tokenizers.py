@@ -178,8 +178,3 @@ def test_a_tokenizer_must_have_a_separator() -> None:
     assert LibraryTokenizer(made.to_str(), separator="b").separator == 1
     with pytest.raises(ValueError, match="got 'c', which this tokenizer lacks"):
         LibraryTokenizer(made.to_str(), separator="c")
-
-
-def test_an_unpaired_surrogate_is_rejected() -> None:
-    with pytest.raises(ValueError, match="an unpaired surrogate at character 1"):
-        like_gpt2().encode("a\ud800")

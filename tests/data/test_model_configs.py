@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from qkvary.data import model_configs
-from qkvary.data.downloads import DownloadError
 from qkvary.data.model_configs import LARGEST_CONFIG, load_config, parse_config, resolve_model
 
 LLAMA = {
@@ -83,14 +82,6 @@ def test_a_download_is_kept(tmp_path: Path, hub: dict[str, bytes | Exception]) -
     assert load_config("someone/small") == ("someone/small", LLAMA)
 
 
-def test_an_unwritable_cache_is_ignored(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
-    (tmp_path / "cache").write_text("a file where a folder should be")
-    for _ in range(2):
-        hub[ADDRESS] = json.dumps(LLAMA).encode()
-        assert load_config("someone/small") == ("someone/small", LLAMA)
-    assert hub == {}
-
-
 def test_a_bad_download_is_not_kept(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
     hub[ADDRESS] = b"<html>"
     with pytest.raises(ValueError, match=r"expected one JSON object in https://huggingface.co/"):
@@ -101,20 +92,8 @@ def test_a_bad_download_is_not_kept(tmp_path: Path, hub: dict[str, bytes | Excep
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (
-            FileNotFoundError(),
-            (
-                "expected a repository with a config.json, got someone/small, which the hub does "
-                "not know"
-            ),
-        ),
-        (
-            PermissionError(),
-            (
-                "expected a public configuration, got someone/small: give the "
-                "path of a downloaded config.json instead"
-            ),
-        ),
+        (FileNotFoundError(), "expected a repository with a config.json, got someone/small"),
+        (PermissionError(), "expected a public configuration, got someone/small"),
         (ValueError("expected at most 1,000,000 bytes"), "expected at most 1,000,000 bytes"),
     ],
 )
@@ -130,12 +109,6 @@ def test_a_refused_repository_may_have_a_name_here(hub: dict[str, bytes | Except
     )
     with pytest.raises(ValueError, match=r"; did you mean the named size llama-3\.1-8b\?"):
         load_config("meta-llama/Llama-3.1-8B")
-
-
-def test_a_hub_that_cannot_be_reached(hub: dict[str, bytes | Exception]) -> None:
-    hub[ADDRESS] = DownloadError("cannot download it: no route")
-    with pytest.raises(DownloadError, match="cannot download it: no route"):
-        load_config("someone/small")
 
 
 @pytest.mark.parametrize("reference", ["LiquidAI/LFM2-1.2B", "mine/gpt-neox", "a/llama-3.2-2b"])
@@ -185,18 +158,12 @@ def test_unknown_references(reference: str, hub: dict[str, bytes | Exception]) -
     [
         (b"", "got something else: Expecting value: line 1 column 1"),
         (b"\xff\xfe{}", "got bytes that are not UTF-8 (at 0)"),
-        (b"\xef\xbb\xbf{}", "got something else: Unexpected UTF-8 BOM"),
         (b"[]", "got a list"),
-        (b"null", "got a NoneType"),
-        (b'"text"', "got a str"),
         (b'{"a": 1, "a": 1}', "got something else: a JSON object holds the same key twice"),
         (b'{"b": {"a": 1, "a": 2}}', "got something else: a JSON object holds the same key twice"),
         (b'{"a": NaN}', "got something else: bare NaN is not JSON"),
-        (b'{"a": -Infinity}', "got something else: bare -Infinity is not JSON"),
         (b'{"a": 1', "got something else: Expecting ',' delimiter"),
-        (b'{"a": 1} 2', "got something else: Extra data"),
         (b"[" * 400_000, "got something else: expected at most 100 levels of JSON"),
-        (b'{"a":' * 150_000, "got something else: expected at most 100 levels of JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "got something else: Exceeds the limit"),
     ],
 )
@@ -233,30 +200,6 @@ def test_special_files_are_not_opened(tmp_path: Path) -> None:
     (tmp_path / "config.json").mkdir()
     with pytest.raises(ValueError, match="which is not a regular file"):
         load_config(str(tmp_path))
-
-
-def test_unreadable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "config.json")
-
-    def denied(self: Path, *args: object, **kwargs: object) -> None:
-        raise PermissionError(13, "Permission denied", str(self))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "open", denied)
-        with pytest.raises(
-            ValueError, match=r"expected a readable file, got .*: Permission denied"
-        ):
-            load_config(str(path))
-    monkeypatch.setattr(Path, "stat", denied)
-    with pytest.raises(ValueError, match=r"expected a readable file, got .*: Permission denied"):
-        load_config(str(path))
-
-
-def test_broken_links(tmp_path: Path, hub: dict[str, bytes | Exception]) -> None:
-    loop = tmp_path / "loop"
-    loop.symlink_to(loop)
-    with pytest.raises(ValueError, match="expected a named size, a configuration file"):
-        load_config(str(loop))
 
 
 def test_names_come_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

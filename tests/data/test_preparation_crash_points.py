@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data import preparation, shard_groups
 from qkvary.data.prepared import open_prepared
-from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.storage.durable import TEMPORARY_PREFIX
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.errors import UsageError
 from tests.data import preparing_script
 from tests.data.test_preparation import SOURCE_FOLDER, contents, write_texts
 from tests.storage.quick_disk import quick_folder
@@ -26,11 +24,11 @@ SPREAD = 10
 folder = pytest.fixture(quick_folder)
 
 
-def run(texts: Path, out: Path, mutant: str, *strace: str) -> "subprocess.CompletedProcess[str]":
+def run(texts: Path, out: Path, *strace: str) -> "subprocess.CompletedProcess[str]":
     script = str(preparing_script.__file__)
     paths = f"{SOURCE_FOLDER}:{SOURCE_FOLDER.parent}:{sysconfig.get_path('purelib')}"
     return subprocess.run(
-        [*strace, sys.executable, "-S", script, str(texts), str(out), str(PORTION), mutant],
+        [*strace, sys.executable, "-S", script, str(texts), str(out), str(PORTION), ""],
         capture_output=True,
         text=True,
         check=False,
@@ -47,12 +45,12 @@ def run(texts: Path, out: Path, mutant: str, *strace: str) -> "subprocess.Comple
 def points(texts: Path, folder: Path) -> list[tuple[str, int]]:
     """Every call of an undisturbed run that persists something."""
     log, out = folder / "trace", folder / "traced"
-    done = run(texts, out, "", *trace(log))
+    done = run(texts, out, *trace(log))
     assert done.returncode == 0, done.stderr
     return list(persistent(log.read_text(), str(out)))
 
 
-def check(texts: Path, out: Path, expected: dict[str, bytes], mutant: str) -> None:
+def check(texts: Path, out: Path, expected: dict[str, bytes]) -> None:
     """What a fault leaves is no set, or the whole one; another start ends it."""
     try:
         open_prepared(out)
@@ -61,34 +59,27 @@ def check(texts: Path, out: Path, expected: dict[str, bytes], mutant: str) -> No
         complete = False
     if complete:
         assert set(expected) <= {path.name for path in out.iterdir()}, "a set is there in part"
-    with pytest.MonkeyPatch.context() as patch:
-        # So that what a mutant replaces is put back.
-        patch.setattr(shard_groups, "atomic_write_file", shard_groups.atomic_write_file)
-        patch.setattr(
-            shard_groups.PreparationDirectory, "add", shard_groups.PreparationDirectory.add
-        )
-        patch.setattr(preparation, "clean_leftovers", preparation.clean_leftovers)
-        preparing_script.main(texts, out, PORTION, mutant)
+    preparing_script.main(texts, out, PORTION, "")
     left = [path.name for path in out.iterdir() if path.name.startswith(TEMPORARY_PREFIX)]
     assert left == [], "something temporary is left"
     assert contents(out) == expected, "the set is another one"
 
 
-def sweep(folder: Path, found: list[tuple[str, int]], fault: str, *, mutant: str = "") -> None:
+def sweep(folder: Path, found: list[tuple[str, int]], fault: str) -> None:
     texts, out = folder / "texts", folder / "work"
     preparing_script.main(texts, folder / "whole", PORTION, "")
     expected = contents(folder / "whole")
     for call, number in found:
         shutil.rmtree(out, ignore_errors=True)
         inject = f"inject={call}:{fault}:when={number}"
-        done = run(texts, out, mutant, *trace(folder / "log", "-e", inject))
+        done = run(texts, out, *trace(folder / "log", "-e", inject))
         if fault == "signal=KILL":
             assert done.returncode in (-9, 137), done.stderr
         elif done.returncode:
             assert done.returncode == 4, done.stderr
             assert "Traceback" not in done.stderr
             assert re.search(rf"cannot write {re.escape(str(out))}", done.stderr)
-        check(texts, out, expected, mutant)
+        check(texts, out, expected)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -103,28 +94,3 @@ def test_preparing_survives_a_fault_at_some_calls(folder: Path, fault: str) -> N
 @pytest.mark.parametrize("fault", FAULTS)
 def test_preparing_survives_a_fault_at_every_call(folder: Path, fault: str) -> None:
     sweep(folder, points(write_texts(folder / "texts", 8), folder), fault)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "message"),
-    [
-        ("in_place", r"the set is another one|was changed|cannot be read|instead of"),
-        ("record_first", r"was changed"),
-        ("nothing_cleaned", "something temporary is left"),
-    ],
-)
-def test_the_sweep_catches_unsafe_writes(folder: Path, mutant: str, message: str) -> None:
-    texts = write_texts(folder / "texts", 8)
-    out = folder / "traced"
-    assert run(texts, out, mutant, *trace(folder / "trace")).returncode == 0
-    found = list(persistent((folder / "trace").read_text(), str(out)))
-    writes = [point for point in found if point[0] == "write"]
-    with pytest.raises((AssertionError, QkvaryError), match=message):
-        sweep(folder, writes[4:12], "signal=KILL", mutant=mutant)
-
-
-def test_the_lock_is_not_counted(folder: Path) -> None:
-    texts = write_texts(folder / "texts", 8)
-    preparing_script.main(texts, folder / "whole", PORTION, "")
-    assert (folder / "whole" / LOCK_FILE).is_file()
-    assert LOCK_FILE not in contents(folder / "whole")

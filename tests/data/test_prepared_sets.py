@@ -9,7 +9,7 @@ import pytest
 
 from qkvary.cli._prepared_output import find_share_error
 from qkvary.data import documents, tokenizer_files
-from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import default_folder, ensure_prepared, find_prepared, prepare_corpus
@@ -95,14 +95,6 @@ def test_a_corpus_is_found_in_any_spelling(tmp_path: Path, monkeypatch: pytest.M
     assert open_source("FineWeb").name == "FineWeb"
 
 
-def test_every_corpus_says_what_it_is() -> None:
-    for name, corpus in CORPORA.items():
-        assert corpus.name == name
-        assert corpus.about
-        assert corpus.licence
-        assert corpus.local or corpus.hub or name == "tiny-shakespeare"
-
-
 def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:
     folder = tmp_path / "texts"
     for name, text in texts.items():
@@ -166,10 +158,7 @@ def test_a_share_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
     texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
     data = prepare(tmp_path, texts)
     assert counts(data) == {"train": 2, "validation": 1}
-    assert find_share_error(data) == (
-        "0.33 of the text is held out, not 0.05: whole documents are held out, and these are few "
-        "or differ in size; `qkvary data prepare --validation` names others"
-    )
+    assert "0.33 of the text is held out, not 0.05" in str(find_share_error(data))
 
 
 def test_which_documents_are_held_out_depends_on_each_alone(tmp_path: Path) -> None:
@@ -261,26 +250,13 @@ def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
     ("texts", "choices", "message"),
     [
         ({"a.txt": "a", "b.txt": "b"}, {"held_out": 1.5}, "a share between 0 and 1"),
-        ({"a.txt": "a"}, {"held_out": 0.0}, "a share between 0 and 1"),
         ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
         ({"a.txt": " "}, {}, "expected a text, got an empty one in "),
-        (
-            {"a.jsonl": '{"text": "x"}'},
-            {},
-            "for validation with `qkvary data prepare ... --validation PATH`",
-        ),
+        ({"a.jsonl": '{"text": "x"}'}, {}, "--validation PATH"),
         ({"a.pdf": "x"}, {}, "expected files of .txt, .text, .jsonl"),
         ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which does not"),
-        (
-            {"train.txt": "a", "valid.txt": "b"},
-            {"held_out": 0.1},
-            "already has splits: leave --held-out out",
-        ),
-        (
-            {"train.txt": "a", "valid.txt": "b", "val.txt": "c"},
-            {},
-            "expected one entry for validation in",
-        ),
+        ({"train.txt": "a", "valid.txt": "b"}, {"held_out": 0.1}, "already has splits"),
+        ({"train.txt": "a", "valid.txt": "b", "val.txt": "c"}, {}, "one entry for validation"),
     ],
 )
 def test_choices_that_do_not_fit(

@@ -77,22 +77,6 @@ def test_distances_are_those_of_draws_without_replacement(power: float) -> None:
         assert (abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / count)).all()
 
 
-def test_keys_and_values_are_distinct_uniform_and_apart() -> None:
-    drawn = draw_recall(
-        seed=5, length=12, pairs=3, vocabulary=11, power=0.01, split="train", count=20_000
-    )
-    keys, values = drawn.tokens[:, 0:6:2], drawn.tokens[:, 1:6:2]
-    for numbers, low, high in ((keys, 1, 4), (values, 5, 10)):
-        assert (numbers.min(), numbers.max()) == (low, high)
-        assert all(len(set(row)) == 3 for row in numbers.tolist())
-        # Every ordered choice is equally likely.
-        codes = ((numbers - low) * [1, 6, 36]).sum(axis=1)
-        counts = np.unique(codes, return_counts=True)[1]
-        assert len(counts) == math.perm(high - low + 1, 3)
-        mean = 20_000 / len(counts)
-        assert abs(counts - mean).max() < 5 * math.sqrt(mean)
-
-
 @pytest.mark.parametrize(
     "change", [{"seed": 4}, {"split": "train"}, {"length": 22}, {"power": 0.31}]
 )

@@ -106,11 +106,9 @@ LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
             gzip.compress(b"one\n\nthree", mtime=0),
             r"on every line of .*val.en.gz, got none on line 2",
         ),
-        (gzip.compress(b"", mtime=0), r"on every line of .*val.en.gz, got none on line 1"),
         (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
         (LINES[:-9], r"val.en.gz is incomplete"),
-        (b"", r"val.en.gz is incomplete"),
     ],
 )
 def test_a_damaged_file_is_refused_by_name(content: bytes, message: str, tmp_path: Path) -> None:
@@ -124,17 +122,6 @@ def test_a_bomb_is_not_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(translations, "LARGEST_FILE", 1_000)
     folder = write(tmp_path / "corpus", train_de=gzip.compress(b"a" * 10_000))
     with pytest.raises(DamagedError, match=r"at most 1,000 bytes in .*train\.de\.gz, got more"):
-        load_translations(str(folder))
-
-
-def test_what_is_not_there_is_said_by_name(tmp_path: Path) -> None:
-    with pytest.raises(
-        UsageError, match=r"multi30k/train\.de\.gz is not on this machine, .* off .*: put it"
-    ):
-        load_translations()
-    folder = write(tmp_path / "corpus")
-    (folder / "val.en.gz").unlink()
-    with pytest.raises(UsageError, match=r"val\.en\.gz cannot be read: No such file"):
         load_translations(str(folder))
 
 
@@ -193,14 +180,3 @@ def test_bad_pairs_are_refused(
     data = write_pair(tmp_path, lines, **other)
     with pytest.raises(error, match=says):
         load_translations(str(data), ("en", "fr"))
-
-
-def test_a_missing_file_of_a_pair_is_named(tmp_path: Path) -> None:
-    data = write_pair(tmp_path)
-    with pytest.raises(UsageError, match=r"expected the file .*mine\.it \(or \.gz, \.xz\)"):
-        load_translations(str(data), ("en", "it"))
-    write(tmp_path / "corpus")
-    with pytest.raises(UsageError, match=r"expected de and en for .*corpus, got en and fr"):
-        load_translations(str(tmp_path / "corpus"), ("en", "fr"))
-    with pytest.raises(ValueError, match="expected language of Multi30k out of de, en, got 'fr'"):
-        TranslationTaskConfig(source="fr", target="en")

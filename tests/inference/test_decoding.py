@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.inference.beams import search
 from qkvary.inference.decoding import complete, pad_left, prefill, stream
@@ -24,7 +22,6 @@ from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DivergedError
-from tests.checkpoints.published_models import KINDS, find_model, read_reference
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     DECISIVE,
@@ -209,38 +206,6 @@ def test_without_a_tokenizer_there_are_tokens_only() -> None:
     assert (len(answer.tokens), answer.text, answer.finish) == (4, "", "length")
     with pytest.raises(ValueError, match="expected a tokenizer for stop strings, got none"):
         stream(MODEL, [Request(prompt=(1,), max_new_tokens=4, stop=("a",))])
-
-
-# The other layouts, through every kernel: test_published_models.py.
-@pytest.mark.parametrize(
-    ("layout", "storage"),
-    [
-        ("sources", "growing"),
-        ("rotated", "preallocated"),
-        ("latent", "growing"),
-        ("latent", "preallocated"),
-    ],
-)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", ["stories260K", "shakespeare_char_mha"])
-def test_published_models_continue_as_recorded(
-    name: str, kind: str, storage: str, layout: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = find_model(name, kind, tmp_path_factory)
-    expected = read_reference(folder)["greedy"]
-    model, tokenizer = load_checkpoint(folder)
-    assert tokenizer is not None
-    prompt = tokenizer.encode(expected["prompt"]) if "prompt" in expected else [1]
-    request = Request(prompt=tuple(prompt), max_new_tokens=expected["new_tokens"])
-    options = CacheOptions(layout=layout, storage=storage)  # type: ignore[arg-type]
-
-    def new_cache(max_tokens: int) -> KVCache:
-        return KVCache(model.config.layers, max_tokens=max_tokens, options=options)
-
-    (answer,) = complete(model, [request], tokenizer=tokenizer, new_cache=new_cache, chunk=3)
-    assert expected.get("prompt", "") + answer.text == expected["text"]
-    if "ids" in expected:
-        assert [1, *answer.tokens] == expected["ids"]
 
 
 @pytest.mark.parametrize(("length", "new"), [(17, 1), (17, 0), (1, 17), (16, 2)], ids=str)

@@ -4,16 +4,16 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from functools import cache
 
-from qkvary.inference.benchmark.records import DecodeRecord, Fact
+from decoding.page import decode_report
+from decoding.records import DecodeRecord, Fact
 from qkvary.reports.analysis import analysis_report
-from qkvary.reports.decode import decode_report
 from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.training import training_report
 from qkvary.studies.results.summary import Summary
 from tests.analysis.examples import change_layers, make_analysis
-from tests.inference.benchmark.made_up import make_record
+from tests.benchmarks.made_up import make_record
 from tests.reports import plan_examples
 from tests.reports.synthetic import make_attention, make_summary, renamed
 
@@ -70,6 +70,5 @@ SUBJECTS: Mapping[str, Callable[[str], Report]] = {
     "study": study,
     "training": training,
     "plan": plan,
-    "decode": decode,
     "analysis": analysis,
 }

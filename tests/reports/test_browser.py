@@ -13,7 +13,6 @@ from qkvary.reports.study import study_report
 from tests.reports.conftest import Open
 from tests.reports.hostile import UNICODE
 from tests.reports.plan_examples import make_plan
-from tests.reports.subjects import decode
 from tests.reports.synthetic import make_attention, make_summary
 from tests.reports.test_page import everything
 
@@ -54,7 +53,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     reports = {
         "study": study_report(summary, make_attention(summary)),
         "plan": plan_report(make_plan()),
-        "decode": decode(),
         **{name: plan_report(make_plan(name)) for name in MODELS},
     }
     folder = tmp_path_factory.mktemp("pages")
@@ -71,7 +69,6 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         ("study", 1280, "light"),
         ("plan", 360, "light"),
         ("plan", 1440, "dark"),
-        ("decode", 360, "dark"),
     ],
 )
 def test_a_page_fits_the_screen_and_its_words_can_be_read(
@@ -96,7 +93,7 @@ def test_a_page_fits_the_screen_and_its_words_can_be_read(
     assert page.locator("table").count() == page.locator(".scroll table").count()
 
 
-@pytest.mark.parametrize("name", ["plan", "decode", *MODELS])
+@pytest.mark.parametrize("name", ["plan", *MODELS])
 def test_words_in_charts_are_whole_and_apart(
     open_page: Open, pages: dict[str, Path], name: str
 ) -> None:

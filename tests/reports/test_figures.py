@@ -13,7 +13,7 @@ from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.variant_styles import FAMILIES
 from tests.reports.plan_examples import make_plan
-from tests.reports.subjects import decode, plan, small_summary, study
+from tests.reports.subjects import plan, small_summary, study
 from tests.reports.synthetic import make_attention
 
 
@@ -101,10 +101,6 @@ def test_a_plan_has_its_three_figures_with_their_notes() -> None:
     assert set(figure_files(plan_report(make_plan(trains=True)), ("svg",))) == {
         "quality-against-cache.svg"
     }
-
-
-def test_a_measurement_of_decoding_has_figures() -> None:
-    assert set(figure_files(decode(), ("svg",))) == {"speed-1.svg", "memory.svg"}
 
 
 @pytest.mark.parametrize("text", ["$\\frac{1}{0}$", "<b>", "\x00\ud800", "שלום", "w" * 10_000])

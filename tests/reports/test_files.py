@@ -42,7 +42,7 @@ def test_a_file_is_known_by_its_ending(tmp_path: Path, name: str) -> None:
     (written,) = write_report(decode(), tmp_path / "new" / name)
     assert written == tmp_path / "new" / name
     assert list((tmp_path / "new").iterdir()) == [written]
-    start = {"one.json": "{", "one.html": "\n<!doctype html>", "one.md": "# What do memory"}[name]
+    start = {"one.json": "{", "one.html": "\n<!doctype html>", "one.md": "# How fast"}[name]
     assert written.read_text("utf-8").lstrip("\n").startswith(start.lstrip("\n"))
 
 

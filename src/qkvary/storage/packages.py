@@ -8,6 +8,7 @@ from qkvary.storage.errors import UsageError
 _EXTRAS: Mapping[str, str] = {
     "PIL": "images",
     "datasets": "data",
+    "gguf": "export",
     "huggingface_hub": "data",
     "jaxtyping": "train",
     "lm_eval": "eval",

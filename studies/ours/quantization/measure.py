@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -21,7 +22,6 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.inference.cache_quality import QualityMeter, cut_windows
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import machine, now
 from qkvary.storage.errors import UsageError
@@ -31,6 +31,13 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.training.config import NUMERICS_VERSION
+
+HERE = Path(__file__).resolve().parent
+sys.path.append(
+    next(str(one / "benchmarks") for one in HERE.parents if (one / "benchmarks").is_dir())
+)
+
+from decoding.cache_quality import QualityMeter, cut_windows  # noqa: E402
 
 DEFAULT_STUDY = "quantization"
 TURNED_WAYS = ("g32", "b32")

@@ -13,18 +13,24 @@ import argparse
 import itertools
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from qkvary.inference.benchmark.comparisons import compared_seconds
-from qkvary.inference.benchmark.medians import Median, median_ratio
-from qkvary.inference.benchmark.records import from_json
 from qkvary.papers.script_figures import figure_row, figures_table
 from qkvary.reports.tables import Raw, table_csv
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.studies.results.statistics import Estimate
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
+sys.path.append(
+    next(str(one / "benchmarks") for one in FOLDER.parents if (one / "benchmarks").is_dir())
+)
+
+from decoding.comparisons import compared_seconds  # noqa: E402
+from decoding.records import from_json  # noqa: E402
+from timing.medians import Median, median_ratio  # noqa: E402
+
 CASE = re.compile(r"(?P<variant>\S+) over QKV[:,] (?P<place>.+)")
 TIME, RATE = "time", "rate"
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.char_config import read_config
@@ -20,7 +19,6 @@ from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageE
 from tests.checkpoints.published_models import (
     KINDS,
     find_model,
-    held_out_characters,
     loads_or_refuses,
     read_reference,
 )
@@ -72,23 +70,6 @@ def test_greedy_text_is_the_reference(folder: Path, loaded: LoadedModel) -> None
     assert b"".join(map(loaded.tokenizer.piece, ids)).decode() == expected["text"]
 
 
-def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
-    loaded = load(folder)
-    codes = encode(loaded, held_out_characters(kind))
-    size = loaded.network.config.max_tokens
-    windows = (len(codes) - 1) // size
-    inputs, targets = codes[: windows * size], codes[1 : windows * size + 1]
-    total = 0.0
-    for some, wanted in zip(inputs.view(-1, size).split(32), targets.view(-1, size).split(32)):  # noqa: B905
-        with torch.inference_mode():
-            logits = loaded.network(some).flatten(0, 1)
-        total += float(F.cross_entropy(logits, wanted.flatten(), reduction="sum"))
-    expected = read_reference(folder)["validation"]
-    assert windows == expected["windows"]
-    # Rounded to six decimals there, and here computed in half the time with 32 bits.
-    assert total / (windows * size) == pytest.approx(expected["mean_nll_nats"], abs=1e-6)
-
-
 def write(folder: Path, config: dict[str, Any], weights: dict[str, Any] | None = None) -> Path:
     made = char_gpt.make_weights(config, seed=3) if weights is None else weights
     (folder / "model.safetensors").write_bytes(char_gpt.pack(made))
@@ -114,9 +95,6 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
         ({"num_layers": 10**6}, DamagedError, "has 1000000 layers, expected at most"),
         ({"num_layers": 3}, DamagedError, "but its configuration requires"),
         ({"d_model": True}, DamagedError, "has d_model True, expected a whole number"),
-        ({"d_model": "20"}, DamagedError, "has d_model '20', expected"),
-        ({"d_ff": 2.5}, DamagedError, "has d_ff 2.5, expected"),
-        ({"d_ff": None}, DamagedError, "has d_ff None, expected"),
         ({"d_ff": [0] * 1000}, DamagedError, "has d_ff [0, 0"),
         (
             {"num_kv_heads": 3},
@@ -124,7 +102,6 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
             "not describe a network: expected KV heads that divide",
         ),
         ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),
-        ({"chars": 5}, DamagedError, "has chars that are not text"),
         ({"chars": "ab"}, DamagedError, "has a vocabulary of 13, but its tokenizer one of 2"),
         ({"ffn_activation": "gelu"}, UsageError, "has ffn_activation 'gelu', expected 'relu'"),
         ({"layer_norm_eps": 1e-6}, UsageError, "has layer_norm_eps 1e-06, expected 1e-05"),
@@ -171,13 +148,11 @@ def test_weights_of_another_network_are_refused(how: str, message: str, tmp_path
     ("name", "data", "error"),
     [
         ("model.safetensors", b"", DamagedError),
-        ("model.safetensors", b"\xff" * 100, DamagedError),
         ("model.safetensors", b"\x80\x04pickle", UnsafeError),
         ("config.json", b'{"chars": "ab"', DamagedError),
         ("config.json", b'{"chars": "ab", "chars": "ab"}', DamagedError),
         ("config.json", b'"chars"' + b"[" * 100_000, DamagedError),
         ("config.json", b'{"chars": "\\ud800"}', DamagedError),
-        ("config.json", b'{"chars": NaN}', DamagedError),
     ],
 )
 def test_invalid_files_are_rejected(

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +22,6 @@ from tests.checkpoints.published_models import (
     find_model,
     loads_or_refuses,
     read_reference,
-    stories,
 )
 from tests.conftest import examples
 from tests.reference import llama2c
@@ -72,22 +70,6 @@ def test_greedy_tokens_and_their_text_are_the_reference(folder: Path, loaded: Lo
     assert b"".join(pieces).decode("utf-8", "replace") == expected["text"]
 
 
-def test_mean_loss_is_the_reference(kind: str, folder: Path) -> None:
-    network, tokenizer = load(folder)
-    assert tokenizer is not None
-    total, count = 0.0, 0
-    for text in stories(kind):
-        tokens = torch.tensor(tokenizer.encode(text)[: network.config.max_tokens + 1])
-        with torch.inference_mode():
-            logits = network(tokens[None, :-1])[0]
-        total += float(F.cross_entropy(logits, tokens[1:], reduction="sum"))
-        count += len(tokens) - 1
-    expected = read_reference(folder)["validation"]
-    assert count == expected["predicted_tokens"]
-    # Rounded to six decimals there, and here computed in less time with 32 bits.
-    assert total / count == pytest.approx(expected["mean_nll_nats"], abs=1e-6)
-
-
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("kv_heads", [1, 2, 6])
 def test_every_kind_of_head_equals_the_loops(tied: bool, kv_heads: int, tmp_path: Path) -> None:
@@ -102,12 +84,6 @@ def test_every_kind_of_head_equals_the_loops(tied: bool, kv_heads: int, tmp_path
         found = network.double()(torch.tensor([tokens]))[0].numpy()
     expected = llama2c.logits(sizes, weights, tokens, tied=tied)
     assert np.abs(found - expected).max() / expected.std() < 1e-12
-
-
-def test_texts_are_encoded_as_by_looking_at_all_neighbours() -> None:
-    tokenizer = read_tokenizer(TOKENIZER, SIZES["vocab_size"], "t")
-    for text in ("", "the", "  then  there ", "ainer\nTHE €é😀 in an", *llama2c.TEXTS):
-        assert tokenizer.encode(text) == llama2c.encode(PIECES, SCORES, text)
 
 
 @examples(66)
@@ -145,25 +121,18 @@ def with_value(kind: str, value: float) -> bytes:
 @pytest.mark.parametrize(
     ("data", "error", "message"),
     [
-        (b"", DamagedError, "has 0 bytes, fewer than a header of 28"),
         (PACKED[:27], DamagedError, "has 27 bytes, fewer than a header of 28"),
         (PACKED[:-4], DamagedError, "instead of the"),
-        (PACKED + b"\0", DamagedError, "instead of the"),
         (header(dim=0), DamagedError, "has dim 0, expected 1 to"),
-        (header(n_layers=-3), DamagedError, "has n_layers -3, expected"),
         (header(vocab_size=-(2**31)), DamagedError, "has vocab_size 2147483648, expected"),
         (header(n_layers=2**24, hidden_dim=2**24), DamagedError, "bytes instead of the"),
         (header(n_heads=5), DamagedError, "expected heads of an even number"),
-        (header(n_heads=8), DamagedError, "expected heads of an even number"),
         (header(n_kv_heads=4), DamagedError, "KV heads that divide them"),
-        (header(vocab_size=-307), DamagedError, "bytes instead of the"),
         (with_value("w2", math.nan), DamagedError, "not finite, in stack.blocks"),
         (with_value("embedding", math.inf), DamagedError, "not finite, in embedding"),
         (with_value("cos", math.nan), DamagedError, "a rotary base other than 10,000"),
-        (with_value("sin", 0.5), DamagedError, "a rotary base other than 10,000"),
         (b"24ka" + PACKED, UsageError, "a later version of the llama2.c format"),
         (b"PK\x03\x04" + PACKED, UnsafeError, "is a pickle"),
-        (b"\x80\x02" + PACKED, UnsafeError, "is a pickle"),
     ],
 )
 def test_invalid_models_are_rejected(
@@ -181,10 +150,8 @@ def test_invalid_models_are_rejected(
     [
         (b"", "ends at piece 0 of 307"),
         (TOKENIZER[:-3], "or ends inside it"),
-        (TOKENIZER[:-30], "of 307"),
         (TOKENIZER + b"x", "has 1 bytes after 307 pieces"),
         (TOKENIZER[:8] + struct.pack("<i", -1) + TOKENIZER[12:], "has -1 bytes in piece 0"),
-        (TOKENIZER[:8] + struct.pack("<i", 2**30) + TOKENIZER[12:], "bytes in piece 0"),
         (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "finite scores, got one"),
         (
             TOKENIZER.replace(b"<0x41>", b"<0x4g>"),

@@ -21,10 +21,8 @@ from transformers.utils import logging
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.chat_templates import read_chat_template
 from qkvary.checkpoints.huggingface.folders import export_folder
-from qkvary.checkpoints.models import LoadedModel
 from qkvary.cli.main import main
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
-from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 from tests.contracts.variant_cases import distance
 
 TOKENS = (torch.arange(2 * 9).view(2, 9) * 5) % 29
@@ -117,17 +115,6 @@ def test_a_stored_head_that_contradicts_the_tie_is_used(make: Any, tmp_path: Pat
         assert distance(expected, tied) > 0.1
 
 
-def test_a_head_of_another_size_is_damage(tmp_path: Path) -> None:
-    save(tmp_path, make_llama(tie_word_embeddings=True))
-    rows, width = load_checkpoint(tmp_path).network.embedding.shape
-    put(tmp_path, lm_head__weight=torch.zeros(rows + 1, width, dtype=torch.float64))
-    with (
-        pytest.warns(UserWarning, match="differs from the embedding"),
-        pytest.raises(DamagedError, match="weights, but its configuration requires"),
-    ):
-        load_checkpoint(tmp_path)
-
-
 def test_buffers_of_older_files_are_ignored_where_they_agree(tmp_path: Path) -> None:
     """Masks and frequencies, which transformers makes from the configuration too."""
     for kind in ("gpt2", "llama"):
@@ -147,18 +134,6 @@ def test_buffers_of_older_files_are_ignored_where_they_agree(tmp_path: Path) -> 
         put(tmp_path / kind, **{name: wrong[kind]})
         with pytest.warns(UserWarning, match=f"has {name}, which its configuration contradicts"):
             load_checkpoint(tmp_path / kind)
-
-
-def test_a_contradicting_head_of_deepseek_is_used(tmp_path: Path) -> None:
-    network = build_portable(PORTABLE[1], tied_head=False)
-    export_folder(LoadedModel(network, None), tmp_path / "model", to="deepseek")
-    (tmp_path / "model" / "MANIFEST.json").unlink()
-    change(tmp_path / "model", tie_word_embeddings=True)
-    with pytest.warns(UserWarning, match="the stored head is used"):
-        found = load_checkpoint(tmp_path / "model").network
-    tokens = torch.tensor([[3, 0, 12, 7]])
-    with torch.no_grad():
-        assert distance(found(tokens), network(tokens)) < 1e-5
 
 
 @pytest.mark.parametrize(("make", "name"), [(make_gpt2, "wte.weight"), (make_llama, "embedding")])

@@ -7,15 +7,15 @@ from typing import Any, get_args
 import gguf
 import numpy as np
 import pytest
-from gguf.quants import quantize
+from gguf.quants import dequantize, quantize
 
 from qkvary.checkpoints.gguf.files import (
-    TYPES,
     Tensor,
-    TensorType,
     pack_file,
+    pack_tensor,
     parse_file,
 )
+from qkvary.checkpoints.gguf.headers import BLOCKS, TensorType, parse_header
 from qkvary.storage.errors import DamagedError, UsageError
 
 METADATA: dict[str, Any] = {
@@ -54,12 +54,30 @@ def test_what_is_written_is_read() -> None:
         assert np.abs(tensor.values - VALUES).max() <= error * np.abs(VALUES).max()
 
 
-def test_halves_round_to_even_and_zeros_stay() -> None:
-    values = np.array([1 + 2**-8, 1 + 3 * 2**-8, -0.0, 3e38], dtype=np.float32)
-    packed = np.frombuffer(TYPES["bf16"].pack(values), "<u2")
-    assert packed[:3].tolist() == [0x3F80, 0x3F82, 0x8000]
-    zeros = np.zeros((1, 32), dtype=np.float32)
-    assert TYPES["q8_0"].unpack(TYPES["q8_0"].pack(zeros)).tolist() == zeros.tolist()
+def test_every_type_of_the_package_is_read() -> None:
+    """Also those that are not written here, as files of other models have them."""
+    for kind, blocks in BLOCKS.items():
+        number = gguf.GGMLQuantizationType[kind.upper()]
+        assert blocks == (number, *gguf.GGML_QUANT_SIZES[number])
+        values = np.linspace(-1, 1, 2 * blocks.size, dtype=np.float32).reshape(2, -1)
+        try:
+            packed = quantize(values, number)
+        except NotImplementedError:
+            packed = np.full((2, blocks.block_bytes), 1, dtype=np.uint8)
+        data = pack_file({}, {"w": Tensor(values, "f32")})
+        # After the counts, the name and two sizes.
+        head = (
+            data[:53] + struct.pack("<I", blocks.number) + data[57 : parse_header(data, "").start]
+        )
+        found = parse_file(head + packed.tobytes(), "a.gguf").tensors["w"]
+        assert found.type == kind
+        assert np.array_equal(found.values, dequantize(packed, number), equal_nan=True)
+
+
+def test_without_the_package_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"qkvary\[export\]"):
+        pack_tensor(VALUES, "f32")
 
 
 SMALL = pack_file({"general.name": "a", "list": [1, 2]}, {"w": Tensor(VALUES[0, :1], "f32")})
@@ -97,5 +115,5 @@ def test_damaged_headers_are_refused(data: bytes, message: str) -> None:
 
 def test_other_types_of_tensors_are_named(tmp_path: Path) -> None:
     place = SMALL.index(b"\x01\0\0\0\0\0\0\0w") + 9 + 4 + 16
-    with pytest.raises(UsageError, match=r"has w as type 2; choices: f32, f16, q8_0, bf16"):
-        parse_file(changed(place, "<I", 2), "a.gguf")
+    with pytest.raises(UsageError, match=r"has w as type 4; choices: f32, f16, q4_0"):
+        parse_file(changed(place, "<I", 4), "a.gguf")

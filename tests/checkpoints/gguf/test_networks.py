@@ -14,8 +14,7 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
-from qkvary.checkpoints.gguf.files import TensorType
-from qkvary.checkpoints.gguf.networks import convert_network
+from qkvary.checkpoints.gguf.headers import TensorType
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
@@ -230,19 +229,6 @@ def test_a_tensor_without_its_norm_is_refused(tmp_path: Path) -> None:
         write(network, tmp_path)
 
 
-def test_norms_of_two_epsilons_are_refused(tmp_path: Path) -> None:
-    config = rotary_config("QKV", fraction=1.0).with_variant(parse_variant(PORTABLE[0]))
-    with pytest.raises(UsageError, match=r"norms with the epsilon 1e-05; choices: norm_eps 1e-06"):
-        write(build(config), tmp_path)
-
-
-def test_relu_is_refused(tmp_path: Path) -> None:
-    config = make_network("QKV").config
-    block = dataclasses.replace(config.block, activation="relu")
-    with pytest.raises(UsageError, match=r"GPT-2 can express, got relu; choices: gelu-tanh, gelu"):
-        write(build(dataclasses.replace(config, block=block)), tmp_path)
-
-
 @pytest.mark.parametrize(
     ("kind", "largest", "limit"), [("f16", 65_504, "65,504"), ("q8_0", 127 * 65_504, "8,319,008")]
 )
@@ -262,22 +248,6 @@ def test_weights_beyond_the_end_of_a_type_are_refused(
     message = f"embed_tokens.weight has weights above {limit}, the end of {kind}$"
     with pytest.raises(UsageError, match=message):
         write(network, tmp_path, kind)
-
-
-@pytest.mark.parametrize(("kind", "count"), [("f32", 0), ("f16", 0), ("bf16", 1), ("q8_0", 2)])
-def test_the_reason_of_f16_is_that_of_each_tensor(kind: TensorType, count: int) -> None:
-    config = portable_config(PORTABLE[0])
-    layer = dataclasses.replace(config.layers[0], d_model=32, num_heads=4, head_dim=8)
-    config = dataclasses.replace(config, attention=layer)
-    notes = convert_network(build(config), kind).notes
-    reasons = [
-        (
-            "4 tensors with a matrix for each head (attn_k_b, attn_v_b) are stored in f16, "
-            f"which is more precise than {kind}"
-        ),
-        f"2 tensors are stored in f16: their rows are not whole blocks of {kind}",
-    ]
-    assert sorted(notes) == sorted(reasons[:count])
 
 
 def test_another_file_is_not_overwritten(tmp_path: Path) -> None:

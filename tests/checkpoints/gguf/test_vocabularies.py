@@ -137,10 +137,7 @@ def test_whether_spaces_are_joined_is_kept(joins_spaces: bool) -> None:
         ("add_space_prefix", 1, DamagedError, "add_space_prefix 1, expected true or false"),
         ("add_bos_token", "no", DamagedError, "add_bos_token 'no', expected true or false"),
         ("add_eos_token", True, UsageError, "add_eos_token True, expected False"),
-        ("bos_token_id", 2, UsageError, "bos_token_id 2, expected 1"),
         ("eos_token_id", 5, UsageError, "eos_token_id 5, expected 2"),
-        ("unknown_token_id", 3, UsageError, "unknown_token_id 3, expected 0"),
-        ("remove_extra_whitespaces", 3, DamagedError, "whitespaces 3, expected true or false"),
     ],
 )
 def test_pieces_of_other_rules_are_refused(
@@ -204,12 +201,6 @@ def test_a_network_without_a_tokenizer_reads_numbers() -> None:
     assert read_tokenizer(found.metadata, "a.gguf") is None
 
 
-@pytest.mark.parametrize(
-    ("tokenizer", "message"),
-    [
-        (CharacterTokenizer("abé"), "expected an alphabet of ASCII, or one with a token that ends"),
-    ],
-)
-def test_what_llama_cpp_cuts_differently_is_refused(tokenizer: Tokenizer, message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        convert_tokenizer(tokenizer, tokenizer.vocabulary)
+def test_what_llama_cpp_cuts_differently_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected an alphabet of ASCII"):
+        convert_tokenizer(CharacterTokenizer("abé"), 3)

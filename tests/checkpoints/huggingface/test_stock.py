@@ -248,110 +248,62 @@ def test_losses_are_reported() -> None:
     more = 2 * (20 * 20 + 20)
     total = sum(value.numel() for value in shared.weights.values()) - 13 * 20
     cache, parameters = shared.notes
-    assert cache.startswith(
-        "its cache holds 80 numbers per token, keys and values of 4 heads per la"
-    )
-    assert cache.endswith("where 40 are needed")
-    assert parameters == (
-        f"it has {total:,} parameters where {total - more:,} are needed: "
-        "it stores copies of weights"
-    )
-    grouped = export_stock(build_network(llama_config("GQA-2")))
-    assert grouped.notes == ()
+    assert "80 numbers per token" in cache
+    assert f"{total:,} parameters where {total - more:,} are needed" in parameters
+    assert export_stock(build_network(llama_config("GQA-2"))).notes == ()
     both = export_stock(build_network(llama_config("Q-K=V/2")))
-    assert both.notes[0].startswith("its cache holds 48 numbers per token, keys and values of 2")
+    assert "48 numbers per token" in both.notes[0]
     block = dataclasses.replace(SWIGLU, dropout=0.1)
     dropped = build_network(dataclasses.replace(llama_config("QKV"), block=block))
-    assert export_stock(dropped).notes == (
-        "in training its dropout is weaker or applied elsewhere",
-    )
+    assert [("dropout" in note) for note in export_stock(dropped).notes] == [True]
 
 
 def change(config: LanguageModelConfig, **fields: Any) -> LanguageModelConfig:
     return dataclasses.replace(config, **fields)
 
 
-GPT2_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "post": (
-        {"block": BlockConfig(d_ff=11, norm_placement="post")},
-        "the norm placement post; choices: pre",
-    ),
-    "scaled": ({"scale_embedding": True}, "scaled embeddings"),
-    "head bias": ({"head_bias": True}, "a bias on the logits"),
-    "norm": ({"block": BlockConfig(d_ff=11, norm="rmsnorm")}, "rmsnorm; choices: layernorm"),
-    "gated": (
-        {"block": BlockConfig(d_ff=11, activation="swiglu")},
-        "swiglu; choices: gelu, gelu-tanh, relu",
-    ),
-    "wide": (
-        {"attention": make_config("QKV", causal=True, head_dim=7)},
-        "4 heads of 7 channels, which are not the 20 of the network",
-    ),
-    "mixed": (
-        {
-            "attention": (
-                make_config("QKV", causal=True),
-                dataclasses.replace(make_config("QKV", causal=True), num_heads=5),
-            )
-        },
-        "layers with heads of different number or width",
-    ),
+LAYER = make_config("QKV", causal=True)
+GPT2_REFUSED: dict[str, dict[str, Any]] = {
+    "the norm placement post": {"block": BlockConfig(d_ff=11, norm_placement="post")},
+    "scaled embeddings": {"scale_embedding": True},
+    "a bias on the logits": {"head_bias": True},
+    "rmsnorm": {"block": BlockConfig(d_ff=11, norm="rmsnorm")},
+    "swiglu": {"block": BlockConfig(d_ff=11, activation="swiglu")},
+    "4 heads of 7 channels": {"attention": make_config("QKV", causal=True, head_dim=7)},
+    "layers with heads": {"attention": (LAYER, dataclasses.replace(LAYER, num_heads=5))},
 }
-LLAMA_LAYER = llama_config("Q-K=V").layers[0]
-LLAMA_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "counter": (
-        {
-            "attention": dataclasses.replace(
-                LLAMA_LAYER, position=dataclasses.replace(ROTARY, value_rope="counter")
-            )
-        },
-        "values that are rotated keys (counter); choices: value_rope none",
-    ),
-    "bases": (
-        {
-            "attention": (
-                LLAMA_LAYER,
-                dataclasses.replace(
-                    LLAMA_LAYER, position=dataclasses.replace(ROTARY, rotary_base=600.0)
-                ),
-            )
-        },
-        "layers with different rotary bases",
-    ),
-    "width": (
-        {"attention": dataclasses.replace(LLAMA_LAYER, d_model=26)},
-        "a width of 26, which 4 heads do not divide",
-    ),
-    "some": (
-        {
-            "attention": (
-                LLAMA_LAYER,
-                dataclasses.replace(LLAMA_LAYER, variant=parse_variant("Q-K=V")),
-            )
-        },
-        "layers with and without rotation",
-    ),
-    "twice": ({"positions": "learned"}, "learned positions besides rotary ones; choices: none"),
-    "norm": ({"block": dataclasses.replace(SWIGLU, norm="layernorm")}, "layernorm; choices: rms"),
-    "plain": ({"block": dataclasses.replace(SWIGLU, activation="gelu")}, "gelu; choices: swiglu"),
+SHARED = llama_config("Q-K=V").layers[0]
+
+
+def turned(**fields: Any) -> Any:
+    """A layer with other rotary positions."""
+    return dataclasses.replace(SHARED, position=dataclasses.replace(ROTARY, **fields))
+
+
+LLAMA_REFUSED: dict[str, dict[str, Any]] = {
+    "values that are rotated keys (counter)": {"attention": turned(value_rope="counter")},
+    "layers with different rotary bases": {"attention": (SHARED, turned(rotary_base=600.0))},
+    "a width of 26": {"attention": dataclasses.replace(SHARED, d_model=26)},
+    "layers with and without rotation": {
+        "attention": (SHARED, dataclasses.replace(SHARED, variant=parse_variant("Q-K=V")))
+    },
+    "learned positions besides": {"positions": "learned"},
+    "layernorm": {"block": dataclasses.replace(SWIGLU, norm="layernorm")},
+    "gelu": {"block": dataclasses.replace(SWIGLU, activation="gelu")},
 }
 
 
-@pytest.mark.parametrize("name", GPT2_REFUSED)
-def test_networks_that_gpt2_cannot_express_are_rejected(name: str) -> None:
-    fields, reason = GPT2_REFUSED[name]
-    network = LanguageModel(change(make_language_model_config("QKV"), **fields))
-    pattern = f"^expected a network that GPT-2 can express, got {re.escape(reason)}"
-    with pytest.raises(ValueError, match=pattern):
+@pytest.mark.parametrize("reason", GPT2_REFUSED)
+def test_networks_that_gpt2_cannot_express_are_rejected(reason: str) -> None:
+    network = LanguageModel(change(make_language_model_config("QKV"), **GPT2_REFUSED[reason]))
+    with pytest.raises(ValueError, match=f"GPT-2 can express, got {re.escape(reason)}"):
         export_stock(network)
 
 
-@pytest.mark.parametrize("name", LLAMA_REFUSED)
-def test_networks_that_llama_cannot_express_are_rejected(name: str) -> None:
-    fields, reason = LLAMA_REFUSED[name]
-    network = LanguageModel(change(llama_config("Q-K=V"), **fields))
-    pattern = f"^expected a network that Llama can express, got {re.escape(reason)}"
-    with pytest.raises(ValueError, match=pattern):
+@pytest.mark.parametrize("reason", LLAMA_REFUSED)
+def test_networks_that_llama_cannot_express_are_rejected(reason: str) -> None:
+    network = LanguageModel(change(llama_config("Q-K=V"), **LLAMA_REFUSED[reason]))
+    with pytest.raises(ValueError, match=f"Llama can express, got {re.escape(reason)}"):
         export_stock(network)
 
 

@@ -248,14 +248,6 @@ def test_memory_does_not_grow_with_the_text(
     assert peaks[1] - peaks[0] < 4 * 8 * 950
 
 
-def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contamination, "_BLOCK", 10)
-    calls: list[tuple[int, int]] = []
-    data = made(tmp_path, ["twelve lettr", "seven l"])
-    TrainingText(data).find(["x"], on_progress=lambda done, total: calls.append((done, total)))
-    assert calls == [(10, 21), (20, 21), (21, 21)]
-
-
 @given(st.text(max_size=40))
 def test_words_equal_those_of_a_plain_split(text: str) -> None:
     assert split_words(text) == plain_words(text).split()

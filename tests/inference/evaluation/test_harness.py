@@ -238,24 +238,6 @@ def test_contaminated_questions_are_left_out(folder: Path) -> None:
             assert share.chance == (0.5 if name == "piqa" else None)
 
 
-def test_only_the_selected_questions_are_searched_for(folder: Path) -> None:
-    asked: list[str] = []
-
-    def find_shared(questions: Sequence[str]) -> list[bool]:
-        asked.extend(questions)
-        return [True for _ in questions]
-
-    options: dict[str, Any] = {"folder": folder, "fewshot": 0, "limit": 2}
-    found = evaluate_tasks(network(), ByteTokenizer(), ["piqa"], find_shared=find_shared, **options)
-    assert len(asked) == 2
-    assert found["piqa"].contamination
-    assert found["piqa"].contamination.shared == 2
-    assert (
-        evaluate_tasks(network(), ByteTokenizer(), ["piqa"], **options)["piqa"].contamination
-        is None
-    )
-
-
 @pytest.mark.parametrize(
     ("names", "fewshot", "message"),
     [

@@ -114,15 +114,6 @@ def test_rows_are_windows_of_one_length() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_progress_is_reported() -> None:
-    calls: list[tuple[int, int]] = []
-    windows = cut(SPANS, context=CONTEXT, stride=CONTEXT)
-    score_windows(
-        toy(), tokens(), windows, batch_size=3, on_progress=lambda *now: calls.append(now)
-    )
-    assert calls == [(3, 8), (6, 8), (8, 8)]
-
-
 def test_tokens_that_cannot_be_scored_are_rejected() -> None:
     model, text = toy(), tokens()
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):

@@ -166,12 +166,8 @@ def test_a_hub_without_an_answer_is_not_asked_again(
             assert datasets.config.HF_HUB_OFFLINE
             raise ConnectionError("Couldn't reach 'a/b' on the Hub")
 
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(UsageError, match=r"boolq: .* \(no route to host\)$"):
         evaluate_stock_tasks(model, ByteTokenizer(), ["boolq"], Manager())  # type: ignore[arg-type]
-    assert str(caught.value) == (
-        "lm-eval cannot evaluate boolq: Couldn't reach 'a/b' on the Hub; data sets are downloaded "
-        "from the hub unless they are in its cache, and it cannot be reached (no route to host)"
-    )
     assert not datasets.config.HF_HUB_OFFLINE
 
 
@@ -191,16 +187,11 @@ def test_what_is_ours_is_not_blamed_on_the_hub(
         evaluate_stock_tasks(model, ByteTokenizer(), ["choosing"], find_stock_tasks(["choosing"]))
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [({"until": [str(n) for n in range(65)]}, r"expected at most 64 texts .*, got 65 in mine")],
-)
-def test_options_of_a_task_are_not_dropped(
-    options: dict[str, Any], message: str, model: LanguageModel
-) -> None:
+def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
     lm: Any = NetworkLM(model, ByteTokenizer(), batch_size=1)
+    options = {"until": [str(n) for n in range(65)]}
     request = SimpleNamespace(args=("a", options), task_name="mine")
-    with pytest.raises(UsageError, match=message):
+    with pytest.raises(UsageError, match=r"at most 64 texts .*, got 65 in mine"):
         lm.generate_until([request])
     found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
     assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)

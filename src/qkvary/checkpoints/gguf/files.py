@@ -1,10 +1,12 @@
 """GGUF files as bytes: metadata and tensors in, metadata and tensors out.
 
-Does not know what they mean; ``headers`` reads and checks all but the tensors.
+Does not know what they mean; ``headers`` reads and checks all but the tensors, which the package
+``gguf`` of llama.cpp packs and unpacks.
 """
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,15 +17,14 @@ from qkvary.checkpoints.gguf.headers import (
     ARRAY,
     BLOCKS,
     MAGIC,
-    Q8_BLOCK,
     SCALARS,
     STRING,
     VERSION,
     Entry,
     Metadata,
-    TensorType,
     parse_header,
 )
+from qkvary.storage.packages import require
 
 Array = NDArray[Any]
 
@@ -35,7 +36,7 @@ class Tensor(NamedTuple):
 
     values: Array
     """Its numbers in float32, in the order of numpy: rows first."""
-    type: TensorType
+    type: str
     """The type of the file."""
 
 
@@ -55,52 +56,17 @@ class GgufFile(NamedTuple):
         return self.tensors[name].values.reshape(-1).tolist()
 
 
-class _Stored(NamedTuple):
-    pack: Callable[[Array], bytes]
-    unpack: Callable[[bytes | memoryview], Array]
+def _quants(kind: str) -> tuple[Any, Any]:
+    """Return the module of llama.cpp's package that packs tensors, and its name for a type."""
+    require("gguf")
+    library: Any = import_module("gguf")
+    return library.quants, library.GGMLQuantizationType[kind.upper()]
 
 
-def _pack_bf16(values: Array) -> bytes:
-    bits = values.astype("<f4").view("<u4").astype(np.uint64)
-    # Rounds to the nearest, ties to even.
-    rounded = bits + 0x7FFF + ((bits >> 16) & 1)
-    return (rounded >> 16).astype("<u2").tobytes()
-
-
-def _unpack_bf16(data: bytes | memoryview) -> Array:
-    return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-
-
-def _pack_q8(values: Array) -> bytes:
-    blocks = values.astype("<f4").reshape(-1, Q8_BLOCK)
-    scales = np.abs(blocks).max(axis=1, keepdims=True) / 127
-    inverse = np.divide(1, scales, out=np.zeros_like(scales), where=scales > 0)
-    scaled = blocks * inverse
-    # Halves away from zero, as llama.cpp rounds.
-    codes = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
-    return np.hstack([scales.astype("<f2").view(np.uint8), codes.view(np.uint8)]).tobytes()
-
-
-def _unpack_q8(data: bytes | memoryview) -> Array:
-    rows = np.frombuffer(data, np.uint8).reshape(-1, 2 + Q8_BLOCK)
-    scales = rows[:, :2].copy().view("<f2").astype(np.float32)
-    return rows[:, 2:].view(np.int8).astype(np.float32) * scales
-
-
-def _pack_as(dtype: str) -> Callable[[Array], bytes]:
-    return lambda values: values.astype(dtype).tobytes()
-
-
-def _unpack_as(dtype: str) -> Callable[[bytes | memoryview], Array]:
-    return lambda data: np.frombuffer(data, dtype).astype(np.float32)
-
-
-TYPES: Mapping[TensorType, _Stored] = {
-    "f32": _Stored(_pack_as("<f4"), _unpack_as("<f4")),
-    "f16": _Stored(_pack_as("<f2"), _unpack_as("<f2")),
-    "q8_0": _Stored(_pack_q8, _unpack_q8),
-    "bf16": _Stored(_pack_bf16, _unpack_bf16),
-}
+def pack_tensor(values: Array, kind: str) -> bytes:
+    """Return the bytes of a tensor in a type."""
+    quants, number = _quants(kind)
+    return quants.quantize(values.astype("<f4"), number).tobytes()
 
 
 def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
@@ -117,7 +83,7 @@ def pack_file(metadata: Metadata, tensors: Mapping[str, Tensor]) -> bytes:
     data: list[bytes] = []
     place = 0
     for name, (values, kind) in tensors.items():
-        packed = TYPES[kind].pack(values)
+        packed = pack_tensor(values, kind)
         sizes = values.shape[::-1]
         head.append(_pack_text(name) + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes))
         head.append(struct.pack("<IQ", BLOCKS[kind].number, place))
@@ -175,5 +141,7 @@ def parse_file(data: bytes, where: str) -> GgufFile:
 
 def _read_tensor(entry: Entry, data: bytes, start: int) -> Tensor:
     first = start + entry.place
-    values = TYPES[entry.type].unpack(memoryview(data)[first : first + entry.size])
-    return Tensor(values.reshape(entry.shape), entry.type)
+    stored = np.frombuffer(data, np.uint8, entry.size, first)
+    quants, number = _quants(entry.type)
+    rows = stored.reshape(*entry.shape[:-1], -1)
+    return Tensor(quants.dequantize(rows, number).reshape(entry.shape), entry.type)

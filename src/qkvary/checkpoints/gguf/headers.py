@@ -20,8 +20,6 @@ MAGIC = b"GGUF"
 VERSION = 3
 READ_VERSIONS = (2, 3)
 ALIGNMENT = 32
-Q8_BLOCK = 32
-"""Numbers that share one scale in q8_0."""
 
 GELU = "qkvary.gelu"
 """The key of a network with the exact form of GELU, ``erf``; llama.cpp ignores it."""
@@ -64,13 +62,36 @@ class Blocks(NamedTuple):
     """Bytes of a block."""
 
 
-BLOCKS: Mapping[TensorType, Blocks] = {
+BLOCKS: Mapping[str, Blocks] = {
     "f32": Blocks(0, 1, 4),
     "f16": Blocks(1, 1, 2),
-    "q8_0": Blocks(8, Q8_BLOCK, 2 + Q8_BLOCK),
+    "q4_0": Blocks(2, 32, 18),
+    "q4_1": Blocks(3, 32, 20),
+    "q5_0": Blocks(6, 32, 22),
+    "q5_1": Blocks(7, 32, 24),
+    "q8_0": Blocks(8, 32, 34),
+    "q2_k": Blocks(10, 256, 84),
+    "q3_k": Blocks(11, 256, 110),
+    "q4_k": Blocks(12, 256, 144),
+    "q5_k": Blocks(13, 256, 176),
+    "q6_k": Blocks(14, 256, 210),
+    "iq2_xxs": Blocks(16, 256, 66),
+    "iq2_xs": Blocks(17, 256, 74),
+    "iq3_xxs": Blocks(18, 256, 98),
+    "iq1_s": Blocks(19, 256, 50),
+    "iq4_nl": Blocks(20, 32, 18),
+    "iq3_s": Blocks(21, 256, 110),
+    "iq2_s": Blocks(22, 256, 82),
+    "iq4_xs": Blocks(23, 256, 136),
+    "iq1_m": Blocks(29, 256, 56),
     "bf16": Blocks(30, 1, 2),
+    "tq1_0": Blocks(34, 256, 54),
+    "tq2_0": Blocks(35, 256, 66),
+    "mxfp4": Blocks(39, 32, 17),
+    "nvfp4": Blocks(40, 64, 36),
 }
-_BY_NUMBER: Mapping[int, TensorType] = {one.number: name for name, one in BLOCKS.items()}
+"""The types that are read; those of ``TensorType`` are written too."""
+_BY_NUMBER = {one.number: name for name, one in BLOCKS.items()}
 
 
 class Entry(NamedTuple):
@@ -79,7 +100,7 @@ class Entry(NamedTuple):
     name: str
     shape: tuple[int, ...]
     """Its sizes in the order of numpy: rows first."""
-    type: TensorType
+    type: str
     """The type of the file."""
     place: int
     """Its first byte, counted from the first tensor."""

@@ -1,7 +1,4 @@
-"""The networks of the decode benchmark and their cost-model figures. Never imports torch.
-
-Never imports torch.
-"""
+"""The networks of the decode benchmark and their cost-model figures. Never imports torch."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import math
 from dataclasses import replace
 from itertools import product
 
+from decoding.records import DecodeCase, DecodeQuestion
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.caches import CacheLayout, CacheOptions
@@ -21,7 +19,6 @@ from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import Dtype, cache_format, dtype_bytes, parse_format
 from qkvary.costs.memory import forward_bytes
 from qkvary.costs.parameters import network_parameters
-from qkvary.inference.benchmark.records import DecodeCase, DecodeQuestion
 from qkvary.storage.memory import require_memory
 
 STORED: dict[CacheLayout, Storage] = {

@@ -34,9 +34,12 @@ class DecodeCase:
     context: int
     """Tokens of prompt and answer together."""
     batch: int
-    """The batch size."""
     dtype: Dtype
-    """The dtype of computation and storage."""
+
+    @property
+    def workload(self) -> tuple[int, int, str]:
+        """What cases measured together share."""
+        return self.context, self.batch, self.dtype
 
 
 @stored("CacheChoice")
@@ -45,7 +48,6 @@ class CacheChoice:
     """Requested cache options; ``None`` keeps the default."""
 
     layout: CacheLayout | None = None
-    """The tensors to store."""
     storage: CacheOptions | None = None
     """The allocation and quantization; its other fields are ignored."""
     kernel: str | None = None
@@ -68,7 +70,6 @@ class MeasurementSettings:
     new_tokens: int
     """Tokens of an answer; the prompt has the rest of the context."""
     rounds: int
-    """Timed answers of every runner to every case."""
     prefix_steps: int
     """The maximum number of timed steps when the prefix is run again, fewer at long contexts; the
     others are interpolated."""
@@ -78,9 +79,7 @@ class MeasurementSettings:
     memory_chunk: int
     """Prompt tokens per forward pass where memory is measured."""
     threads: int
-    """Torch threads."""
     device: str
-    """The device of all computation."""
     seed: int
     """The seed of the weights and the prompts."""
 
@@ -95,28 +94,19 @@ class DecodeQuestion:
     checkpoint: str | None
     """The weights of the only network; ``None`` for random weights."""
     contexts: tuple[int, ...]
-    """The contexts of the cases."""
     batches: tuple[int, ...]
-    """The batch sizes of the cases."""
     dtypes: tuple[Dtype, ...]
-    """The dtypes of the cases."""
     caches: tuple[CacheChoice, ...]
     """The caches of this project; the first is compared between variants."""
     stock: tuple[Runner, ...]
     """The caches of transformers to measure."""
     settings: MeasurementSettings = field(metadata=stored_as("effort"))
-    """The extent of the measurement."""
 
     def __post_init__(self) -> None:
         settings = self.settings
-        if not (self.networks and self.contexts and self.batches and self.dtypes and self.caches):
-            raise ValueError("expected at least one network, context, batch, dtype and cache")
         for name, value, least in (
-            ("batch", min(self.batches), 1),
             ("new_tokens", settings.new_tokens, 2),
             ("rounds", settings.rounds, 1),
-            ("prefix_steps", settings.prefix_steps, 2),
-            ("memory_chunk", settings.memory_chunk, 1),
             ("threads", settings.threads, 1),
         ):
             if value < least:
@@ -135,18 +125,11 @@ class Times:
     """The durations of one runner's answers, one per round."""
 
     seconds: tuple[float, ...]
-    """Wall-clock seconds of the whole answer."""
     first_seconds: tuple[float, ...]
     """Wall-clock seconds until the first new token (TTFT)."""
     cpu_seconds: tuple[float, ...]
-    """CPU seconds of the whole answer over all threads."""
+    """CPU seconds over all threads."""
     first_cpu_seconds: tuple[float, ...]
-    """CPU seconds until the first new token."""
-
-    def __post_init__(self) -> None:
-        lengths = {len(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        if len(lengths) != 1:
-            raise ValueError(f"expected equally many times of every kind, got {sorted(lengths)}")
 
 
 @stored("SpeedRow")
@@ -155,13 +138,10 @@ class SpeedRow:
     """The timings of one runner on one case."""
 
     case: DecodeCase
-    """The case."""
     runner: Runner
-    """The runner."""
     cache: CacheOptions | None
     """The cache options of this project; ``None`` for other runners."""
     times: Times
-    """The timings."""
     timed_steps: int
     """Timed steps; fewer than new tokens if the others are interpolated."""
     equal_tokens: int
@@ -175,7 +155,6 @@ class SpeedRow:
     parameters: int
     """Parameters of the network; transformers' copies of shared weights count."""
     notes: tuple[str, ...]
-    """Remarks on the row."""
 
 
 @stored("MemoryRow")
@@ -184,25 +163,18 @@ class MemoryRow:
     """The peak memory of one answer in a process of its own."""
 
     case: DecodeCase
-    """The case."""
     runner: Runner
-    """The runner."""
     cache: CacheOptions | None
-    """The cache options of this project; ``None`` for other runners."""
     source: str
     """The counter: ``VmHWM``, ``ru_maxrss`` or ``torch.cuda``."""
     new_tokens: int
-    """Tokens of the answer; the prompt has the rest of the context."""
     weight_bytes: int
-    """Bytes of all parameters."""
     before_bytes: int
     """Memory of the process before the answer."""
     peak_bytes: int
-    """Peak memory of the process."""
     cache_formula_bytes: int | None
     """The final size of the cache by the cost model; ``None`` for transformers."""
     cache_bytes: int
-    """The allocated size of the cache."""
 
     @property
     def answer_bytes(self) -> int:
@@ -221,9 +193,7 @@ class Fact:
     """One property of the environment."""
 
     name: str
-    """The property."""
     value: str
-    """Its value."""
 
 
 @stored("DecodeRecord")
@@ -232,23 +202,16 @@ class DecodeRecord:
     """A question and its measurements."""
 
     question: DecodeQuestion
-    """The question."""
     command: str
-    """The command line."""
     environment: tuple[Fact, ...]
-    """Versions, processor, threads."""
     started: str
-    """ISO 8601, UTC."""
     ended: str
-    """ISO 8601, UTC."""
     kernels: tuple[Fact, ...]
     """Kernels chosen by timing, by the kind of call."""
     stream_bytes_per_second: tuple[float, ...]
     """The bandwidth of a sequential read, one per round."""
     speed: tuple[SpeedRow, ...]
-    """The timings of every runner on every case."""
     memory: tuple[MemoryRow, ...]
-    """Peak memory."""
     notes: tuple[str, ...]
     """Missing measurements, with reasons."""
 
@@ -260,10 +223,6 @@ def to_json(record: DecodeRecord) -> bytes:
 
 def from_json(data: bytes, *, where: str) -> DecodeRecord:
     """Read what ``to_json`` wrote.
-
-    Args:
-        data: The bytes.
-        where: The name of the file in messages.
 
     Raises:
         DamagedError: if the bytes are not a record.

@@ -2,9 +2,8 @@
 
 import dataclasses
 
-from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
-from qkvary.inference.benchmark.records import (
+from decoding.networks import Sizes, cache_formula_bytes, make_network
+from decoding.records import (
     CacheChoice,
     DecodeCase,
     DecodeQuestion,
@@ -16,6 +15,7 @@ from qkvary.inference.benchmark.records import (
     SpeedRow,
     Times,
 )
+from qkvary.arch.caches import CacheLayout, CacheOptions
 
 VARIANTS = ("QKV", "Q-K=V", "MQA")
 ROUNDS, TOKENS, CONTEXT, LONG = 7, 240, 256, 4096

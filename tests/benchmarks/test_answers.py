@@ -1,8 +1,8 @@
-import torch
-
 from qkvary.arch.caches import CacheOptions
-from qkvary.inference.benchmark.measuring import (
-    Clocks,
+from qkvary.inference.decoding import complete
+from qkvary.inference.requests import Request
+from tests.inference.decoding_networks import VOCABULARY, make_network
+from timing.answers import (
     TimedAnswer,
     answer_with_cache,
     answer_without_cache,
@@ -10,11 +10,7 @@ from qkvary.inference.benchmark.measuring import (
     count_equal,
     default_options,
     draw_prompts,
-    measure_bandwidth,
 )
-from qkvary.inference.decoding import complete
-from qkvary.inference.requests import Request
-from tests.inference.decoding_networks import VOCABULARY, make_network
 
 NEW = 13
 PREALLOCATED = CacheOptions(storage="preallocated")
@@ -85,27 +81,5 @@ def test_equal_tokens_are_counted_up_to_the_first_difference_of_any_row() -> Non
     assert count_equal(((1,),), ((2,),)) == 0
 
 
-def test_clocks_run_forward() -> None:
-    start = Clocks.now()
-    sum(range(10_000))
-    span = Clocks.now().since(start)
-    assert span.wall > 0
-    assert span.cpu >= 0
-
-
-def test_memory_is_read_at_some_rate() -> None:
-    assert measure_bandwidth(torch.ones(2**18)) > 0
-
-
 def test_the_default_cache_is_that_of_decoding() -> None:
     assert default_options(make_network("MQA")).storage == "preallocated"
-
-
-def test_threads_and_gradients_are_restored() -> None:
-    model = make_network("QKV")
-    prompts = draw_prompts(VOCABULARY, batch=1, length=3, seed=0)
-    threads = torch.get_num_threads()
-    answer_with_cache(model, prompts, 2, options=PREALLOCATED)
-    assert torch.get_num_threads() == threads
-    assert torch.is_grad_enabled()
-    assert all(parameter.grad is None for parameter in model.parameters())

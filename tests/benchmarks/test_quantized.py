@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from decoding.cache_quality import QualityMeter
+from decoding.quantized import choose_contexts
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._bench_quantized import choose_contexts
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import CharacterTokenizer
-from qkvary.inference.cache_quality import QualityMeter
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import make_language_model_config, randomize
 

@@ -2,27 +2,18 @@ import dataclasses
 
 import pytest
 
-from qkvary.inference.benchmark.comparisons import (
+from decoding.comparisons import (
     compare_memory,
-    compare_with_poster,
-    describe_workload,
-    find_memory,
-    find_row,
-    is_reference,
     read_speeds,
     uses_wall_clock,
 )
-from qkvary.inference.benchmark.records import DecodeRecord
-from tests.inference.benchmark.made_up import (
-    CONTEXT,
+from decoding.records import DecodeRecord
+from tests.benchmarks.made_up import (
     FASTER,
     LONG,
-    MOMENTARY,
     SECONDS,
     TOKENS,
-    VARIANTS,
     formula_bytes,
-    make_case,
     make_record,
 )
 
@@ -54,13 +45,13 @@ def test_ratios_are_taken_within_rounds_and_belong_to_the_cache() -> None:
     for speed in read_speeds(make_record()):
         if speed.row.runner != "cache":
             assert speed.over_prefix is None
-            assert speed.over_stock == ()
+            assert speed.over_stock == {}
             continue
         faster = FASTER[speed.row.case.variant]
         assert speed.over_prefix is not None
         for ratio, runner in (
             (speed.over_prefix, "prefix"),
-            *((ratio, runner) for runner, ratio in speed.over_stock),
+            *((ratio, runner) for runner, ratio in speed.over_stock.items()),
         ):
             wanted = faster * SECONDS[runner] / SECONDS["cache"]
             assert [ratio.value, ratio.low, ratio.high] == pytest.approx([wanted] * 3)
@@ -84,7 +75,7 @@ def test_ratios_use_cpu_time_unless_work_is_parallel() -> None:
 def test_without_transformers_there_is_nothing_to_compare_with() -> None:
     speeds = read_speeds(make_record(stock=False))
     assert {speed.row.runner for speed in speeds} == {"cache", "prefix"}
-    assert all(speed.over_stock == () for speed in speeds)
+    assert all(speed.over_stock == {} for speed in speeds)
 
 
 def test_peaks_differ_as_caches_do() -> None:
@@ -114,67 +105,3 @@ def test_an_error_is_a_share_of_the_formula() -> None:
     single = formula_bytes("Q-K=V", "rotated", LONG)
     assert gap.measured_bytes == single - MIB
     assert gap.error == pytest.approx(-MIB / single)
-
-
-def test_rows_are_found_by_case() -> None:
-    record = make_record()
-    row = find_row(record, make_case("MQA"), "prefix")
-    assert row is not None
-    assert (row.case.variant, row.runner) == ("MQA", "prefix")
-    assert find_row(record, make_case("MQA", 17), "prefix") is None
-    memory = find_memory(record, make_case("Q-K=V", LONG))
-    assert memory is not None
-    assert memory.cache is not None
-    assert memory.cache.layout == "rotated"
-    assert memory.answer_bytes == formula_bytes("Q-K=V", "rotated", LONG) + MOMENTARY
-    assert memory.total_bytes == memory.answer_bytes + 12 * MIB
-
-
-def test_the_reference_case_is_one() -> None:
-    record = make_record()
-    case = make_case("QKV")
-    assert is_reference(record, case)
-    assert not is_reference(record, dataclasses.replace(case, batch=2))
-    assert not is_reference(record, make_case("QKV", 512))
-    assert not is_reference(change_settings(record, threads=2), case)
-    assert not is_reference(change_settings(record, new_tokens=100), case)
-
-
-def test_measured_changes_are_compared_with_the_poster() -> None:
-    memory, speed = compare_with_poster(make_record())
-    assert memory.published == (-6.5, -6.9)
-    assert speed.published == (4.4, 5.3)
-    assert [place for place, _ in memory.here] == [
-        describe_workload(make_case("Q-K=V", context)) for context in (CONTEXT, LONG)
-    ]
-    weights, long = 12 * MIB, formula_bytes("QKV", "rotated", LONG)
-    wanted = (weights + MOMENTARY + long // 2) / (weights + MOMENTARY + long) - 1
-    assert memory.here[1][1].value == pytest.approx(100 * wanted)
-    ((where, change),) = speed.here
-    assert where == describe_workload(make_case("Q-K=V"))
-    assert change.value == pytest.approx(25.0)
-
-
-def test_the_projection_that_is_gone_saves_more_than_the_poster_measured() -> None:
-    """22 layers of 2048 x 2048 and a bias, of 1,214 M parameters, before anything is cached."""
-    memory, speed = compare_with_poster(make_record())
-    gone = 22 * (2048 * 2048 + 2048)
-    place, change = memory.model[0]
-    assert place == "no context"
-    assert change == pytest.approx(-100 * gone / 1_214_000_000, rel=0.02)
-    assert change < memory.published[1]
-    assert speed.model[0][1] > speed.published[1]
-    assert [change for _, change in memory.model] == sorted(
-        (change for _, change in memory.model), reverse=True
-    )
-
-
-def test_other_variants_are_not_compared_with_the_poster() -> None:
-    record = make_record()
-    rows = tuple(row for row in record.speed if row.case.variant != "QKV")
-    kept = tuple(row for row in record.memory if row.case.variant != "QKV")
-    assert compare_with_poster(dataclasses.replace(record, speed=rows, memory=kept)) == ()
-
-
-def test_every_variant_makes_a_network() -> None:
-    assert {speed.row.case.variant for speed in read_speeds(make_record())} == set(VARIANTS)

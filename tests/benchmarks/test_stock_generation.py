@@ -1,9 +1,9 @@
 import pytest
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.inference.benchmark.measuring import answer_with_cache, draw_prompts
-from qkvary.inference.benchmark.stock_generation import ATTENTION, StockModel
 from tests.inference.decoding_networks import VOCABULARY, make_network
+from timing.answers import answer_with_cache, draw_prompts
+from timing.stock_generation import ATTENTION, StockModel
 
 NEW, LENGTH = 11, 9
 

@@ -4,17 +4,15 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.inference.benchmark.records import (
+from decoding.records import (
     FORMAT,
     CacheChoice,
-    DecodeQuestion,
-    Times,
     from_json,
     to_json,
 )
+from qkvary.arch.caches import CacheOptions
 from qkvary.storage.errors import DamagedError, NewerFormatError
-from tests.inference.benchmark.made_up import ROTATED, make_record
+from tests.benchmarks.made_up import ROTATED, make_record
 
 
 def test_a_record_survives_a_round_trip() -> None:
@@ -64,8 +62,6 @@ def test_a_newer_record_is_reported_as_newer() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"contexts": ()}, "expected at least one network, context, batch, dtype and cache"),
-        ({"batches": (0,)}, "expected batch of at least 1, got 0"),
         ({"contexts": (240,)}, "room for a prompt before 240 new tokens, got 240"),
         ({"settings": {"new_tokens": 1}}, "expected new_tokens of at least 2, got 1"),
         ({"settings": {"rounds": 0}}, "expected rounds of at least 1, got 0"),
@@ -79,25 +75,6 @@ def test_invalid_questions_are_rejected(change: dict[str, Any], message: str) ->
         change = {"settings": dataclasses.replace(question.settings, **change["settings"])}
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(question, **change)
-
-
-def test_no_memory_and_no_long_context_are_different_answers() -> None:
-    question = make_record().question
-    for context in (None, 0):
-        settings = dataclasses.replace(question.settings, memory_context=context)
-        asked = dataclasses.replace(question, settings=settings)
-        assert isinstance(asked, DecodeQuestion)
-        assert asked.settings.memory_context is context
-
-
-def test_times_come_in_rounds() -> None:
-    with pytest.raises(ValueError, match="equally many times of every kind"):
-        Times(
-            seconds=(1.0, 2.0),
-            first_seconds=(0.1,),
-            cpu_seconds=(1.0, 2.0),
-            first_cpu_seconds=(0.1, 0.1),
-        )
 
 
 def test_a_choice_overrides_the_defaults() -> None:

@@ -5,21 +5,17 @@ import itertools
 from pathlib import Path
 
 import pytest
-import torch
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.models import save_model
-from qkvary.inference.benchmark import measurements, peak_memory
-from qkvary.inference.benchmark.measurements import (
+from decoding import measure as measurements
+from decoding.measure import (
     MEMORY_PROCESSES,
     MEMORY_TOKENS,
     NEEDS_TRANSFORMERS,
     measure,
 )
-from qkvary.inference.benchmark.measuring import default_options
-from qkvary.inference.benchmark.networks import Sizes, cache_formula_bytes, make_network
-from qkvary.inference.benchmark.peak_memory import MemoryJob, MemoryReading, measure_here
-from qkvary.inference.benchmark.records import (
+from decoding.memory import MemoryJob, MemoryReading, measure_here
+from decoding.networks import Sizes, cache_formula_bytes, make_network
+from decoding.records import (
     STOCK_RUNNERS,
     CacheChoice,
     DecodeQuestion,
@@ -28,9 +24,11 @@ from qkvary.inference.benchmark.records import (
     from_json,
     to_json,
 )
+from qkvary.arch.caches import CacheOptions
+from qkvary.checkpoints.models import save_model
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
-from tests import forked
+from timing.answers import default_options
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
 SETTINGS = MeasurementSettings(
@@ -43,9 +41,7 @@ SETTINGS = MeasurementSettings(
     device="cpu",
     seed=0,
 )
-READING = MemoryReading(
-    source="VmHWM", weight_bytes=100, before_bytes=1000, peak_bytes=1700, cache_bytes=500
-)
+READING = MemoryReading("VmHWM", 100, 1000, 1700, 500)
 
 
 def ask(*labels: str, **changes: object) -> DecodeQuestion:
@@ -124,11 +120,6 @@ def test_several_caches_are_measured_together() -> None:
     assert sizes[2] < sizes[0]
 
 
-def test_a_choice_that_changes_nothing_is_measured_once() -> None:
-    record = answer(ask("QKV", caches=(CacheChoice(), CacheChoice(layout=None)), stock=()))
-    assert [row.runner for row in record.speed] == ["cache", "prefix"]
-
-
 def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "LONG_CONTEXT", 15)
     monkeypatch.setattr(measurements, "LONG_STEPS", 3)
@@ -154,12 +145,6 @@ def test_networks_that_transformers_cannot_express_are_noted() -> None:
     assert note.startswith(
         "(Q=K-V)+ has no equivalent in transformers: expected a network that GPT-2"
     )
-
-
-def test_every_dtype_is_computed_in() -> None:
-    record = answer(ask("MQA", dtypes=("float64", "bfloat16"), stock=()))
-    sizes = [row.cache_bytes for row in record.speed if row.runner == "cache"]
-    assert sizes[0] == 4 * sizes[1]
 
 
 def test_memory_is_measured_of_every_case_and_of_a_long_one(
@@ -213,7 +198,7 @@ def test_the_minimum_of_several_processes_counts(monkeypatch: pytest.MonkeyPatch
     more = itertools.cycle((5, 0, 3))
 
     def read(_job: MemoryJob) -> MemoryReading:
-        return dataclasses.replace(READING, peak_bytes=READING.peak_bytes + next(more))
+        return READING._replace(peak_bytes=READING.peak_bytes + next(more))
 
     monkeypatch.setattr(measurements, "measure_in_subprocess", read)
     record = answer(ask("QKV", stock=(), settings={"memory_context": 0}))
@@ -243,9 +228,9 @@ def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch)
     assert note.endswith("ended with code -9.")
 
 
-def test_peaks_come_from_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peaks_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "MEMORY_PROCESSES", 1)
-    monkeypatch.setattr(peak_memory, "subprocess", forked)
+    monkeypatch.setattr(measurements, "measure_in_subprocess", measure_here)
     record = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
     (row,) = record.memory
     assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes
@@ -269,38 +254,6 @@ def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     assert record.memory[0].weight_bytes == 4 * record.speed[0].parameters
 
 
-def test_environment_and_threads() -> None:
-    before = torch.get_num_threads()
-    record = answer(ask("QKV"))
-    facts = {fact.name: fact.value for fact in record.environment}
-    assert facts["threads"] == "1"
-    assert {"torch", "transformers", "cpu", "instructions"} <= facts.keys()
-    assert torch.get_num_threads() == before
-
-
 def test_a_missing_device_is_rejected() -> None:
     with pytest.raises(UsageError, match="expected a device"):
         answer(ask("QKV", settings={"device": "cuda:99"}))
-
-
-def test_kernels_chosen_by_timing_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    record = answer(ask("QKV", "Q-MQA", stock=()))
-    size = record.speed[0].parameters
-    step = f"step, device cpu, parameters {size}, threads 1, rows 1, tokens 64"
-    attention = "device cpu, heads 3, kv 1, width 8, threads 1"
-    found = {
-        step: "step",
-        step.replace(str(size), f"{size}0"): "layer",
-        step.replace("threads 1", "threads 12"): "layer",
-        attention: "native",
-        "device cpu, heads 3, kv 2, width 8, threads 1": "folded",
-    }
-    monkeypatch.setattr(measurements, "chosen", lambda: found)
-    alone = answer(ask("QKV", "Q-MQA", stock=())).kernels
-    assert [(fact.name, fact.value) for fact in alone] == [(step, "step")]
-    found[step] = "attention"
-    both = answer(ask("QKV", "Q-MQA", stock=())).kernels
-    assert [(fact.name, fact.value) for fact in both] == [
-        (step, "attention"),
-        (attention, "native"),
-    ]

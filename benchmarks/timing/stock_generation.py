@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from qkvary.checkpoints.huggingface.stock import export_stock
-from qkvary.inference.benchmark.measuring import Clocks, Rows, TimedAnswer, begin
 from qkvary.nn.language_model import LanguageModel
+from timing.answers import Clocks, Rows, TimedAnswer, begin
 
 StockCache = Literal["dynamic", "static"]
 """The caches of transformers that are measured."""

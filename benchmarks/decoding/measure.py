@@ -7,18 +7,43 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
 
+from decoding.comparisons import describe_workload
+from decoding.memory import MemoryJob, NetworkSource, measure_in_subprocess
+from decoding.networks import (
+    Sizes,
+    cache_formula_bytes,
+    make_network,
+    mean_step_bytes,
+    name_variant,
+    shares_key_and_value,
+)
+from decoding.records import (
+    DecodeCase,
+    DecodeQuestion,
+    DecodeRecord,
+    Fact,
+    MemoryRow,
+    Runner,
+    SpeedRow,
+    Times,
+)
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype, dtype_bytes
 from qkvary.costs.parameters import network_parameters
-from qkvary.inference.benchmark.comparisons import describe_workload
-from qkvary.inference.benchmark.measuring import (
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoding.choice import chosen, pinned
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import machine, now, package_version
+from qkvary.storage.errors import ResourceError
+from qkvary.storage.packages import is_installed
+from timing.answers import (
     STREAM_BYTES,
     Rows,
     TimedAnswer,
@@ -30,32 +55,7 @@ from qkvary.inference.benchmark.measuring import (
     draw_prompts,
     measure_bandwidth,
 )
-from qkvary.inference.benchmark.networks import (
-    Sizes,
-    cache_formula_bytes,
-    make_network,
-    mean_step_bytes,
-    name_variant,
-    shares_key_and_value,
-)
-from qkvary.inference.benchmark.peak_memory import MemoryJob, NetworkSource, measure_in_subprocess
-from qkvary.inference.benchmark.records import (
-    DecodeCase,
-    DecodeQuestion,
-    DecodeRecord,
-    Fact,
-    MemoryRow,
-    Runner,
-    SpeedRow,
-    Times,
-)
-from qkvary.inference.benchmark.stock_generation import StockModel
-from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding.choice import chosen, pinned
-from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.environment import machine, now, package_version
-from qkvary.storage.errors import ResourceError
-from qkvary.storage.packages import is_installed
+from timing.stock_generation import StockModel
 
 Log = Callable[[str], None]
 
@@ -136,7 +136,7 @@ class _Measurement:
             question=question,
             command=command,
             environment=tuple(_describe_environment(question)),
-            kernels=tuple(_describe_kernels(question, self.speed)),
+            kernels=tuple(_describe_kernels(question)),
             started=started,
             ended=now(),
             stream_bytes_per_second=tuple(self.bandwidths),
@@ -320,7 +320,7 @@ class _Measurement:
         try:
             # Other memory of the process only raises the peak.
             readings = [measure_in_subprocess(job) for _ in range(MEMORY_PROCESSES)]
-            reading = min(readings, key=lambda one: one.answer_bytes)
+            reading = min(readings, key=lambda one: one.peak_bytes - one.before_bytes)
         except ResourceError as error:
             self.notes.append(
                 f"No memory measurement of {case.variant}, {describe_workload(case)}: {error}."
@@ -407,25 +407,9 @@ def _describe_environment(question: DecodeQuestion) -> Iterator[Fact]:
         yield Fact(name="device", value=name)
 
 
-def _describe_kernels(question: DecodeQuestion, speed: Iterable[SpeedRow]) -> Iterator[Fact]:
-    """Yield the kernels chosen by timing for these steps and, if used, their attention."""
+def _describe_kernels(question: DecodeQuestion) -> Iterator[Fact]:
+    """Yield the kernels chosen by timing with so many threads."""
     threads = f"threads {question.settings.threads}"
-    known = {kind: name for kind, name in sorted(chosen().items()) if threads in kind.split(", ")}
-    sizes = {f"parameters {row.parameters}" for row in speed if row.runner == "cache"}
-    steps = {
-        kind: name
-        for kind, name in known.items()
-        if kind.startswith("step, ") and sizes & set(kind.split(", "))
-    }
-    for kind, name in steps.items():
-        yield Fact(name=kind, value=name)
-    if steps and set(steps.values()) == {"step"}:
-        return
-    layers = [layer for network in question.networks for layer in network.layers]
-    shapes = {
-        f"heads {layer.num_heads}, kv {layer.num_kv_heads}, width {layer.size_per_head},"
-        for layer in layers
-    }
-    for kind, name in known.items():
-        if any(shape in kind for shape in shapes):
+    for kind, name in sorted(chosen().items()):
+        if threads in kind.split(", "):
             yield Fact(name=kind, value=name)

@@ -1,9 +1,8 @@
 import math
-from itertools import pairwise
 
 import pytest
 
-from qkvary.inference.benchmark.medians import LEVEL, Median, median_ratio, median_with_interval
+from timing.medians import LEVEL, Median, median_ratio, median_with_interval
 
 
 def coverage(count: int, cut: int) -> float:
@@ -29,19 +28,6 @@ def test_interval_is_the_narrowest_with_its_level(count: int) -> None:
         assert coverage(count, cut + 1) < LEVEL
 
 
-def test_more_rounds_give_narrower_intervals() -> None:
-    widths = []
-    for count in (9, 15, 35):
-        found = median_with_interval([number / count for number in range(count)])
-        widths.append(found.high - found.low)
-    assert all(after < before for before, after in pairwise(widths))
-
-
 def test_ratios_are_taken_within_rounds() -> None:
     """A round in which both are slower says the same of them."""
     assert median_ratio([1.0, 10.0, 2.0], [3.0, 30.0, 6.0]) == Median(3.0, 3.0, 3.0)
-
-
-def test_rounds_come_in_pairs() -> None:
-    with pytest.raises(ValueError, match="zip"):
-        median_ratio([1.0], [1.0, 2.0])

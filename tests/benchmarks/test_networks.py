@@ -5,13 +5,7 @@ from typing import get_args
 import pytest
 import torch
 
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
-from qkvary.arch.models import as_model
-from qkvary.checkpoints.huggingface.stock import export_stock
-from qkvary.costs.cache import cache_bytes_per_token
-from qkvary.costs.decoding import decode_step
-from qkvary.costs.formats import parse_format
-from qkvary.inference.benchmark.networks import (
+from decoding.networks import (
     STORED,
     Sizes,
     cache_formula_bytes,
@@ -20,6 +14,12 @@ from qkvary.inference.benchmark.networks import (
     name_variant,
     shares_key_and_value,
 )
+from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.arch.models import as_model
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.decoding import decode_step
+from qkvary.costs.formats import parse_format
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.pairwise import pairwise
@@ -68,22 +68,6 @@ def test_step_reads_weights_and_what_was_stored_so_far() -> None:
     step = decode_step(as_model(network), batch=2, context=6, weights=form, cache=form)
     assert found[0] == step.weight_bytes + step.cache_bytes
     assert found[1] - found[0] == 2 * (cache_bytes_per_token(network) or 0)
-
-
-def test_two_tensors_are_read_where_two_are_stored() -> None:
-    network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=64)
-    sizes = [
-        mean_step_bytes(
-            network,
-            CacheOptions(layout=layout),
-            prompt=5,
-            tokens=2,
-            batch=1,
-            dtype="bfloat16",
-        )
-        for layout in ("sources", "split")
-    ]
-    assert sizes[1] - sizes[0] == 6 * 3 * 24 * 2
 
 
 def test_variants_have_their_labels() -> None:

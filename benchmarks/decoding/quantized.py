@@ -1,0 +1,184 @@
+"""Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits."""
+
+import dataclasses
+from collections.abc import Sequence
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from qkvary.arch.caches import CacheLayout
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
+from qkvary.cli._output import show
+from qkvary.costs.formats import format_options, parse_options
+from qkvary.data.tokenizers import encode_documents
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Cell, Table, number, plain, tabulate, word
+from qkvary.storage.errors import UsageError
+from qkvary.text.numbers import fixed, percent, whole
+from qkvary.text.units import parse_count
+
+if TYPE_CHECKING:
+    from decoding.cache_quality import CacheMeasurement, CacheQuality
+
+DEFAULT_CONTEXTS = (128, 512)
+"""Tokens per window, up to the maximum of the network, which is added."""
+DEFAULT_TOKENS = 4096
+"""Tokens to decode with each storage, of a network small enough."""
+DEFAULT_PRODUCTS = 2**41
+"""Tokens times parameters over all storages and contexts: some minutes on a few cores."""
+DEFAULT_STORAGES = (
+    "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
+)
+
+Text = Annotated[Path, Parameter(help="A file of text that the network was not trained on.")]
+Contexts = Annotated[
+    str | None,
+    Parameter(
+        help="Tokens of a window, such as 128,1k. If not given 128, 512 and the maximum, as far as "
+        "the text has them and decoding them takes minutes."
+    ),
+]
+Storages = Annotated[
+    str,
+    Parameter(
+        help="Bits and scales: int8-g64 (by token and 64 channels), int4-b32 (by channel over 32 "
+        "tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first."
+    ),
+]
+Layout = Annotated[CacheLayout, Parameter(help="Contents of the cache.")]
+Tokens = Annotated[
+    str | None,
+    Parameter(
+        help="Maximum number of tokens to decode with each storage and context; 4k if not given, "
+        "fewer of a large network."
+    ),
+]
+
+
+def command(
+    checkpoint: Checkpoint,
+    /,
+    *,
+    text: Text,
+    context: Contexts = None,
+    storage: Storages = DEFAULT_STORAGES,
+    layout: Layout = "sources",
+    tokens: Tokens = None,
+    tokenizer: CheckpointTokenizer = None,
+    json_output: Json = False,
+) -> None:
+    """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits.
+
+    The text is cut into windows that do not overlap. Each is decoded token by token from an empty
+    cache; the divergence is from the same network without rounding. int8 should stay within
+    a median of 1e-3 nats, a 99th percentile of 1e-2, 0.2 % of perplexity and 99 % of top tokens.
+    """
+    from decoding.cache_quality import measure_text
+
+    caches = [
+        dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")
+    ]
+    loaded, found = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
+    network, encoded = loaded.network, encode_documents(found, _read(text))
+    parameters = sum(one.numel() for one in network.parameters())
+    budget = DEFAULT_PRODUCTS // (parameters * (len(caches) + 1))
+    longest = min(network.config.max_tokens, len(encoded) - 1)
+    contexts = choose_contexts(context, longest, budget)
+    most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else parse_count(tokens)
+    rows = list(measure_text(network, encoded, caches, contexts=contexts, most_tokens=most))
+    report = Report(
+        subject=f"measurement: rounded caches of {checkpoint}",
+        question=f"What does a rounded cache cost {checkpoint}?",
+        sections=(Section(key="storages", title="Storages", blocks=(_table(rows),), brief=True),),
+        data={
+            "checkpoint": checkpoint,
+            "text": text,
+            "text_tokens": len(encoded),
+            "layout": layout,
+            "storages": [describe(row) for row in rows],
+        },
+    )
+    show(report, json_output=json_output)
+
+
+def _read(path: Path) -> str:
+    """Read a text.
+
+    Raises:
+        UsageError: if the file is not text.
+    """
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"expected --text with a file in UTF-8, got {path}, which is not at byte "
+            f"{error.start:,}"
+        ) from None
+
+
+def describe(row: "CacheMeasurement") -> dict[str, Any]:
+    """Return all figures of a storage by name."""
+    quality = row.quality
+    return {
+        "storage": format_options(row.options),
+        **dataclasses.asdict(quality),
+        "perplexity_change": quality.perplexity_change,
+        "drifts": quality.drifts,
+        "meets_int8_gate": quality.meets_int8_gate,
+    }
+
+
+def choose_contexts(text: str | None, longest: int, budget: int) -> list[int]:
+    """Return the requested contexts, or the first default ones whose tokens are within a budget."""
+    if text is not None:
+        return [parse_count(part) for part in text.split(",")]
+    contexts = sorted({*(count for count in DEFAULT_CONTEXTS if count < longest), longest})
+    sums = accumulate(contexts)
+    affordable = [count for count, all_ in zip(contexts, sums, strict=True) if all_ <= budget]
+    return affordable or [min(contexts[0], max(1, budget))]
+
+
+def _table(rows: "Sequence[CacheMeasurement]") -> Table:
+    note = (
+        f"{rows[-1].quality.windows} windows of the longest context. KL in nats; bits of a stored "
+        "number with its scales, at the end of a window; slopes in the later half of a window, "
+        "± two errors."
+    )
+    exponent = "{:.1e}".format
+    return tabulate(
+        "storages",
+        "Storages",
+        rows,
+        word("storage=options", "storage", format_options),
+        number("context=quality.context", "context", whole),
+        number("bits=quality.bits_per_number", "bits", partial(fixed, decimals=2)),
+        number("median_kl=quality.median_kl", "median KL", exponent),
+        number("p99_kl=quality.p99_kl", "99 %", exponent),
+        number("mean_kl=quality.mean_kl", "mean", exponent),
+        number(
+            "change=quality.perplexity_change",
+            "perplexity",
+            partial(percent, decimals=2, sign=True),
+        ),
+        number("top1=quality.top1", "top token", percent),
+        number("slope=quality", "KL per 1,000 positions", _slope),
+        number("gate=", "int8 gate", _judge),
+        notes=[note],
+        main=True,
+    )
+
+
+def _slope(quality: "CacheQuality") -> Cell:
+    error = 2 * quality.kl_slope_error
+    return plain(quality.kl_slope, f"{quality.kl_slope:+.1e} ± {error:.0e}")
+
+
+def _judge(row: "CacheMeasurement") -> Cell:
+    """Judge codes of 8 bits; others have no gate."""
+    if row.options.bits != 8:
+        return plain(None)
+    return plain("met" if row.quality.meets_int8_gate else "missed")

@@ -1,1 +1,0 @@
-"""The decode benchmark: cases, measurements, and the conclusions drawn from them."""
