@@ -156,7 +156,7 @@ def test_a_variant_that_was_asked_for_must_fit(capsys: pytest.CaptureFixture[str
     ("options", "says"),
     [
         (["--label", "Q-KK"], "did you mean"),
-        (["--length", "0"], "at least 1 token"),
+        (["--length", "0"], "at least 1"),
         (["--d-model", "10", "--num-heads", "3"], "divisible by num_heads"),
         (["--dtype", "float23"], "float32"),
     ],

@@ -1,16 +1,16 @@
-"""Every file in cli is a command: it explains itself, refuses bad input, and speaks JSON."""
+"""Every verb is a command and a name: it explains itself, refuses bad input, and speaks JSON."""
 
 import inspect
 import json
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cyclopts import App
 
-from qkvary.cli.main import FOLDER, command_names, main, summarise
+import qkvary as qk
+from qkvary.api.verbs import find_targets
+from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
 from tests.reference import llama2c
 
@@ -77,29 +77,7 @@ CALLS: dict[str, list[str]] = {
     "variants": [],
 }
 WITHOUT_FIGURES = {"completion"}
-
-
-def load(module: str) -> Any:
-    return import_module(f"qkvary.cli.{module}").command
-
-
-def spelled() -> Iterator[str]:
-    """Every command as it is typed; one of a group is a file that begins with the group's name."""
-    for name in command_names():
-        group = f"_{name}_"
-        is_group = isinstance(load(name), App)
-        yield from (
-            (f"{name} {path.stem.removeprefix(group)}" for path in FOLDER.glob(f"{group}*.py"))
-            if is_group
-            else (name,)
-        )
-
-
-COMMANDS = sorted(spelled())
-
-
-def file_of(name: str) -> str:
-    return f"_{name.replace(' ', '_')}" if " " in name else name
+COMMANDS = sorted(find_targets())
 
 
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
@@ -142,17 +120,23 @@ def test_every_command_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_file_is_a_command_that_explains_itself(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, said = load(file_of(name)), summarise(file_of(name))
+def test_a_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, _, function = find_targets()[name].partition(":")
+    verb = getattr(import_module(f"qkvary.{module}"), function)
+    said = summarise(name)
     assert said.endswith(".")
-    assert inspect.getdoc(command).splitlines()[0] == said
+    assert str(inspect.getdoc(verb)).splitlines()[0] == said
     assert main([*name.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"Usage: qkvary {name}" in printed
-    for parameter in inspect.signature(command).parameters.values():
-        assert parameter.annotation is not inspect.Parameter.empty
+    assert "``" not in printed
+
+
+def test_what_is_typed_is_a_name_of_the_package() -> None:
+    """A command alone is one that has no meaning in Python, or is not a verb yet."""
+    functions = {name for name in qk.__all__ if inspect.isfunction(getattr(qk, name))}
+    verbs = {target.partition(":")[2] for target in find_targets().values()} - {"command"}
+    assert verbs <= functions
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -189,8 +173,3 @@ def test_json_is_one_document_and_nothing_else(
     assert next(iter(document)) == "schema_version"
     assert document["schema_version"] == 1
     assert len(document) > 1
-
-
-def test_no_other_python_file_lies_among_the_commands() -> None:
-    others = {path.stem for path in FOLDER.glob("*.py")} - set(command_names())
-    assert all(name in {"main", "__init__"} or name.startswith("_") for name in others)

@@ -1,14 +1,12 @@
 """``qk.analyze``: why a trained network does what it does."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from qkvary.analysis.measurement import analyze_network
 from qkvary.analysis.results import NetworkAnalysis
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
-from qkvary.api.checkpoints import Checkpoint, open_checkpoint
-from qkvary.api.models import read_count, read_texts
+from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.options import Checkpoint
 from qkvary.api.results import Result
 from qkvary.reports.analysis import analysis_report
 from qkvary.storage.paths import StrPath

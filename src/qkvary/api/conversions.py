@@ -1,10 +1,9 @@
 """``qk.convert``: a network as another that computes the same."""
 
-from __future__ import annotations
-
 import os
 
-from qkvary.api.checkpoints import Checkpoint, open_checkpoint
+from qkvary.api.arguments import open_checkpoint
+from qkvary.api.options import Checkpoint
 from qkvary.api.results import Result
 from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.checkpoints.models import save_model

@@ -1,7 +1,5 @@
 """A result: figures as a value, and the report that shows them in a terminal or a notebook."""
 
-from __future__ import annotations
-
 import io
 import json
 import shutil
@@ -12,9 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console
 
-from qkvary.reports.files import write_report
 from qkvary.reports.json_data import to_json
-from qkvary.reports.page import render_fragment
 from qkvary.reports.report import Chart, Report, ReportFormat, walk
 from qkvary.reports.tables import Table
 from qkvary.reports.terminal import print_report
@@ -39,12 +35,18 @@ class Result(Generic[Value]):
     """The figures, as the long paths of the package give them."""
     report: Report
     """The report that terminal, notebook and page render."""
+    files: tuple[Path, ...] = ()
+    """The files that were written."""
+    notices: tuple[str, ...] = ()
+    """What a person should know about the call, such as damaged runs that were left out."""
+    exit_code: int = 0
+    """The exit code of the command."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return all figures as plain data: the document that ``--json`` prints."""
         return json.loads(to_json(self.report.data))
 
-    def to_pandas(self, table: str | None = None) -> DataFrame:
+    def to_pandas(self, table: str | None = None) -> "DataFrame":
         """Return a table with unrounded figures.
 
         Args:
@@ -62,7 +64,7 @@ class Result(Generic[Value]):
         columns = [column.key for column in found.columns]
         rows = [[cell.raw for cell in row] for row in found.rows]
         # pandas is optional.
-        import pandas as pd  # noqa: PLC0415
+        import pandas as pd
 
         return pd.DataFrame(rows, columns=columns)
 
@@ -86,6 +88,9 @@ class Result(Generic[Value]):
         Raises:
             ValueError: for an unknown format, or one whose package is not installed.
         """
+        # The renderers take longer to import than most results take to compute.
+        from qkvary.reports.files import write_report
+
         return write_report(self.report, target, formats)
 
     def __str__(self) -> str:
@@ -98,6 +103,8 @@ class Result(Generic[Value]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        from qkvary.reports.page import render_fragment
+
         return render_fragment(self.report)
 
 

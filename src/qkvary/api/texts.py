@@ -1,14 +1,12 @@
 """``qk.generate`` and ``qk.evaluate``: texts continued and scored by a language model."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast, overload
 
-from qkvary.api.checkpoints import Checkpoint, open_checkpoint
-from qkvary.api.models import read_count, read_texts
+from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.options import Checkpoint
 from qkvary.api.results import Result
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.split_names import DataSplit

@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._streams import never_fail_to_encode
+from qkvary.cli._streams import never_fail_to_encode, print_error
 from qkvary.reports.json_data import to_json
 from qkvary.text.names import count, printable
 from qkvary.text.units import duration
@@ -30,6 +31,30 @@ PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """The number of files that are printed by name; further ones are counted."""
+
+
+class Shown(Protocol):
+    """What a verb returns, as the command line sees it."""
+
+    @property
+    def report(self) -> "Report":
+        """What is printed; its data are the JSON document."""
+        ...
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that the verb wrote."""
+        ...
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Sentences for standard error."""
+        ...
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code."""
+        ...
 
 
 class _Console(Console):
@@ -102,8 +127,40 @@ def show(
     # Some commands print no report.
     from qkvary.reports.terminal import print_report
 
+    print_report(report, console(), full=full)
+    _print_files(files)
+
+
+def print_result(
+    result: "Shown",
+    *,
+    json_output: bool,
+    full: bool,
+    target: Path | None = None,
+    formats: "Sequence[ReportFormat] | None" = None,
+) -> int:
+    """Print what a verb returned, write its report, and return the exit code.
+
+    Args:
+        result: The result.
+        json_output: Print JSON.
+        full: Print the whole report.
+        target: The folder or file of the report; nothing is written if not given.
+        formats: The formats to write; all by default.
+    """
+    report = result.report
+    if result.files:
+        report = replace(report, data={**report.data, "files": result.files})
+    show(report, json_output=json_output, full=full, target=target, formats=formats)
+    if not json_output:
+        _print_files(result.files)
+    for notice in result.notices:
+        print_error(notice)
+    return result.exit_code
+
+
+def _print_files(files: Sequence[Path]) -> None:
     screen = console()
-    print_report(report, screen, full=full)
     for path in files[:MOST_FILES]:
         print_line(screen, f"written: {path}")
     if len(files) > MOST_FILES:
