@@ -10,17 +10,27 @@ from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qkvary.api.analyses import analyze as analyze
-    from qkvary.api.conversions import convert as convert
+    from qkvary.api.analyze import analyze as analyze
+    from qkvary.api.convert import convert as convert
     from qkvary.api.cost import cost as cost
+    from qkvary.api.data_features import prepare_features as prepare_features
+    from qkvary.api.data_prepare import prepare_data as prepare_data
+    from qkvary.api.data_show import show_data as show_data
+    from qkvary.api.doctor import doctor as doctor
+    from qkvary.api.evaluate import evaluate as evaluate
+    from qkvary.api.export import export as export
+    from qkvary.api.generate import generate as generate
+    from qkvary.api.list_studies import list_studies as list_studies
     from qkvary.api.load import load as load
+    from qkvary.api.pack import pack as pack
     from qkvary.api.plan import Hardware as Hardware
     from qkvary.api.plan import Load as Load
     from qkvary.api.plan import Purpose as Purpose
     from qkvary.api.plan import plan as plan
+    from qkvary.api.report import report as report
+    from qkvary.api.show import show as show
     from qkvary.api.studies import run_study as run_study
-    from qkvary.api.texts import evaluate as evaluate
-    from qkvary.api.texts import generate as generate
+    from qkvary.api.unpack import unpack as unpack
     from qkvary.api.variants import variants as variants
     from qkvary.nn.attention import Attention as Attention
     from qkvary.nn.cache import KVCache as KVCache
@@ -44,10 +54,6 @@ _MODULES = {
     "Study": "studies.study",
     "load": "api.load",
     # Verbs that are not in the table yet.
-    "analyze": "api.analyses",
-    "convert": "api.conversions",
-    "evaluate": "api.texts",
-    "generate": "api.texts",
     "run_study": "api.studies",
 }
 """The modules of the names that are no verbs."""

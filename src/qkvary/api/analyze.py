@@ -1,35 +1,52 @@
-"""``qk.analyze``: why a trained network does what it does."""
+"""Explain a trained network: how alike keys and values are, and what tying them would cost."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from qkvary.analysis.measurement import analyze_network
-from qkvary.analysis.results import NetworkAnalysis
+from cyclopts import Parameter
+
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
 from qkvary.api.arguments import open_checkpoint, read_count, read_texts
-from qkvary.api.options import Checkpoint
+from qkvary.api.options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Count,
+    NetworkOptions,
+    ShowProgress,
+    Texts,
+    no_progress,
+)
 from qkvary.api.results import Result
-from qkvary.reports.analysis import analysis_report
-from qkvary.storage.paths import StrPath
+
+if TYPE_CHECKING:
+    from qkvary.analysis.results import NetworkAnalysis
 
 
 def analyze(
     model: Checkpoint,
-    text: StrPath | Sequence[StrPath],
+    text: Annotated[Texts, Parameter(name="--text")],
     *,
-    tokens: int | str = DEFAULT_TOKENS,
-    context: int | str | None = None,
+    tokens: Count = DEFAULT_TOKENS,
+    context: Count | None = None,
     seed: int = 0,
-) -> Result[NetworkAnalysis]:
+    tokenizer: CheckpointTokenizer = None,
+    device: str | None = None,
+    show_progress: ShowProgress = no_progress,
+) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    A given network is as before after the analysis. Half precision is read as a copy in float32.
+    Every figure of weights stands beside that of random weights. Figures of keys and values do not
+    depend on the basis of a head. A given network is as before after the analysis. Half precision
+    is read as a copy in float32.
 
     Args:
-        model: The name or path of a checkpoint, or what ``qk.load`` returned.
-        text: Files or folders of .txt and .jsonl.
-        tokens: Maximum number of tokens to read.
-        context: Maximum tokens of a window; by default that of the network, at most 1,024.
+        model: The checkpoint, or what ``qk.load`` returned.
+        text: Text to read: files or folders of .txt and .jsonl.
+        tokens: Maximum number of tokens.
+        context: Maximum tokens of a window; that of the network, at most 1k, if not given.
         seed: Seed of random weights and of drawn tokens.
+        tokenizer: The tokenizer of a checkpoint without one.
+        device: Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given.
+        show_progress: Opens a display of the progress.
 
     Raises:
         ValueError: if there is no such checkpoint or text, the text is too short or has other
@@ -37,12 +54,16 @@ def analyze(
         DamagedError: if the checkpoint is damaged.
         ResourceError: if this machine has no memory for a window.
     """
-    loaded, name = open_checkpoint(model)
+    from qkvary.analysis.measurement import analyze_network
+    from qkvary.reports.analysis import analysis_report
+
     settings = AnalysisSettings(
         text=read_texts(text),
-        tokens=read_count(tokens),
-        context=None if context is None else read_count(context),
+        tokens=read_count(tokens, "tokens"),
+        context=read_count(context, "context"),
         seed=seed,
     )
-    analysis = analyze_network(loaded, settings)
+    loaded, name = open_checkpoint(model, tokenizer, NetworkOptions(device=device), speaks=True)
+    with show_progress("analyzing", "steps") as on_progress:
+        analysis = analyze_network(loaded, settings, on_progress=on_progress)
     return Result(analysis, analysis_report(analysis, name))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast, overload
 
-from qkvary.api.options import Checkpoint, Labels, NetworkOptions
+from qkvary.api.options import NETWORK, Checkpoint, Labels, NetworkOptions
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
@@ -13,7 +13,7 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import read_name, read_path
+from qkvary.storage.paths import StrPath, read_name, read_path
 from qkvary.text.units import LARGEST_COUNT, parse_count, parse_share
 
 if TYPE_CHECKING:
@@ -41,26 +41,36 @@ def find_model(given: object) -> Model:
 
 
 def open_checkpoint(
-    given: Checkpoint, tokenizer: str | None = None, options: NetworkOptions | None = None
+    given: Checkpoint,
+    tokenizer: StrPath | None = None,
+    options: NetworkOptions = NETWORK,
+    *,
+    speaks: bool = False,
 ) -> "tuple[LoadedModel, str]":
     """Return a loaded model and its name.
 
     Args:
         given: A checkpoint, or what a caller gives instead.
         tokenizer: The tokenizer of a checkpoint without one.
-        options: The device and numbers of the network; a given network stays as it is if not given.
+        options: The device and numbers of the network; a given network stays where it is by
+            default.
+        speaks: Whether a tokenizer is needed.
 
     Raises:
-        ValueError: if there is no such checkpoint, or it is not one.
+        ValueError: if there is no such checkpoint, it is not one, or has no tokenizer.
         DamagedError: if the checkpoint is damaged.
     """
     loaded, name = _open(given)
-    if tokenizer is not None:
-        loaded, _ = require_tokenizer(loaded, Path(name), tokenizer)
-    if options is None or options == NetworkOptions():
-        return loaded, name
-    device = options.device or str(next(loaded.network.parameters()).device)
-    return loaded.to(device, options.dtype, options.weights), name
+    is_path = isinstance(given, str | os.PathLike)
+    if tokenizer is not None or (speaks and is_path):
+        reference = None if tokenizer is None else os.fspath(tokenizer)
+        loaded, _ = require_tokenizer(loaded, name, reference)
+    if speaks and loaded.tokenizer is None:
+        raise UsageError("expected a checkpoint with a tokenizer, got one without")
+    if is_path or options != NETWORK:
+        device = options.device or str(next(loaded.network.parameters()).device)
+        loaded = loaded.to(device, options.dtype, options.weights)
+    return loaded, name
 
 
 def _open(given: object) -> "tuple[LoadedModel, str]":

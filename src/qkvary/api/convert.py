@@ -1,35 +1,42 @@
-"""``qk.convert``: a network as another that computes the same."""
+"""Rewrite a language model into another that computes the same: fewer or other matrices."""
 
 import os
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from qkvary.api.arguments import open_checkpoint
-from qkvary.api.options import Checkpoint
-from qkvary.api.results import Result
+from qkvary.api.options import Checkpoint, NetworkDtype, NetworkOptions
+from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
-from qkvary.checkpoints.models import save_model
-from qkvary.conversions.draft import RewriteOptions
-from qkvary.conversions.rewriting import Rewriting, check_rewrite, run_rewrite
-from qkvary.reports.conversion import conversion_report
-from qkvary.storage.paths import StrPath
+from qkvary.conversions.catalog import load_rewrite, rewrite_names
+from qkvary.storage.durable import check_folder
+from qkvary.storage.paths import StrPath, read_path
+
+if TYPE_CHECKING:
+    from qkvary.conversions.rewriting import Rewriting
 
 
 def convert(
     model: Checkpoint,
-    rewrite: str,
+    rewrite: Annotated[str, Parameter(name="--rewrite", completer=lambda _: rewrite_names())],
     *,
     layer: int | None = None,
     seed: int = 0,
+    dtype: NetworkDtype | None = None,
     out: StrPath | None = None,
-) -> Result[Rewriting]:
-    """Rewrite a network into another that computes the same, and say how much logits differ.
+) -> "Result[Rewriting]":
+    """Rewrite a language model into another that computes the same: fewer or other matrices.
+
+    Conditions are checked, and differences of logits are measured, before anything is written.
 
     Args:
-        model: The name or path of a checkpoint, or what ``qk.load`` returned.
-        rewrite: Its name, such as ``identity-query``.
-        layer: Only this layer, the first being 1; every layer by default.
+        model: The checkpoint, or what ``qk.load`` returned.
+        rewrite: What to do, such as gauge or identity-query; an unknown name lists all.
+        layer: Only this layer, the first being 1.
         seed: Seed of random choices.
-        out: The folder to write, another than that of the checkpoint; nothing is written by
-            default.
+        dtype: Number format; as stored if not given.
+        out: Folder to write, another than that of the checkpoint; figures alone if not given.
 
     Returns:
         A result whose ``value.network`` is the new network.
@@ -39,15 +46,26 @@ def convert(
             replace the checkpoint.
         DamagedError: if the checkpoint is damaged.
     """
+    load_rewrite(rewrite)
+    path = model if isinstance(model, str | os.PathLike) else None
+    if out is not None:
+        if path is not None:
+            check_output(path, out)
+        check_folder(read_path(out, "the path of a folder").absolute().parent)
+
+    from qkvary.checkpoints.models import save_model
+    from qkvary.conversions.draft import RewriteOptions
+    from qkvary.conversions.rewriting import check_rewrite, run_rewrite
+    from qkvary.reports.conversion import conversion_report
+
     options = RewriteOptions(layer=layer, seed=seed)
-    if out is not None and isinstance(model, str | os.PathLike):
-        check_output(model, out)
-    if isinstance(model, str | os.PathLike):
-        config = read_config(model)
-        if config is not None:
-            check_rewrite(rewrite, config, options)
-    loaded, name = open_checkpoint(model)
+    config = None if path is None else read_config(path)
+    if config is not None:
+        check_rewrite(rewrite, config, options)
+    loaded, name = open_checkpoint(model, options=NetworkOptions(dtype=dtype))
     made = run_rewrite(rewrite, loaded.network, options)
+    report = conversion_report(made, name)
+    written = () if out is None else (read_path(out),)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer)
-    return Result(made, conversion_report(made, name))
+    return Result(made, add_data(report, out=out), written)

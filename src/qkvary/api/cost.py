@@ -29,9 +29,7 @@ def cost(
     to be trained.
 
     Args:
-        model: A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint
-            (a folder, a .gguf or .bin: its header is read), or a hub id; in Python also a
-            configuration or a network.
+        model: The model, by its name or as a value.
         variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
             if not given.
         context: Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k, if

@@ -1,98 +1,179 @@
-"""``qk.generate`` and ``qk.evaluate``: texts continued and scored by a language model."""
+"""Continue prompts with a language model: greedy, sampled, or by beam search."""
 
-import os
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, cast, overload
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast, overload
 
-from qkvary.api.arguments import open_checkpoint, read_count, read_texts
-from qkvary.api.options import Checkpoint
-from qkvary.api.results import Result
-from qkvary.checkpoints.models import LoadedModel
-from qkvary.data.split_names import DataSplit
-from qkvary.inference.decoding import complete
-from qkvary.inference.evaluation.identity import identify
-from qkvary.inference.evaluation.reading import TaskReading, TextReading
-from qkvary.inference.evaluation.task_measurement import (
-    TaskMeasurement,
-    measure_tasks,
-    prepare_tasks,
+from qkvary.api.arguments import open_checkpoint, read_count
+from qkvary.api.options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Count,
+    NetworkOptions,
+    options,
+    say_nothing,
+    takes_options,
 )
-from qkvary.inference.evaluation.text_measurement import TextMeasurement, measure_text
+from qkvary.api.results import Result
+from qkvary.arch.caches import CacheLayout, DecodeKernel
+from qkvary.costs.formats import parse_storage
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.prompts import choose_sampling, make_requests
-from qkvary.reports.evaluation import evaluation_report, text_data
-from qkvary.reports.evaluation import task_data as describe_tasks
-from qkvary.reports.report import Report
+from qkvary.inference.requests import (
+    Completion,
+    Event,
+    Request,
+    Sampling,
+    collect,
+    group_requests,
+)
+from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Field, Table, number, pick, tabulate, word
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.text.names import suggest
+from qkvary.text.names import count
 
-_COUNTS = {"tokens", "context", "stride", "fewshot", "limit"}
-"""Options of ``evaluate`` that are numbers, also as text such as ``32k``."""
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+    from qkvary.inference.beams import Beam
+    from qkvary.inference.decoding import CacheMaker
+
+BATCH = 16
+"""The maximum number of prompts in a batch."""
+
+ShowText = Callable[[int, str, bool], None]
+"""Called with the number of a prompt, a piece of new text, and whether it ends."""
+OpenTexts = Callable[[Sequence[str]], ShowText]
+"""Called with the prompts, once nothing can be refused any more."""
+
+
+class Text(str):  # noqa: SLOT000
+    """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
+
+    result: Result[tuple[Completion, ...]]
+
+
+class Texts(list[Text]):
+    """The new texts of several prompts; ``result`` has their tokens."""
+
+    result: Result[tuple[Completion, ...]]
+
+
+@options
+class Choosing:
+    """The choice of tokens."""
+
+    temperature: float | None = None
+    """Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter, if not given."""
+    top_k: int | None = None
+    """Choose among the k most probable tokens."""
+    top_p: float | None = None
+    """Choose among the fewest tokens of this probability."""
+    min_p: float | None = None
+    """Drop tokens below this share of the highest probability."""
+    repetition_penalty: float = 1.0
+    """Above 1: penalise tokens seen before."""
+    seed: int = 0
+    """Seed of the random numbers."""
+    stop: str | Sequence[str] = ()
+    """End before this text; repeat it for more."""
+    logprobs: bool = False
+    """Print the log-probability of each token (nats, before penalty, scaling and filters)."""
+    beams: int | None = None
+    """Beam search with this many beams."""
+    length_penalty: float = 1.0
+    """With beams: exponent of length in the score."""
+
+    def sampling(self) -> Sampling:
+        """Return the sampling settings."""
+        return choose_sampling(
+            self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        """Return the texts before which an answer ends."""
+        given = cast("object", self.stop)
+        if not isinstance(given, str | Sequence):
+            raise UsageError(f"expected texts for stop, got {given!r}")
+        return (given,) if isinstance(given, str) else tuple(cast("Sequence[str]", given))
+
+
+@options
+class Decoding(NetworkOptions):
+    """The device and batching of the network, and its cache."""
+
+    deterministic_batch: bool = False
+    """Compute each prompt separately, so that no bit depends on the others."""
+    layout: CacheLayout | None = None
+    """Contents of the cache; the smallest if not given."""
+    storage: str = "preallocated"
+    """Storage of the cache: preallocated, growing, or codes such as int8, int8-b32, int4-g32-rot,
+    as bench quantized measures them; few bits change the text."""
+    kernel: DecodeKernel = "auto"
+    """The kernel: by device and shape (auto), by a timing (fastest), or one."""
+
+    def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
+        """Return a function that makes a cache for a number of tokens.
+
+        Raises:
+            ValueError: for an unknown kernel in the environment.
+        """
+        from qkvary.inference.decoding import make_cache
+        from qkvary.nn.decoding.choice import pinned
+
+        pinned(self.kernel)
+        storage = parse_storage(self.storage)
+        return lambda tokens: make_cache(
+            loaded.network, tokens, layout=self.layout, storage=storage, kernel=self.kernel
+        )
+
+    def notice(self, loaded: "LoadedModel") -> str | None:
+        """Return a sentence if the first token waits for a compilation."""
+        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.native import notice
+
+        # A state is no cache that a kernel reads.
+        reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
+        wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
+        return notice() if wanted else None
+
+
+CHOOSING, DECODING = Choosing(), Decoding()
 
 
 @overload
-def generate(
-    model: Checkpoint,
-    prompt: str,
-    *,
-    tokens: int | str | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-) -> str: ...
-
-
+def generate(model: Checkpoint, prompt: str = "", **options: Any) -> Text: ...
 @overload
+def generate(model: Checkpoint, prompt: list[str] | tuple[str, ...], **options: Any) -> Texts: ...
+@takes_options
 def generate(
     model: Checkpoint,
-    prompt: list[str] | tuple[str, ...],
+    prompt: str | Sequence[str] = "",
     *,
-    tokens: int | str | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-) -> list[str]: ...
-
-
-def generate(
-    model: Checkpoint,
-    prompt: str | Sequence[str],
-    *,
-    tokens: int | str | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float = 1.0,
-    stop: str | Sequence[str] = (),
-    seed: int = 0,
-) -> str | list[str]:
-    """Continue a text, or several together.
+    tokens: Count | None = None,
+    choosing: Choosing = CHOOSING,
+    decoding: Decoding = DECODING,
+    tokenizer: CheckpointTokenizer = None,
+    open_texts: OpenTexts | None = None,
+    say: Callable[[str], None] = say_nothing,
+) -> Text | Texts:
+    """Continue prompts with a language model: greedy, sampled, or by beam search.
 
     The same call gives the same text on the same machine. Other prompts change an answer by
-    rounding at most.
+    rounding at most: deterministic batches rule that out.
 
     Args:
-        model: The name or path of a checkpoint, or what ``qk.load`` returned.
-        prompt: The text to continue, or several.
-        tokens: Maximum new tokens; by default as many as the model has positions for, up to 256.
-        temperature: The divisor of the logits; 0 takes the most probable token. By default 0, or 1
-            with a filter.
-        top_k: Choose among the k most probable tokens.
-        top_p: Choose among the fewest tokens of this probability.
-        min_p: Drop tokens below this share of the highest probability.
-        repetition_penalty: Above 1: penalise tokens seen before.
-        stop: End before this text, or any of several.
-        seed: Seed of the random numbers.
+        model: The checkpoint, or what ``qk.load`` returned.
+        prompt: A text to continue. Several are answered together.
+        tokens: Maximum new tokens. As many as the model has positions for, up to 256, if not given.
+        choosing: The choice of tokens.
+        decoding: The device, batching and cache.
+        tokenizer: The tokenizer of a checkpoint without one.
+        open_texts: Shows texts as they are generated.
+        say: Shows a sentence before the first token.
 
     Returns:
         The new text, without the prompt; a list of them for several prompts.
@@ -102,152 +183,173 @@ def generate(
             out of its range.
         DamagedError: if the checkpoint is damaged.
     """
-    loaded, _ = open_checkpoint(model)
-    if loaded.tokenizer is None:
-        raise ValueError("expected a checkpoint with a tokenizer, got one without")
+    if decoding.deterministic_batch and choosing.beams is not None:
+        raise UsageError("expected --deterministic-batch without --beams, got both")
+    sampling, stop = choosing.sampling(), choosing.stops()
+    loaded, _ = open_checkpoint(model, tokenizer, decoding.network(), speaks=True)
+    own = cast("Tokenizer", loaded.tokenizer)
     prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
     requests = make_requests(
-        loaded.tokenizer,
+        own,
         prompts,
         max_tokens=loaded.network.config.max_tokens,
-        tokens=None if tokens is None else read_count(tokens),
-        sampling=choose_sampling(
-            temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-        ),
-        stop=_read_stop(stop),
-        seed=seed,
+        tokens=read_count(tokens, "tokens", low=0),
+        sampling=sampling,
+        stop=stop,
+        seed=choosing.seed,
+        logprobs=choosing.logprobs,
     )
-    answers = complete(loaded.network, requests, tokenizer=loaded.tokenizer)
-    texts = [answer.text for answer in answers]
-    return texts[0] if isinstance(prompt, str) else texts
+    compute = _sample if choosing.beams is None else _search
+    ready = compute(loaded, requests, choosing, decoding)
+    # Nothing is refused from here on.
+    waiting = decoding.notice(loaded)
+    if waiting is not None:
+        say(waiting)
+    show = _ignore if open_texts is None else open_texts(prompts)
+    answers, beams = ready(show)
+    result = _make_result(own, prompts, requests, answers, beams)
+    texts = Texts(map(Text, (answer.text for answer in answers)))
+    found = texts if isinstance(prompt, list | tuple) else texts[0]
+    found.result = result
+    return found
 
 
-def _read_stop(given: object) -> tuple[str, ...]:
-    if not isinstance(given, str | Sequence):
-        raise UsageError(f"expected texts for stop, got {given!r}")
-    return (given,) if isinstance(given, str) else tuple(cast("Sequence[str]", given))
+Answers = tuple[list[Completion], "list[list[Beam]]"]
 
 
-@overload
-def evaluate(
-    model: Checkpoint,
-    data: StrPath | Sequence[StrPath],
-    *,
-    split: DataSplit = "validation",
-    tokens: int | str | None = None,
-    context: int | str | None = None,
-    stride: int | str | None = None,
-    joined: bool = False,
-    lengths: Sequence[int | str] = (),
-    paper: bool = False,
-    batch_size: int = 8,
-) -> Result[TextMeasurement]: ...
+def _ignore(_number: int, _text: str, _ends: bool) -> None:
+    """Show no text."""
 
 
-@overload
-def evaluate(
-    model: Checkpoint,
-    *,
-    tasks: str | Sequence[str],
-    task_data: StrPath | None = None,
-    fewshot: int | None = None,
-    limit: int | None = None,
-    against: StrPath | None = None,
-    batch_size: int = 8,
-) -> Result[TaskMeasurement]: ...
+def _sample(
+    loaded: "LoadedModel", requests: Sequence[Request], _choosing: Choosing, decoding: Decoding
+) -> Callable[[ShowText], Answers]:
+    """Return what decodes the requests; those that do not fit are refused before."""
+    from qkvary.inference.decoding import stream
+
+    new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
+    streams = [
+        (
+            group.start,
+            stream(
+                loaded.network,
+                [requests[index] for index in group],
+                tokenizer=loaded.tokenizer,
+                new_cache=new_cache,
+                deterministic_batch=decoding.deterministic_batch,
+            ),
+        )
+        for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
+    ]
+
+    def decode(show: ShowText) -> Answers:
+        events: dict[int, list[Event]] = {}
+        for first, coming in streams:
+            for event in coming:
+                number = first + event.request
+                events.setdefault(number, []).append(event)
+                show(number, event.text, event.finish is not None)
+        return [collect(events[number]) for number in sorted(events)], []
+
+    return decode
 
 
-def evaluate(
-    model: Checkpoint,
-    data: StrPath | Sequence[StrPath] | None = None,
-    *,
-    tasks: str | Sequence[str] | None = None,
-    batch_size: int = 8,
-    **options: Any,
-) -> Result[TextMeasurement] | Result[TaskMeasurement]:
-    """Score a language model on a text or on tasks.
+def _search(
+    loaded: "LoadedModel", requests: Sequence[Request], choosing: Choosing, decoding: Decoding
+) -> Callable[[ShowText], Answers]:
+    """Return what searches with beams; requests that do not fit are refused before."""
+    from qkvary.inference.beams import check_beams, search
 
-    A text gives the perplexity per token, per byte and as the papers counted; tasks give accuracies
-    with their standard error and their distance from guessing.
+    beams = choosing.beams or 0
+    check_beams(beams)
+    new_cache = decoding.cache_maker(loaded)
 
-    Args:
-        model: The name or path of a checkpoint, or what ``qk.load`` returned.
-        data: Files or folders of .txt and .jsonl, or a prepared set.
-        split: The split of a prepared set.
-        tokens: Maximum number of tokens to read.
-        context: Maximum tokens before a target; by default the maximum of the network.
-        stride: Tokens between starts of windows; as many as ``context`` by default.
-        joined: Read documents one after the other, not separately.
-        lengths: Also give the perplexity by position from windows of these lengths.
-        paper: Also count as the papers did: a document per row, padded with separators.
-        tasks: Instead of a text, tasks of lm-eval: ``arc_easy``, ``arc_challenge``,
-            ``hellaswag``, ``piqa``, ``winogrande`` (``five``: these) and ``lambada`` from local
-            files; any other task from the hub.
-        task_data: The folder of the task files; by default ``lm_eval`` in ``$QKVARY_DATA``.
-        fewshot: Solved examples before each question; by default 5, and 0 for lambada; for a task
-            from the hub those of lm-eval, which keeps none where the task is made for none.
-        limit: Maximum number of questions per task, from the first.
-        against: A prepared set; questions that share 13 words in a row with its training split
-            are counted, and the others scored separately.
-        batch_size: Windows or requests per batch; changes rounding only.
-        **options: Those above, of a text or of tasks.
-
-    Raises:
-        ValueError: if there is no such checkpoint, text or task, or the network cannot read such
-            windows.
-        DamagedError: if the checkpoint, the set or a file of a task is damaged.
-    """
-    if read_count(batch_size) < 1:
-        raise ValueError(f"expected a batch_size of at least 1, got {batch_size}")
-    if data is not None and tasks is None:
-        settings = _read_options(options, TextReading, "a text")
-        lengths = tuple(dict.fromkeys(map(read_count, settings.pop("lengths", ()))))
-        reading = TextReading(data=read_texts(data), lengths=lengths, **settings)
-        loaded, name = open_checkpoint(model)
-        measured = measure_text(loaded, reading, batch_size=batch_size)
-        return Result(measured, _report(loaded, name, batch_size, text_data(measured)))
-    if tasks is None or data is not None:
-        given = "neither" if tasks is None else "both"
-        raise UsageError(f"expected a text or tasks, got {given}")
-    settings = _read_options(options, TaskReading, "tasks")
-    if settings.get("task_data") is not None:
-        settings["task_data"] = read_path(settings["task_data"], "a folder of task files")
-    if settings.get("against") is not None:
-        settings["against"] = os.fspath(settings["against"])
-    names = map(str.strip, tasks.split(",")) if isinstance(tasks, str) else tasks
-    asked = prepare_tasks(TaskReading(tasks=tuple(names), **settings))
-    loaded, name = open_checkpoint(model)
-    if loaded.tokenizer is None:
-        raise ValueError("expected a checkpoint with a tokenizer, got one without")
-    answered = measure_tasks(loaded, asked, batch_size=batch_size)
-    return Result(answered, _report(loaded, name, batch_size, describe_tasks(answered)))
-
-
-def _read_options(
-    options: Mapping[str, Any], kind: type[TextReading | TaskReading], what: str
-) -> dict[str, Any]:
-    """Return the options of a text or of tasks; refuse others."""
-    # The first field is the text, or the tasks.
-    known = [one.name for one in fields(kind)[1:]]
-    for name in options:
-        if name not in known:
-            raise UsageError(
-                f"expected an option of qk.evaluate for {what}, got {name!r}; "
-                + suggest(name, known)
+    def decode(show: ShowText) -> Answers:
+        found = [
+            search(
+                loaded.network,
+                request,
+                beams=beams,
+                length_penalty=choosing.length_penalty,
+                tokenizer=loaded.tokenizer,
+                new_cache=new_cache,
             )
-    return {
-        name: read_count(value) if name in _COUNTS and value is not None else value
-        for name, value in options.items()
-    }
+            for request in requests
+        ]
+        for index, (best, *_) in enumerate(found):
+            show(index, best.text, True)
+        answers = [
+            Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
+            for best, *_ in found
+        ]
+        return answers, found
+
+    return decode
 
 
-def _report(
-    loaded: LoadedModel, name: str, batch_size: int, figures: Mapping[str, object]
-) -> Report:
-    identity = identify(loaded.network, loaded.tokenizer)
-    document = {"checkpoint": name, "batch_size": batch_size, "identity": identity}
-    return evaluation_report({**document, **figures})
+def _make_result(
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    requests: Sequence[Request],
+    answers: Sequence[Completion],
+    beams: "Sequence[list[Beam]]",
+) -> Result[tuple[Completion, ...]]:
+    documents: list[dict[str, Any]] = [
+        {
+            "prompt": prompt,
+            "prompt_tokens": request.prompt,
+            **pick(answer, "text tokens finish logprobs"),
+            **pick(request, "sampling stop seed"),
+        }
+        for prompt, request, answer in zip(prompts, requests, answers, strict=True)
+    ]
+    for document, some in zip(documents, beams, strict=False):
+        document["beams"] = some
+    if beams:
+        tables = [_list_beams(some) for some in beams if requests[0].logprobs]
+    else:
+        tables = [
+            _list_logprobs(tokenizer, request, answer)
+            for request, answer in zip(requests, answers, strict=True)
+            if answer.logprobs is not None
+        ]
+    replaced = sum(count_replaced(tokenizer, one.text, one.tokens) for one in answers)
+    notice = (
+        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
+        f"{count(replaced, 'place')}"
+    )
+    report = Report(
+        subject="generated text",
+        question="",
+        sections=(Section(key="tokens", title="", blocks=tuple(tables), brief=True),)
+        * bool(tables),
+        # One answer is the document, several are a list.
+        data=documents[0] if len(documents) == 1 else {"answers": documents},
+    )
+    return Result(tuple(answers), report, notices=(notice,) * bool(replaced))
+
+
+def _list_logprobs(tokenizer: Tokenizer, request: Request, answer: Completion) -> Table:
+    before = [request.prompt[-1], *answer.tokens]
+    rows = [
+        {"token": token, "text": repr(detokenize(tokenizer, [token], after=after)), "log": logprob}
+        for token, after, logprob in zip(
+            answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
+        )
+    ]
+    write: Callable[[Any], str] = "{:.4f}".format
+    return _table(rows, number("token"), word("text"), number("log", "log-probability", write))
+
+
+def _list_beams(beams: "list[Beam]") -> Table:
+    return _table(
+        beams,
+        number("score", write="{:.4f}".format),
+        number("logprob", "log-probability", "{:.4f}".format),
+        number("tokens", write=lambda tokens: str(len(tokens))),
+        word("text", write=repr),
+    )
+
+
+def _table(rows: Sequence[object], *fields: Field) -> Table:
+    return tabulate("tokens", "", rows, *fields, main=True)

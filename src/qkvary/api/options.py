@@ -9,7 +9,7 @@ import functools
 import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -151,13 +151,47 @@ class Configured(Protocol):
         ...
 
 
+Display = AbstractContextManager[Callable[..., None]]
+"""An open display of progress: called with what is done, the total, and a note."""
+ShowProgress = Callable[..., Display]
+"""Opens a display of a part of the work, which it names, counted in units."""
+
+
+def no_progress(_what: str, _unit: str = "windows") -> Display:
+    """Open no display."""
+    return nullcontext(lambda *_counts: None)
+
+
+def say_nothing(_sentence: str) -> None:
+    """Show no sentence."""
+
+
 Checkpoint = Annotated[
     "StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]",
-    Parameter(completer=complete_checkpoint),
+    Parameter(
+        help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
+        "folder or file: our own, a .gguf, a llama2.c .bin, a character model. In Python also what "
+        "qk.load returned.",
+        completer=complete_checkpoint,
+    ),
 ]
-"""A checkpoint by its name or path, or what ``qk.load`` returned."""
-AnyModel = Annotated["StrPath | Model | Network | Configured", Parameter(completer=complete_model)]
-"""A model by its name, file or hub id, as a configuration, or as a network."""
+"""A network with weights."""
+CheckpointTokenizer = Annotated[
+    StrPath | None,
+    Parameter(
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+    ),
+]
+"""The tokenizer of a checkpoint."""
+AnyModel = Annotated[
+    "StrPath | Model | Network | Configured",
+    Parameter(
+        help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
+        "(.gguf, .bin, a folder), or a hub id. In Python also a configuration or a network.",
+        completer=complete_model,
+    ),
+]
+"""A network whose costs are asked for."""
 Labels = str | AnyVariant | Sequence[str | AnyVariant]
 """One variant or several, each as a value or by its label."""
 Variants = Annotated[
@@ -179,16 +213,23 @@ Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 """Formats of the files of a report."""
 
 
+NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]
+
+
 @options
 class NetworkOptions:
     """The device and the numbers of a network."""
 
     device: str | None = None
     """Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given."""
-    dtype: Literal["float64", "float32", "bfloat16", "float16"] | None = None
+    dtype: NetworkDtype | None = None
     """Number format; as stored if not given."""
     weights: Literal["int8"] | None = None
     """Codes of 8 bits for its matrices; numbers if not given."""
+
+    def network(self) -> "NetworkOptions":
+        """Return these alone, also of a class with more."""
+        return NetworkOptions(device=self.device, dtype=self.dtype, weights=self.weights)
 
 
 NETWORK = NetworkOptions()

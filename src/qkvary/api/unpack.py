@@ -1,31 +1,28 @@
 """Add the runs in a file of packed runs to a folder of runs."""
 
-from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
-
-from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import show_lines
+from qkvary.api.results import Result, say_in_lines
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count
 
 
-def command(
-    file: Annotated[Path, Parameter(help="A file that qkvary pack wrote.")],
-    /,
-    *,
-    out: Out = DEFAULT_OUT,
-    json_output: Json = False,
-) -> None:
+def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     """Add the runs in a file of packed runs to a folder of runs.
 
     Runs that are there already stay. ``study`` then trains what is missing, ``report`` writes the
     report.
+
+    Args:
+        file: A file that ``pack`` wrote.
+        out: Folder of runs and reports.
+
+    Raises:
+        DamagedError: if the file is damaged.
     """
-    unpacked = unpack_runs(file, Store(out))
-    document = {"added": unpacked.added, "present": unpacked.present}
-    there = f"; {unpacked.present} were there already" if unpacked.present else ""
-    text = f"{count(unpacked.added, 'run')} added to {out}{there}"
-    show_lines(document, [text], json_output=json_output)
+    found = unpack_runs(read_path(file, "the path of a file"), Store(read_path(out)))
+    there = f"; {found.present} were there already" if found.present else ""
+    line = f"{count(found.added, 'run')} added to {out}{there}"
+    document = {"added": found.added, "present": found.present}
+    return Result(found.added, say_in_lines("unpacked runs", document, line))

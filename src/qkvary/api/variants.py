@@ -30,8 +30,7 @@ def variants(
 
     Args:
         labels: Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.
-        model: Count a layer of this model: a named size, a config.json, or a hub id; in Python also
-            a configuration or a network.
+        model: The model whose layer is counted.
         d_model: Width of the counted layer; 512 if not given.
         num_heads: Query heads of the layer; 8 if not given.
         length: Tokens of the sequence: 1024, 32k, 1M.

@@ -15,6 +15,7 @@ Errors become exit codes in ``qkvary.cli.main``. Does not know what the verbs do
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module, metadata
 from pathlib import Path
 from types import NoneType, UnionType
@@ -25,12 +26,15 @@ from docstring_parser import parse_from_object
 
 from qkvary.api.options import Formats, option_groups
 from qkvary.api.verbs import GROUPS, find_targets
-from qkvary.cli._output import console, print_result, show_progress
+from qkvary.cli._output import OrderedTexts, console, print_result, say, show_progress
 from qkvary.cli.main import EPILOGUE, HELP, HELP_WIDTH, summarise
 from qkvary.storage.errors import UsageError
 
 DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
     "show_progress": lambda _json: show_progress,
+    "open_texts": lambda json: None if json else partial(OrderedTexts, console()),
+    "say": lambda _json: say,
+    "own_process": lambda _json: True,
 }
 """The displays that verbs take, by the names of their parameters; made from ``--json``."""
 
@@ -100,8 +104,10 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
         if writes:
             _check_target(target, formats)
         given |= {name: DISPLAYS[name](json_output) for name in displays}
+        found = function(*args, **given)
         return print_result(
-            function(*args, **given),
+            # A text is a result too, which is printed already.
+            getattr(found, "result", found),
             json_output=json_output,
             full=full,
             target=target,
@@ -159,13 +165,15 @@ def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
 
 def _choose_kind(choices: list[Any]) -> Any:
     """Return the type that the command line passes: text wherever the function accepts text."""
+    takes_text = any(one is str or isinstance(one, str | ForwardRef) for one in choices)
     for one in choices:
         origin = get_origin(one)
         if inspect.isclass(origin) and issubclass(origin, Sequence):
-            return tuple[(_choose_kind(_unwrap(get_args(one)[0])[0]), ...)]
-    accepts_text = any(one is str or isinstance(one, str | ForwardRef) for one in choices)
-    rest = [one for one in choices if one is NoneType] if accepts_text else choices
-    return Union[(str, *rest) if accepts_text else tuple(rest)]  # noqa: UP007
+            item = _choose_kind(_unwrap(get_args(one)[0])[0])
+            if item is str or not takes_text:
+                return tuple[(item, ...)]
+    rest = [one for one in choices if one is NoneType] if takes_text else choices
+    return Union[(str, *rest) if takes_text else tuple(rest)]  # noqa: UP007
 
 
 def _read_help(function: Callable[..., Any]) -> dict[str, str]:
