@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.generate import _OrderedOutput
+from qkvary.cli._output import OrderedTexts
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.decoding import native
@@ -106,10 +106,10 @@ def test_several_prompts_get_the_texts_of_each(
 
 def test_texts_are_shown_in_their_order_whenever_they_come() -> None:
     screen = Console(file=io.StringIO())
-    output = _OrderedOutput(screen, ["a", "b", "c"])
+    output = OrderedTexts(screen, ["a", "b", "c"])
     shown: list[str] = []
     for request, text, ends in ((0, "1", False), (1, "2", True), (2, "3", False), (0, "4", True)):
-        output.add(request, text, ends=ends)
+        output(request, text, ends)
         shown.append(screen.file.getvalue())  # type: ignore[attr-defined]
     assert shown == ["a1", "a1", "a1", "a14\n\nb2\n\nc3"]
 

@@ -15,9 +15,9 @@ def test_files_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*PLAN, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 10
+    assert len(files) == 12
     assert f"written: {tmp_path / 'plan.html'}" in printed
-    assert f"and 7 more files in {tmp_path}" in printed
+    assert f"and 9 more files in {tmp_path}" in printed
     page = (tmp_path / "plan.html").read_text("utf-8")
     assert "What serves 100 users of 32,768 tokens with lm-300m" in page
 

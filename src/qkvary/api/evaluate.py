@@ -53,7 +53,6 @@ class Reading:
 
     def resolve(self, data: Texts) -> TextReading:
         """Return the text and its windows."""
-        lengths = self.lengths.split(",") if isinstance(self.lengths, str) else self.lengths
         return TextReading(
             data=read_texts(data),
             split=self.split,
@@ -61,9 +60,17 @@ class Reading:
             context=read_count(self.context, "context"),
             stride=read_count(self.stride, "stride"),
             joined=self.joined,
-            lengths=tuple(dict.fromkeys(read_count(one, "lengths") for one in lengths)),
+            lengths=tuple(
+                dict.fromkeys(read_count(one, "lengths") for one in _split(self.lengths))
+            ),
             paper=self.paper,
         )
+
+
+def _split(given: str | Sequence[Count]) -> list[str]:
+    """Return what is given as a list, or separated by commas."""
+    several = [given] if isinstance(given, str) else given
+    return [part.strip() for one in several for part in str(one).split(",")]
 
 
 @options
@@ -82,9 +89,8 @@ class Asking:
 
     def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
         """Return the tasks and how they are asked."""
-        names = tasks.split(",") if isinstance(tasks, str) else tasks
         return TaskReading(
-            tasks=tuple(name.strip() for name in names),
+            tasks=tuple(_split(tasks)),
             task_data=None
             if self.task_data is None
             else read_path(self.task_data, "a folder of task files"),
@@ -153,8 +159,8 @@ def evaluate(
             windows.
         DamagedError: if the checkpoint, the set or a file of a task is damaged.
     """
-    text = None if data in (None, ()) else reading.resolve(data)
-    questions = None if not tasks and asking == ASKING else asking.resolve(tasks or ())
+    text = None if data is None else reading.resolve(data)
+    questions = None if tasks is None and asking == ASKING else asking.resolve(tasks or ())
     if text is None and questions is None:
         raise UsageError("expected a text (--data) or --tasks, got neither")
     batch_size = read_count(batching.batch_size, "batch_size")
@@ -171,9 +177,12 @@ def evaluate(
     asked = None if questions is None else prepare_tasks(questions)
     if own_process and asked is not None and not asked.others:
         os.environ["HF_HUB_OFFLINE"] = "1"
-    speaks = text is None or tokenizer is not None or not is_prepared(text.data[0])
+    # What a given network reads is checked with the text.
+    reads = (
+        text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
+    )
     loaded, name = open_checkpoint(
-        model, tokenizer, batching.network(), speaks=speaks or bool(asked)
+        model, tokenizer, batching.network(), speaks=reads or bool(asked)
     )
     document: dict[str, Any] = {
         "checkpoint": name,

@@ -1,7 +1,7 @@
 """Continue prompts with a language model: greedy, sampled, or by beam search."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
 from qkvary.api.arguments import open_checkpoint, read_count
 from qkvary.api.options import (
@@ -157,7 +157,7 @@ def generate(
     choosing: Choosing = CHOOSING,
     decoding: Decoding = DECODING,
     tokenizer: CheckpointTokenizer = None,
-    open_texts: OpenTexts | None = None,
+    open_texts: OpenTexts = lambda _prompts: lambda *_piece: None,
     say: Callable[[str], None] = say_nothing,
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.
@@ -199,14 +199,9 @@ def generate(
         seed=choosing.seed,
         logprobs=choosing.logprobs,
     )
+    display = _Display(prompts, decoding.notice(loaded), say, open_texts)
     compute = _sample if choosing.beams is None else _search
-    ready = compute(loaded, requests, choosing, decoding)
-    # Nothing is refused from here on.
-    waiting = decoding.notice(loaded)
-    if waiting is not None:
-        say(waiting)
-    show = _ignore if open_texts is None else open_texts(prompts)
-    answers, beams = ready(show)
+    answers, beams = compute(loaded, requests, choosing, decoding, display)
     result = _make_result(own, prompts, requests, answers, beams)
     texts = Texts(map(Text, (answer.text for answer in answers)))
     found = texts if isinstance(prompt, list | tuple) else texts[0]
@@ -217,17 +212,35 @@ def generate(
 Answers = tuple[list[Completion], "list[list[Beam]]"]
 
 
-def _ignore(_number: int, _text: str, _ends: bool) -> None:
-    """Show no text."""
+class _Display(NamedTuple):
+    """What is shown before and during decoding, once nothing is refused any more."""
+
+    prompts: Sequence[str]
+    notice: str | None
+    say: Callable[[str], None]
+    open_texts: OpenTexts
+
+    def announce(self) -> None:
+        """Say what the first token waits for."""
+        if self.notice is not None:
+            self.say(self.notice)
+
+    def open(self) -> ShowText:
+        """Show the prompts."""
+        return self.open_texts(self.prompts)
 
 
 def _sample(
-    loaded: "LoadedModel", requests: Sequence[Request], _choosing: Choosing, decoding: Decoding
-) -> Callable[[ShowText], Answers]:
-    """Return what decodes the requests; those that do not fit are refused before."""
+    loaded: "LoadedModel",
+    requests: Sequence[Request],
+    _choosing: Choosing,
+    decoding: Decoding,
+    display: _Display,
+) -> Answers:
     from qkvary.inference.decoding import stream
 
     new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
+    # Requests that do not fit are refused here.
     streams = [
         (
             group.start,
@@ -241,50 +254,48 @@ def _sample(
         )
         for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
     ]
-
-    def decode(show: ShowText) -> Answers:
-        events: dict[int, list[Event]] = {}
-        for first, coming in streams:
-            for event in coming:
-                number = first + event.request
-                events.setdefault(number, []).append(event)
-                show(number, event.text, event.finish is not None)
-        return [collect(events[number]) for number in sorted(events)], []
-
-    return decode
+    display.announce()
+    show, events = display.open(), dict[int, list[Event]]()
+    for first, coming in streams:
+        for event in coming:
+            index = first + event.request
+            events.setdefault(index, []).append(event)
+            show(index, event.text, event.finish is not None)
+    return [collect(events[index]) for index in sorted(events)], []
 
 
 def _search(
-    loaded: "LoadedModel", requests: Sequence[Request], choosing: Choosing, decoding: Decoding
-) -> Callable[[ShowText], Answers]:
-    """Return what searches with beams; requests that do not fit are refused before."""
+    loaded: "LoadedModel",
+    requests: Sequence[Request],
+    choosing: Choosing,
+    decoding: Decoding,
+    display: _Display,
+) -> Answers:
     from qkvary.inference.beams import check_beams, search
 
     beams = choosing.beams or 0
     check_beams(beams)
     new_cache = decoding.cache_maker(loaded)
-
-    def decode(show: ShowText) -> Answers:
-        found = [
-            search(
-                loaded.network,
-                request,
-                beams=beams,
-                length_penalty=choosing.length_penalty,
-                tokenizer=loaded.tokenizer,
-                new_cache=new_cache,
-            )
-            for request in requests
-        ]
-        for index, (best, *_) in enumerate(found):
-            show(index, best.text, True)
-        answers = [
-            Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
-            for best, *_ in found
-        ]
-        return answers, found
-
-    return decode
+    display.announce()
+    found = [
+        search(
+            loaded.network,
+            request,
+            beams=beams,
+            length_penalty=choosing.length_penalty,
+            tokenizer=loaded.tokenizer,
+            new_cache=new_cache,
+        )
+        for request in requests
+    ]
+    show = display.open()
+    for index, (best, *_) in enumerate(found):
+        show(index, best.text, True)
+    answers = [
+        Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
+        for best, *_ in found
+    ]
+    return answers, found
 
 
 def _make_result(

@@ -103,7 +103,8 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
         formats = given.pop("formats", ()) if writes else ()
         if writes:
             _check_target(target, formats)
-        given |= {name: DISPLAYS[name](json_output) for name in displays}
+        shown = {name: DISPLAYS[name](json_output) for name in displays}
+        given |= {name: display for name, display in shown.items() if display is not None}
         found = function(*args, **given)
         return print_result(
             # A text is a result too, which is printed already.
