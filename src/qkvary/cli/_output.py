@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -23,6 +23,7 @@ from qkvary.text.names import count, printable
 from qkvary.text.units import duration
 
 if TYPE_CHECKING:
+    from qkvary.api.results import Result
     from qkvary.reports.report import Report, ReportFormat
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
@@ -30,30 +31,6 @@ PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
 WIDTH_WITHOUT_TERMINAL = 160
 MOST_FILES = 3
 """The number of files that are printed by name; further ones are counted."""
-
-
-class Shown(Protocol):
-    """What a verb returns, as the command line sees it."""
-
-    @property
-    def report(self) -> "Report":
-        """What is printed; its data are the JSON document."""
-        ...
-
-    @property
-    def files(self) -> Sequence[Path]:
-        """The files that the verb wrote."""
-        ...
-
-    @property
-    def notices(self) -> Sequence[str]:
-        """Sentences for standard error."""
-        ...
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code."""
-        ...
 
 
 class _Console(Console):
@@ -136,7 +113,7 @@ def show(
 
 
 def print_result(
-    result: "Shown",
+    result: "Result[Any]",
     *,
     json_output: bool,
     full: bool,
