@@ -102,16 +102,16 @@ def test_bad_input_is_one_sentence(
 
 
 def test_progress_says_how_far_and_how_long(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    now = iter([0.0, 0.0, 31.0, 62.0])
+    now, lines = iter([0.0, 0.0, 31.0, 62.0]), list[str]()
     monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    monkeypatch.setattr(ProgressLine, "show", lambda _line, describe: print(describe()))
+    monkeypatch.setattr(ProgressLine, "show", lambda _line, describe: lines.append(describe()))
     with show_progress("preparing", "bytes") as update:
         # What was resumed took no time.
         update(1_000, 3_000, "5 documents")
         update(2_000, 3_000, "9 documents")
-    assert capsys.readouterr().out.splitlines() == [
+    assert lines == [
         "preparing: 1,000 of 3,000 bytes, 5 documents",
         "preparing: 2,000 of 3,000 bytes, 9 documents, 31 s left",
     ]

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -12,6 +13,7 @@ import qkvary as qk
 from qkvary.api.verbs import find_targets
 from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
+from tests.conftest import Runner
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -173,3 +175,36 @@ def test_json_is_one_document_and_nothing_else(
     assert next(iter(document)) == "schema_version"
     assert document["schema_version"] == 1
     assert len(document) > 1
+
+
+PRINTED = [
+    ["cost", "gemma-4-31b"],
+    ["plan", "gemma-4-31b", "--gpu", "h200", "--price", "5", "--full"],
+    ["plan", "300M", "--gpu", "t4", "--goal", "training", "--full"],
+    ["variants", "--full"],
+    ["studies"],
+]
+"""Reports with wide tables, mathematics and prose."""
+
+
+@pytest.mark.parametrize("words", PRINTED, ids=" ".join)
+def test_lines_are_as_wide_as_the_screen_and_say_the_same(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures: list[set[str]] = []
+    for width in (60, 132):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(words) == 0
+        printed = capsys.readouterr().out
+        assert max(map(len, printed.splitlines())) <= width
+        figures.append(set(re.findall(r"\d[\d,.]*", printed)))
+    assert figures[0] == figures[1]
+
+
+def test_an_ascii_locale_gets_ascii(run_python: Runner) -> None:
+    code = f"from qkvary.cli.main import main; print([main(words) for words in {PRINTED!r}])"
+    environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    result = run_python(["-c", code], env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.isascii()
+    assert str([0] * len(PRINTED)) in result.stdout
