@@ -55,10 +55,15 @@ def test_an_answer_ends_before_a_stop_text(folder: Path) -> None:
     assert qk.generate(folder / "model", "the cat", tokens=9, stop=stop) == whole.split(stop)[0]
 
 
+def _told() -> list[str | None]:
+    """What a command tells the libraries of lm-eval, and a function does not."""
+    return [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TQDM_DISABLE")]
+
+
 def test_a_text_and_tasks_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_model(folder / "long", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
     write_task_files(folder / "tasks")
-    model, text, before = str(folder / "long"), folder / "text.txt", dict(os.environ)
+    model, text, before = str(folder / "long"), folder / "text.txt", _told()
     asked = {"task_data": str(folder / "tasks"), "fewshot": 1, "limit": 2}
     scored = qk.evaluate(model, text, lengths=[16, 64])
     assert scored.to_pandas()["loss"].iloc[0] == scored.to_dict()["text"]["loss"]
@@ -68,7 +73,7 @@ def test_a_text_and_tasks_are_scored(folder: Path, capsys: pytest.CaptureFixture
     both = qk.evaluate(model, text, tasks=["piqa"], **asked)
     assert both.value[0].score.perplexity == scored.value.score.perplexity
     assert both.value[1].scores["piqa"].accuracy == answered.value.scores["piqa"].accuracy
-    assert dict(os.environ) == before
+    assert _told() == before
     assert capsys.readouterr().err == ""
 
 

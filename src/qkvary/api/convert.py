@@ -68,4 +68,4 @@ def convert(
     written = () if out is None else (read_path(out),)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer)
-    return Result(made, add_data(report, out=out), written)
+    return Result(made, add_data(report, out=out), files=written)

@@ -46,6 +46,10 @@ OpenTexts = Callable[[Sequence[str]], ShowText]
 """Called with the prompts, once nothing can be refused any more."""
 
 
+def _show_nothing(_prompts: Sequence[str]) -> ShowText:
+    return lambda _index, _text, _ends: None
+
+
 class Text(str):  # noqa: SLOT000
     """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
 
@@ -157,7 +161,7 @@ def generate(
     choosing: Choosing = CHOOSING,
     decoding: Decoding = DECODING,
     tokenizer: CheckpointTokenizer = None,
-    open_texts: OpenTexts = lambda _prompts: lambda *_piece: None,
+    open_texts: OpenTexts = _show_nothing,
     say: Callable[[str], None] = say_nothing,
 ) -> Text | Texts:
     """Continue prompts with a language model: greedy, sampled, or by beam search.

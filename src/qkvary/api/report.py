@@ -76,6 +76,6 @@ def report(
     return Result(
         results.summary,
         add_data(shown, damage=results.damage),
-        files,
-        (*notices, *results.damage),
+        files=files,
+        notices=(*notices, *results.damage),
     )

@@ -4,7 +4,7 @@ import io
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,6 +35,7 @@ class Result(Generic[Value]):
     """The figures, as the long paths of the package give them."""
     report: Report
     """The report that terminal, notebook and page render."""
+    _: KW_ONLY
     files: tuple[Path, ...] = ()
     """The files that were written."""
     notices: tuple[str, ...] = ()
