@@ -43,7 +43,7 @@ def report(
     Raises:
         ValueError: if there is no such study, or none of its runs has begun.
     """
-    from qkvary.api.written_texts import write_texts
+    from qkvary.api.training_texts import write_texts
     from qkvary.reports.files import write_report
     from qkvary.reports.study import study_report
     from qkvary.reports.study_results import gather_results, report_folder

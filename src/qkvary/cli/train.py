@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.written_texts import write_texts
+from qkvary.api.training_texts import write_texts
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.cli._data_prepare import show_preparation
 from qkvary.cli._options import (
