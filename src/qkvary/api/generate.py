@@ -26,9 +26,8 @@ from qkvary.inference.requests import (
     collect,
     group_requests,
 )
-from qkvary.inference.streaming import REPLACEMENT, count_replaced, detokenize
-from qkvary.reports.report import Report, Section
-from qkvary.reports.tables import Field, Table, number, pick, tabulate, word
+from qkvary.inference.streaming import REPLACEMENT, count_replaced
+from qkvary.reports.generation import generation_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import count
 
@@ -206,10 +205,15 @@ def generate(
     display = _Display(prompts, decoding.notice(loaded), say, open_texts)
     compute = _sample if choosing.beams is None else _search
     answers, beams = compute(loaded, requests, choosing, decoding, display)
-    result = _make_result(own, prompts, requests, answers, beams)
+    report = generation_report(own, prompts, requests, answers, beams)
+    replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
+    notice = (
+        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
+        f"{count(replaced, 'place')}"
+    )
     texts = Texts(map(Text, (answer.text for answer in answers)))
     found = texts if isinstance(prompt, list | tuple) else texts[0]
-    found.result = result
+    found.result = Result(tuple(answers), report, notices=(notice,) * bool(replaced))
     return found
 
 
@@ -300,71 +304,3 @@ def _search(
         for best, *_ in found
     ]
     return answers, found
-
-
-def _make_result(
-    tokenizer: Tokenizer,
-    prompts: Sequence[str],
-    requests: Sequence[Request],
-    answers: Sequence[Completion],
-    beams: "Sequence[list[Beam]]",
-) -> Result[tuple[Completion, ...]]:
-    documents: list[dict[str, Any]] = [
-        {
-            "prompt": prompt,
-            "prompt_tokens": request.prompt,
-            **pick(answer, "text tokens finish logprobs"),
-            **pick(request, "sampling stop seed"),
-        }
-        for prompt, request, answer in zip(prompts, requests, answers, strict=True)
-    ]
-    for document, some in zip(documents, beams, strict=False):
-        document["beams"] = some
-    if beams:
-        tables = [_list_beams(some) for some in beams if requests[0].logprobs]
-    else:
-        tables = [
-            _list_logprobs(tokenizer, request, answer)
-            for request, answer in zip(requests, answers, strict=True)
-            if answer.logprobs is not None
-        ]
-    replaced = sum(count_replaced(tokenizer, one.text, one.tokens) for one in answers)
-    notice = (
-        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
-        f"{count(replaced, 'place')}"
-    )
-    report = Report(
-        subject="generated text",
-        question="",
-        sections=(Section(key="tokens", title="", blocks=tuple(tables), brief=True),)
-        * bool(tables),
-        # One answer is the document, several are a list.
-        data=documents[0] if len(documents) == 1 else {"answers": documents},
-    )
-    return Result(tuple(answers), report, notices=(notice,) * bool(replaced))
-
-
-def _list_logprobs(tokenizer: Tokenizer, request: Request, answer: Completion) -> Table:
-    before = [request.prompt[-1], *answer.tokens]
-    rows = [
-        {"token": token, "text": repr(detokenize(tokenizer, [token], after=after)), "log": logprob}
-        for token, after, logprob in zip(
-            answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
-        )
-    ]
-    write: Callable[[Any], str] = "{:.4f}".format
-    return _table(rows, number("token"), word("text"), number("log", "log-probability", write))
-
-
-def _list_beams(beams: "list[Beam]") -> Table:
-    return _table(
-        beams,
-        number("score", write="{:.4f}".format),
-        number("logprob", "log-probability", "{:.4f}".format),
-        number("tokens", write=lambda tokens: str(len(tokens))),
-        word("text", write=repr),
-    )
-
-
-def _table(rows: Sequence[object], *fields: Field) -> Table:
-    return tabulate("tokens", "", rows, *fields, main=True)

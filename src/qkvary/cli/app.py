@@ -76,8 +76,9 @@ def build_app() -> App:
         app.command(group)
     for words in find_targets():
         first, _, second = words.partition(" ")
-        owner = groups[first] if second else app
-        owner.command(f"{__name__}:{words}", name=second or first, help=summarise(words))
+        # A group lists its commands before they are imported; the rest show their whole docstring.
+        text, owner = (summarise(words), groups[first]) if second else (None, app)
+        owner.command(f"{__name__}:{words}", name=second or first, help=text)
     return app
 
 
