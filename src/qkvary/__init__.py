@@ -1,8 +1,8 @@
 """Transformers whose attention shares its query, key and value projections.
 
-``import qkvary as qk`` offers the names below. Each is loaded on first use, so that importing this
-package imports nothing else; nothing in the package imports the package itself. The longer paths
-are listed in docs/guide/api.md.
+``import qkvary as qk`` offers the names below and the verbs of ``qkvary.api.verbs``, which are
+commands too. Each is loaded on first use, so that importing this package imports nothing else;
+nothing in the package imports the package itself. The longer paths are listed in docs/guide/api.md.
 """
 
 from importlib import import_module
@@ -10,74 +10,79 @@ from sys import modules
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qkvary.api.analyses import analyze
-    from qkvary.api.conversions import convert
-    from qkvary.api.costs import cost
-    from qkvary.api.models import load
-    from qkvary.api.plans import plan
-    from qkvary.api.studies import run_study
-    from qkvary.api.texts import evaluate, generate
-    from qkvary.api.variants import variants
-    from qkvary.nn.attention import Attention
-    from qkvary.nn.cache import KVCache
-    from qkvary.nn.language_model import LanguageModel
-    from qkvary.studies.running.executors.contract import ClusterOptions
-    from qkvary.studies.study import Setting, Study
+    from qkvary.api.analyze import analyze as analyze
+    from qkvary.api.convert import convert as convert
+    from qkvary.api.cost import cost as cost
+    from qkvary.api.data_features import prepare_features as prepare_features
+    from qkvary.api.data_prepare import prepare_data as prepare_data
+    from qkvary.api.data_show import show_data as show_data
+    from qkvary.api.doctor import doctor as doctor
+    from qkvary.api.evaluate import evaluate as evaluate
+    from qkvary.api.export import export as export
+    from qkvary.api.generate import generate as generate
+    from qkvary.api.list_studies import list_studies as list_studies
+    from qkvary.api.load import load as load
+    from qkvary.api.pack import pack as pack
+    from qkvary.api.plan import Hardware as Hardware
+    from qkvary.api.plan import Load as Load
+    from qkvary.api.plan import Purpose as Purpose
+    from qkvary.api.plan import plan as plan
+    from qkvary.api.report import report as report
+    from qkvary.api.show import show as show
+    from qkvary.api.studies import run_study as run_study
+    from qkvary.api.unpack import unpack as unpack
+    from qkvary.api.variants import variants as variants
+    from qkvary.nn.attention import Attention as Attention
+    from qkvary.nn.cache import KVCache as KVCache
+    from qkvary.nn.language_model import LanguageModel as LanguageModel
+    from qkvary.studies.running.executors.contract import ClusterOptions as ClusterOptions
+    from qkvary.studies.study import Setting as Setting
+    from qkvary.studies.study import Study as Study
 
+    __all__: list[str]
     __version__: str
-
-__all__ = [
-    "Attention",
-    "ClusterOptions",
-    "KVCache",
-    "LanguageModel",
-    "Setting",
-    "Study",
-    "analyze",
-    "convert",
-    "cost",
-    "evaluate",
-    "generate",
-    "load",
-    "plan",
-    "run_study",
-    "variants",
-]
 
 _MODULES = {
     "Attention": "nn.attention",
     "ClusterOptions": "studies.running.executors.contract",
+    "Hardware": "api.plan",
     "KVCache": "nn.cache",
     "LanguageModel": "nn.language_model",
+    "Load": "api.plan",
+    "Purpose": "api.plan",
     "Setting": "studies.study",
     "Study": "studies.study",
-    "analyze": "api.analyses",
-    "convert": "api.conversions",
-    "cost": "api.costs",
-    "evaluate": "api.texts",
-    "generate": "api.texts",
-    "load": "api.models",
-    "plan": "api.plans",
+    "load": "api.load",
+    # Verbs that are not in the table yet.
     "run_study": "api.studies",
-    "variants": "api.variants",
 }
+"""The modules of the names that are no verbs."""
+
+
+def _find_modules() -> dict[str, str]:
+    """Return the module of every public name."""
+    targets = import_module("qkvary.api.verbs").find_targets().values()
+    verbs = (target.partition(":") for target in targets)
+    return _MODULES | {name: module for module, _, name in verbs if name != "command"}
 
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
-    if name not in _MODULES:
+    if name == "__all__":
+        return sorted(_find_modules())
+    if name.startswith("_") or name not in (found := _find_modules()):
         # With these, an interactive session suggests the nearest name.
         raise AttributeError(
             f"module 'qkvary' has no attribute {name!r}", name=name, obj=modules[__name__]
         )
     try:
-        module = import_module(f"qkvary.{_MODULES[name]}")
+        module = import_module(f"qkvary.{found[name]}")
     except ModuleNotFoundError as error:
         raise _explain(error) from error
-    found = globals()[name] = getattr(module, name)
-    return found
+    value = globals()[name] = getattr(module, name)
+    return value
 
 
 def _explain(error: ModuleNotFoundError) -> ModuleNotFoundError:
@@ -88,4 +93,4 @@ def _explain(error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return sorted(_find_modules())

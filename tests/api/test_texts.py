@@ -1,7 +1,7 @@
 """Texts continued and scored from Python, as the commands do."""
 
-import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,7 @@ import pytest
 
 import qkvary as qk
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
-from tests.data.small_sets import make_set
 from tests.inference.evaluation.networks import byte_network
 from tests.inference.evaluation.task_files import write_task_files
 
@@ -26,23 +24,28 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def command(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
-    assert main([*words, "--json"]) == 0
-    return json.loads(capsys.readouterr().out)
+def test_texts_are_text_that_knows_its_tokens(folder: Path) -> None:
+    loaded = qk.load(folder / "model")
+    texts = qk.generate(folder / "model", PROMPTS, tokens=9, top_k=7, seed=3)
+    assert texts == [qk.generate(loaded, one, tokens=9, top_k=7, seed=3) for one in PROMPTS]
+    one = qk.generate(loaded, PROMPTS[0], tokens=9)
+    (answer,) = one.result.value
+    assert (answer.text, len(answer.tokens)) == (one, 9)
+    assert one.result.to_dict()["tokens"] == list(answer.tokens)
+    assert [found["prompt"] for found in texts.result.to_dict()["answers"]] == PROMPTS
 
 
-@pytest.mark.parametrize("sampled", [False, True])
-def test_texts_are_those_of_the_command(
-    folder: Path, capsys: pytest.CaptureFixture[str], *, sampled: bool
-) -> None:
-    options = ["--top-k", "7", "--seed", "3"] if sampled else []
-    found = command(capsys, "generate", str(folder / "model"), *PROMPTS, "--tokens", "9", *options)
-    expected = [answer["text"] for answer in found["answers"]]
-    given = {"top_k": 7, "seed": 3} if sampled else {}
-    texts = qk.generate(folder / "model", PROMPTS, tokens=9, **given)
-    assert texts == expected
-    network, tokenizer = qk.load(folder / "model")
-    assert qk.generate((network, tokenizer), PROMPTS[0], tokens=9, **given) == expected[0]
+def test_texts_are_shown_as_they_come(folder: Path) -> None:
+    pieces: dict[int, str] = {}
+    opened: list[object] = []
+
+    def show(prompts: object) -> Callable[[int, str, bool], None]:
+        opened.append(prompts)
+        return lambda index, text, _ends: pieces.update({index: pieces.get(index, "") + text})
+
+    texts = qk.generate(folder / "model", PROMPTS, tokens=9, open_texts=show)
+    assert opened == [PROMPTS]
+    assert [pieces[0], pieces[1]] == texts
 
 
 def test_an_answer_ends_before_a_stop_text(folder: Path) -> None:
@@ -52,46 +55,32 @@ def test_an_answer_ends_before_a_stop_text(folder: Path) -> None:
     assert qk.generate(folder / "model", "the cat", tokens=9, stop=stop) == whole.split(stop)[0]
 
 
-def test_scores_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, text = str(folder / "model"), folder / "text.txt"
-    words = ("--data", str(text), "--context", "32", "--stride", "8", "--lengths", "16,64")
-    found = command(capsys, "evaluate", model, *words)
-    result = qk.evaluate(model, text, context=32, stride=8, lengths=[16, 64])
-    assert result.to_dict() == found
-    assert result.value.score.perplexity == found["text"]["perplexity"]
-    assert result.to_pandas()["loss"].iloc[0] == found["text"]["loss"]
-    assert result.tables == ("text", "lengths")
-    assert "How well does the given network predict?" in str(qk.evaluate(qk.load(model), text))
+def _told() -> list[str | None]:
+    """What a command tells the libraries of lm-eval, and a function does not."""
+    return [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TQDM_DISABLE")]
 
 
-def test_tasks_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_text_and_tasks_are_scored(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_model(folder / "long", byte_network("Q-K=V", max_tokens=160), ByteTokenizer())
     write_task_files(folder / "tasks")
-    model, files = str(folder / "long"), str(folder / "tasks")
-    trained = str(make_set(folder / "trained", ("a text", "another text")).path)
-    words = ("--task-data", files, "--fewshot", "1", "--limit", "2", "--against", trained)
-    found = command(capsys, "evaluate", model, "--tasks", "piqa,lambada", *words)
-    asked = {"task_data": files, "fewshot": 1, "limit": 2, "against": trained}
-    result = qk.evaluate(model, tasks=["piqa", "lambada"], **asked)
-    assert result.to_dict() == found
-    assert result.value.scores["piqa"].accuracy.value == found["tasks"]["piqa"]["accuracy"]["value"]
-    assert list(result.to_pandas()["task"]) == ["piqa", "lambada"]
-    before = dict(os.environ)
-    spaced = qk.evaluate(model, tasks="piqa, lambada", **asked)
-    assert spaced.to_dict() == found
-    assert dict(os.environ) == before
+    model, text, before = str(folder / "long"), folder / "text.txt", _told()
+    asked = {"task_data": str(folder / "tasks"), "fewshot": 1, "limit": 2}
+    scored = qk.evaluate(model, text, lengths=[16, 64])
+    assert scored.to_pandas()["loss"].iloc[0] == scored.to_dict()["text"]["loss"]
+    assert scored.tables == ("text", "lengths")
+    answered = qk.evaluate(qk.load(model), tasks="piqa, lambada", **asked)
+    assert list(answered.to_pandas()["task"]) == ["piqa", "lambada"]
+    both = qk.evaluate(model, text, tasks=["piqa"], **asked)
+    assert both.value[0].score.perplexity == scored.value.score.perplexity
+    assert both.value[1].scores["piqa"].accuracy == answered.value.scores["piqa"].accuracy
+    assert _told() == before
     assert capsys.readouterr().err == ""
-    only = qk.evaluate(qk.load(model), tasks="piqa", task_data=files, fewshot=0, limit=1)
-    assert only.value.scores["piqa"].documents == 1
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "expected a text or tasks, got neither"),
-        ({"data": "text.txt", "tasks": "piqa"}, "expected a text or tasks, got both"),
-        ({"tasks": "piqa", "split": "test"}, "option of qk.evaluate for tasks, got 'split'"),
-        ({"data": "text.txt", "most": 3}, "option of qk.evaluate for a text, got 'most'"),
+        ({}, "got neither"),
         ({"tasks": ()}, "expected tasks to ask, got none"),
         ({"tasks": "piqa", "limit": 0}, "expected limit of at least 1, got 0"),
         ({"tasks": "piqa", "task_data": 3}, "expected a folder of task files, got 3"),

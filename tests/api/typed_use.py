@@ -7,6 +7,7 @@ from typing import assert_type
 import torch
 
 import qkvary as qk
+from qkvary.api.generate import Text, Texts
 from qkvary.checkpoints.models import LoadedModel, save_model
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.papers.key_value.protocols import synthetic_network, synthetic_training
@@ -28,8 +29,8 @@ def use_names(folder: Path) -> None:
 
     save_model(folder, model, ByteTokenizer())
     loaded = assert_type(qk.load(folder), LoadedModel)
-    assert_type(qk.generate(loaded, "a", tokens=2), str)
-    assert_type(qk.generate(folder, ["a", "b"], tokens=2), list[str])
+    assert_type(qk.generate(loaded, "a", tokens=2), Text)
+    assert_type(qk.generate(folder, ["a", "b"], tokens=2), Texts)
 
     text = folder.parent / "text.txt"
     text.write_text("the cat sat on the mat. " * 11, "utf-8")

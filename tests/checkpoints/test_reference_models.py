@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.api.costs import cost
+from qkvary.api.cost import cost
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.headers import read_header
 from qkvary.checkpoints.huggingface.folders import export_folder

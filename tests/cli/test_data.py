@@ -17,10 +17,8 @@ import qkvary
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._data_prepare import describe_progress
-from qkvary.cli._output import ProgressLine
+from qkvary.cli._output import ProgressLine, show_progress
 from qkvary.cli.main import main
-from qkvary.data.preparation import Progress
 from qkvary.data.prepared import open_prepared
 from qkvary.nn.language_model import LanguageModel
 from tests.data.merged import merges_of
@@ -103,14 +101,20 @@ def test_bad_input_is_one_sentence(
     assert len(printed.err.splitlines()) == 1
 
 
-def test_progress_says_how_far_how_fast_and_how_long() -> None:
-    progress = Progress(documents=1200, tokens=50_000, text_bytes=5_000_000, total_bytes=20_000_000)
-    assert describe_progress(progress, 2.0) == (
-        "25%, 1,200 documents, 50,000 tokens, 2.5 MB/s, 6.0 s left"
-    )
-    progress.resumed_bytes = 5_000_000
-    progress.total_bytes = None
-    assert describe_progress(progress, 2.0) == "1,200 documents, 50,000 tokens, 0.0 MB/s"
+def test_progress_says_how_far_and_how_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, lines = iter([0.0, 0.0, 31.0, 62.0]), list[str]()
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    monkeypatch.setattr(ProgressLine, "show", lambda _line, describe: lines.append(describe()))
+    with show_progress("preparing", "bytes") as update:
+        # What was resumed took no time.
+        update(1_000, 3_000, "5 documents")
+        update(2_000, 3_000, "9 documents")
+    assert lines == [
+        "preparing: 1,000 of 3,000 bytes, 5 documents",
+        "preparing: 2,000 of 3,000 bytes, 9 documents, 31 s left",
+    ]
 
 
 def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,7 @@ def test_figures_fit_each_other(
         "--out",
         str(out),
     )
+    assert found.pop("files") == [str(out)]
     assert json.loads(out.read_text("utf-8")) == found
     text, paper = found["text"], found["paper"]
     assert text["text_bytes"] == len(TEXT)
@@ -217,16 +218,16 @@ def test_a_damaged_set_is_not_looked_into(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{rotary}"], "expected --data or --tasks, got neither"),
+        (["{rotary}"], "got neither"),
         (
             ["{rotary}", "--data", "{text}", "--context", "0"],
-            "expected context of at least 1, got 0",
+            "context: expected at least 1, got 0",
         ),
         (
             ["{rotary}", "--data", "{text}", "--stride", "34"],
             "a stride from 1 to the context of 33",
         ),
-        (["{rotary}", "--data", "{text}", "--lengths", "0"], "lengths of at least 1 token"),
+        (["{rotary}", "--data", "{text}", "--lengths", "0"], "lengths: expected at least 1"),
         (["{rotary}", "--data", "{text}", "--lengths", "4M"], "a document of more than 4194304"),
         (["{rotary}", "--data", "{text}x"], "expected a file or folder of documents"),
         (["{learned}", "--data", "{text}", "--context", "99"], "this network has learned"),

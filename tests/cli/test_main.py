@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.api.verbs import VERBS
 from qkvary.cli import main as module
-from qkvary.cli.main import GROUPS, command_names, main, summarise
+from qkvary.cli.main import command_names, main, summarise
 
 ROOT = Path(__file__).resolve().parents[2]
 Runner = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -38,26 +39,20 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_help_has_every_command_once_and_in_groups(capsys: pytest.CaptureFixture[str]) -> None:
-    grouped = [name for names in GROUPS.values() for name in names]
-    assert sorted(grouped) == list(command_names())
+    groups = {
+        title: list(dict.fromkeys(typed.split()[0] for typed in verbs))
+        for title, verbs in VERBS.items()
+    }
     assert main(["--help"]) == 0
     lines = [line.strip("│╭─╮ ") for line in capsys.readouterr().out.splitlines()]
     starts = [line.split()[0] for line in lines if line and line[0] != "-"]
-    order = [word for title, names in GROUPS.items() for word in (title.split()[0], *names)]
+    order = [word for title, names in groups.items() for word in (title.split()[0], *names)]
     assert [word for word in starts if word in order] == order
 
 
 def test_nothing_typed_means_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "Usage: qkvary COMMAND" in capsys.readouterr().out
-
-
-def test_commands_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "greet.py").write_text('"""Say hello.\n\nMore."""\n')
-    (tmp_path / "_private.py").write_text('"""Shared."""\n')
-    monkeypatch.setattr(module, "FOLDER", tmp_path)
-    assert command_names() == ("greet",)
-    assert summarise("greet") == "Say hello."
 
 
 @pytest.mark.parametrize(

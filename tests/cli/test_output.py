@@ -14,11 +14,10 @@ from qkvary.cli._output import (
     console,
     print_json,
     printable,
-    sparkline,
 )
 from qkvary.cli._streams import print_error
 from qkvary.reports.tables import tabulate, word
-from qkvary.reports.terminal import print_table
+from qkvary.reports.terminal import print_table, sparkline
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ def test_files_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main([*PLAN, "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 10
+    assert len(files) == 12
     assert f"written: {tmp_path / 'plan.html'}" in printed
-    assert f"and 7 more files in {tmp_path}" in printed
+    assert f"and 9 more files in {tmp_path}" in printed
     page = (tmp_path / "plan.html").read_text("utf-8")
     assert "What serves 100 users of 32,768 tokens with lm-300m" in page
 
@@ -33,39 +33,11 @@ def test_the_page_says_what_the_screen_says(
         assert f"<bdi>{sentence}</bdi>" in page
 
 
-def test_formats_choose_the_files(tmp_path: Path) -> None:
-    assert main([*PLAN, "--out", str(tmp_path), "--format", "svg", "--format", "html"]) == 0
-    kinds = sorted(path.suffix for path in tmp_path.rglob("*") if path.is_file())
-    assert kinds == [".html", ".svg", ".svg", ".svg"]
-
-
-def test_training_plans_have_a_page_too(tmp_path: Path) -> None:
-    assert main([*PLAN, "--goal", "training", "--out", str(tmp_path), "--format", "html"]) == 0
-    assert "What trains lm-300m" in (tmp_path / "plan.html").read_text("utf-8")
-
-
 def test_the_units_that_were_asked_for_are_those_of_the_page(tmp_path: Path) -> None:
     assert main([*PLAN, "--decimal", "--out", str(tmp_path), "--format", "html"]) == 0
     page = (tmp_path / "plan.html").read_text("utf-8")
     assert "2.68 GB" in page
     assert "iB" not in page.split("<main", 1)[1].split("<script", 1)[0]
-
-
-def test_format_without_a_folder_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PLAN, "--format", "html"]) == 2
-    assert capsys.readouterr().err == (
-        "qkvary: expected --out with a folder for the files of --format, got none\n"
-    )
-
-
-def test_a_file_in_the_way_of_a_folder_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert main([*PLAN, "--out", str(tmp_path / "file"), "--format", "html"]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert f"expected a folder at {tmp_path / 'file'}, got a file" in printed.err
 
 
 def test_without_out_nothing_is_written_and_nothing_that_draws_is_imported(

@@ -78,9 +78,10 @@ def test_a_cache_that_is_a_file(
 def test_a_folder_where_a_file_is_expected(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    typed = ["evaluate", "model", "--data", "text.txt", "--out", "model"]
+    (places / "there.json").mkdir()
+    typed = ["evaluate", "model", "--data", "text.txt", "--out", "there.json"]
     assert main(typed) == BAD_INPUT
-    assert "expected a file at model, got a folder" in capsys.readouterr().err
+    assert "a file, got the folder there.json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
@@ -114,6 +115,7 @@ def test_what_is_no_regular_file_is_written_through(
     evaluate = ["evaluate", "model", "--data", "text.txt", "--json", "--out"]
     assert main([*evaluate, "link.json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document.pop("files") == ["link.json"]
     assert (places / "link.json").is_symlink()
     assert json.loads((places / "target.json").read_text()) == document
 

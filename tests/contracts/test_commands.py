@@ -1,17 +1,19 @@
-"""Every file in cli is a command: it explains itself, refuses bad input, and speaks JSON."""
+"""Every verb is a command and a name: it explains itself, refuses bad input, and speaks JSON."""
 
 import inspect
 import json
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cyclopts import App
 
-from qkvary.cli.main import FOLDER, command_names, main, summarise
+import qkvary as qk
+from qkvary.api.verbs import find_targets
+from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
+from tests.conftest import Runner
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -77,29 +79,7 @@ CALLS: dict[str, list[str]] = {
     "variants": [],
 }
 WITHOUT_FIGURES = {"completion"}
-
-
-def load(module: str) -> Any:
-    return import_module(f"qkvary.cli.{module}").command
-
-
-def spelled() -> Iterator[str]:
-    """Every command as it is typed; one of a group is a file that begins with the group's name."""
-    for name in command_names():
-        group = f"_{name}_"
-        is_group = isinstance(load(name), App)
-        yield from (
-            (f"{name} {path.stem.removeprefix(group)}" for path in FOLDER.glob(f"{group}*.py"))
-            if is_group
-            else (name,)
-        )
-
-
-COMMANDS = sorted(spelled())
-
-
-def file_of(name: str) -> str:
-    return f"_{name.replace(' ', '_')}" if " " in name else name
+COMMANDS = sorted(find_targets())
 
 
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
@@ -142,17 +122,25 @@ def test_every_command_is_tried_here() -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_file_is_a_command_that_explains_itself(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command, said = load(file_of(name)), summarise(file_of(name))
+def test_a_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    module, _, function = find_targets()[name].partition(":")
+    verb = getattr(import_module(f"qkvary.{module}"), function)
+    said = summarise(name)
     assert said.endswith(".")
-    assert inspect.getdoc(command).splitlines()[0] == said
+    assert str(inspect.getdoc(verb)).splitlines()[0] == said
     assert main([*name.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"Usage: qkvary {name}" in printed
-    for parameter in inspect.signature(command).parameters.values():
-        assert parameter.annotation is not inspect.Parameter.empty
+    assert "``" not in printed
+
+
+def test_each_surface_has_what_the_other_has() -> None:
+    """A function named ``command`` is a command alone."""
+    functions = {name for name in qk.__all__ if inspect.isfunction(getattr(qk, name))}
+    verbs = {target.partition(":")[2] for target in find_targets().values()} - {"command"}
+    # A loaded network cannot be printed; the other is a verb soon.
+    assert functions - verbs <= {"load", "run_study"}
+    assert verbs <= functions
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -191,6 +179,34 @@ def test_json_is_one_document_and_nothing_else(
     assert len(document) > 1
 
 
-def test_no_other_python_file_lies_among_the_commands() -> None:
-    others = {path.stem for path in FOLDER.glob("*.py")} - set(command_names())
-    assert all(name in {"main", "__init__"} or name.startswith("_") for name in others)
+PRINTED = [
+    ["cost", "gemma-4-31b"],
+    ["plan", "gemma-4-31b", "--gpu", "h200", "--price", "5", "--full"],
+    ["plan", "300M", "--gpu", "t4", "--goal", "training", "--full"],
+    ["variants", "--full"],
+    ["studies"],
+]
+"""Reports with wide tables, mathematics and prose."""
+
+
+@pytest.mark.parametrize("words", PRINTED, ids=" ".join)
+def test_lines_are_as_wide_as_the_screen_and_say_the_same(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures: list[set[str]] = []
+    for width in (60, 132):
+        monkeypatch.setenv("COLUMNS", str(width))
+        assert main(words) == 0
+        printed = capsys.readouterr().out
+        assert max(map(len, printed.splitlines())) <= width
+        figures.append(set(re.findall(r"\d[\d,.]*", printed)))
+    assert figures[0] == figures[1]
+
+
+def test_an_ascii_locale_gets_ascii(run_python: Runner) -> None:
+    code = f"from qkvary.cli.main import main; print([main(words) for words in {PRINTED!r}])"
+    environment = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    result = run_python(["-c", code], env=environment)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.isascii()
+    assert str([0] * len(PRINTED)) in result.stdout

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.cli.main import build_app, command_names
+from qkvary.cli.app import build_app
+from qkvary.cli.main import command_names
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkvary.cli._prepared_output import find_share_error
+from qkvary.reports.prepared_set import find_share_error
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError

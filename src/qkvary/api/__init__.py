@@ -1,1 +1,1 @@
-"""The functions behind the names of ``import qkvary as qk``."""
+"""What can a person do? One file a verb: a function of ``qk`` that is a command too."""

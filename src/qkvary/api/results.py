@@ -3,8 +3,8 @@
 import io
 import json
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -35,6 +35,7 @@ class Result(Generic[Value]):
     """The figures, as the long paths of the package give them."""
     report: Report
     """The report that terminal, notebook and page render."""
+    _: KW_ONLY
     files: tuple[Path, ...] = ()
     """The files that were written."""
     notices: tuple[str, ...] = ()
@@ -106,6 +107,16 @@ class Result(Generic[Value]):
         from qkvary.reports.page import render_fragment
 
         return render_fragment(self.report)
+
+
+def add_data(report: Report, **more: object) -> Report:
+    """Return a report with more keys in its JSON document."""
+    return replace(report, data={**report.data, **more})
+
+
+def say_in_lines(subject: str, data: Mapping[str, Any], line: str, *more: str) -> Report:
+    """Return a report of one line and notes below it."""
+    return Report(subject=subject, question=line, lead="\n".join(more), data=data)
 
 
 def _tables(report: Report) -> dict[str, Table]:

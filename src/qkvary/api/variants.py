@@ -1,39 +1,40 @@
-"""``qk.variants``: what the variants mean, and what each costs."""
+"""List the variants: meanings, equations, costs, and published figures."""
 
-from __future__ import annotations
+from typing import Annotated
 
-from qkvary.api.models import Configured, Labels, find_model, read_count, read_labels
+from cyclopts import Parameter
+
+from qkvary.api.arguments import find_model, read_count, read_labels
+from qkvary.api.options import AnyModel, Count, Labels, complete_variant
 from qkvary.api.results import Result
 from qkvary.arch.labels import as_variant
-from qkvary.arch.models import Model
-from qkvary.arch.networks import Network
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import Variant
 from qkvary.costs.formats import Dtype
 from qkvary.reports.variants import choose_layer, variants_report
-from qkvary.storage.paths import StrPath
 
 
 def variants(
-    labels: Labels = (),
+    labels: Annotated[Labels, Parameter(name="--label", completer=complete_variant)] = (),
     *,
-    model: StrPath | Model | Network | Configured | None = None,
+    model: AnyModel | None = None,
     d_model: int | None = None,
     num_heads: int | None = None,
-    length: int | str = 1024,
+    length: Count = 1024,
     dtype: Dtype = "float32",
 ) -> Result[tuple[Variant, ...]]:
     """List the variants: meanings, equations, costs, and published figures.
 
-    Costs are those of one causal attention layer.
+    Costs are those of one causal attention layer: parameters with biases, multiply-accumulates per
+    token with every pair of tokens counted, and cache bytes per token.
 
     Args:
-        labels: Only these variants, as values or by their labels; the whole table by default.
-        model: The model whose layer is counted, as for ``qk.cost``; or its sizes, as follows.
-        d_model: Width of the counted layer, 512 by default.
-        num_heads: Its query heads, 8 by default.
-        length: Tokens of the sequence.
-        dtype: The number format of the cache.
+        labels: Only this variant, in any spelling (Q-K=V, q,k=v); repeat it for more.
+        model: The model whose layer is counted.
+        d_model: Width of the counted layer; 512 if not given.
+        num_heads: Query heads of the layer; 8 if not given.
+        length: Tokens of the sequence: 1024, 32k, 1M.
+        dtype: Number format of the cache.
 
     Raises:
         ValueError: for an unknown label, or a variant that does not fit the layer.
@@ -44,7 +45,7 @@ def variants(
         None if model is None else find_model(model),
         d_model=d_model,
         num_heads=num_heads,
-        length=read_count(length),
+        length=read_count(length, "length"),
         dtype=dtype,
     )
     found = chosen or tuple(entry.variant for entry in VARIANTS)

@@ -1,1 +1,1 @@
-"""What does a person type? One file per command, imported when it is called."""
+"""What does a person type? The app made of the verbs."""

@@ -1,5 +1,5 @@
 """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits."""
 
-from qkvary.cli.bench import load_command
+from qkvary.cli._benchmarks import load_command
 
 command = load_command("decoding.quantized")

@@ -3,7 +3,6 @@
 Works without a terminal, in a narrow one, and in an ASCII locale.
 """
 
-import math
 import os
 import shlex
 import shutil
@@ -11,18 +10,20 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._streams import never_fail_to_encode
+from qkvary.cli._streams import never_fail_to_encode, print_error
 from qkvary.reports.json_data import to_json
 from qkvary.text.names import count, printable
 from qkvary.text.units import duration
 
 if TYPE_CHECKING:
+    from qkvary.api.results import Result
     from qkvary.reports.report import Report, ReportFormat
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
@@ -71,6 +72,11 @@ def print_line(screen: Console, text: str, style: str = "") -> None:
     screen.print(Text(printable(text), style=style), soft_wrap=True)
 
 
+def say(sentence: str) -> None:
+    """Print a sentence on standard error."""
+    print_line(console(sys.stderr), sentence)
+
+
 def show(
     report: "Report",
     *,
@@ -102,8 +108,40 @@ def show(
     # Some commands print no report.
     from qkvary.reports.terminal import print_report
 
+    print_report(report, console(), full=full)
+    _print_files(files)
+
+
+def print_result(
+    result: "Result[Any]",
+    *,
+    json_output: bool,
+    full: bool,
+    target: Path | None = None,
+    formats: "Sequence[ReportFormat] | None" = None,
+) -> int:
+    """Print what a verb returned, write its report, and return the exit code.
+
+    Args:
+        result: The result.
+        json_output: Print JSON.
+        full: Print the whole report.
+        target: The folder or file of the report; nothing is written if not given.
+        formats: The formats to write; all by default.
+    """
+    report = result.report
+    if result.files:
+        report = replace(report, data={**report.data, "files": result.files})
+    show(report, json_output=json_output, full=full, target=target, formats=formats)
+    if not json_output:
+        _print_files(result.files)
+    for notice in result.notices:
+        print_error(notice)
+    return result.exit_code
+
+
+def _print_files(files: Sequence[Path]) -> None:
     screen = console()
-    print_report(report, screen, full=full)
     for path in files[:MOST_FILES]:
         print_line(screen, f"written: {path}")
     if len(files) > MOST_FILES:
@@ -112,21 +150,62 @@ def show(
 
 
 @contextmanager
-def show_progress(what: str, unit: str = "windows") -> Generator[Callable[[int, int], None]]:
-    """Show progress in a terminal, with the time left at the pace so far."""
-    screen = console(sys.stderr)
-    if not screen.is_terminal:
-        yield lambda _done, _total: None
-        return
-    started = time.monotonic()
+def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., None]]:
+    """Show progress with the time left at the pace so far; elsewhere than in a terminal at times.
 
-    def describe(done: int, total: int) -> str:
-        left = (time.monotonic() - started) * (total / max(done, 1) - 1)
-        later = f", {duration(left)} left" if done < total else ""
-        return f"{what}: {done:,} of {total:,} {unit}{later}"
+    Args:
+        what: What is done.
+        unit: What is counted.
+    """
+    started, line = time.monotonic(), ProgressLine(console(sys.stderr), time.monotonic())
+    first: list[int] = []
 
-    with screen.status(what) as status:
-        yield lambda done, total: status.update(describe(done, total))
+    def update(done: int, total: int, note: str = "") -> None:
+        # What a resumed job had done before it started took no time.
+        first[:] = first or [done]
+        steps = done - first[0]
+
+        def describe() -> str:
+            parts = [f"{what}: {done:,}{f' of {total:,}' if total else ''} {unit}", note]
+            if steps > 0 and done < total:
+                left = (time.monotonic() - started) * (total - done) / steps
+                parts.append(f"{duration(left, 2)} left")
+            return ", ".join(filter(None, parts))
+
+        line.show(describe)
+
+    try:
+        yield update
+    finally:
+        line.clear()
+
+
+class OrderedTexts:
+    """Prints concurrent texts in order, the first unfinished one as it is generated."""
+
+    def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
+        self._stream = screen.file
+        self._waiting = list(prompts)
+        self._ended = [False] * len(prompts)
+        self._current = 0
+        self(0, "", False)
+
+    def __call__(self, number: int, text: str, ends: bool) -> None:
+        """Add to a text, and print what is next in order."""
+        self._waiting[number] += text
+        self._ended[number] |= ends
+        while self._current < len(self._waiting):
+            self._print(self._waiting[self._current])
+            self._waiting[self._current] = ""
+            if not self._ended[self._current]:
+                return
+            self._current += 1
+            self._print("\n" if self._current == len(self._waiting) else "\n\n")
+
+    def _print(self, text: str) -> None:
+        """Write a model's text without its control characters."""
+        self._stream.write("\t".join(printable(part) for part in text.split("\t")))
+        self._stream.flush()
 
 
 class ProgressLine:
@@ -163,26 +242,3 @@ def command_line(command: str, otherwise: str) -> str:
     """Return the command line of this process, or a text if another command started it."""
     words, own = sys.argv[1:], command.split()
     return shlex.join(["qkvary", *words]) if words[: len(own)] == own else otherwise
-
-
-def sparkline(values: Sequence[float], width: int = 60) -> str:
-    """Return a curve as one line of text, in ASCII if the stream requires it."""
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    marks = "▁▂▃▄▅▆▇█" if _can_encode(sys.stdout, "▁█") else "_.-=+*%#"
-    low, high = min(finite), max(finite)
-    stride = max(1, math.ceil(len(values) / width))
-    points = [values[start] for start in range(0, len(values), stride)]
-    scale = (len(marks) - 1) / (high - low) if high > low else 0.0
-    return "".join(
-        marks[round((value - low) * scale)] if math.isfinite(value) else "!" for value in points
-    )
-
-
-def _can_encode(stream: TextIO, text: str) -> bool:
-    try:
-        text.encode(stream.encoding or "ascii")
-    except UnicodeEncodeError:
-        return False
-    return True

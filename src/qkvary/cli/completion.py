@@ -8,8 +8,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from qkvary.cli.main import build_app
-
 BASH = r"""
 # bash splits words at "=", which labels of variants contain: they are joined for the completion.
 _qkvary_joined() {
@@ -44,6 +42,8 @@ def command(
     Put it where the shell looks, for example
     qkvary completion bash > ~/.local/share/bash-completion/completions/qkvary
     """
+    from qkvary.cli.app import build_app
+
     script = build_app().generate_completion(shell=shell)
     if shell == "bash":
         script = script.rstrip().removesuffix("complete -F _qkvary qkvary").rstrip() + "\n" + BASH

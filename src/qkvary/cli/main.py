@@ -1,8 +1,7 @@
-"""The entry point ``qkvary``: it finds commands by file name and turns errors into exit codes.
+"""The entry point ``qkvary``: it prints the help and turns errors into exit codes.
 
-A command is a file of this folder with a function ``command``; its name is the file's name and its
-help the first line of the file's docstring, read without importing it. So ``qkvary --help`` needs
-neither torch nor any command, and no library. Does not know what the commands do.
+``qkvary --help`` reads the first line of each verb's file and imports no library; ``cli.app``
+makes commands of the verbs. Does not know what they do.
 """
 
 import errno
@@ -13,30 +12,16 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from qkvary.api.verbs import GROUPS, VERBS, find_targets
 from qkvary.cli._streams import never_fail_to_encode, print_error
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
 
-if TYPE_CHECKING:
-    from cyclopts import App
-
-FOLDER = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
-NOT_COMMANDS = {"__init__", "main"}
-
-GROUPS = {
-    "Look": ("variants", "published", "claims", "figures"),
-    "Plan": ("cost", "plan"),
-    "Train": ("train", "data"),
-    "Decode": ("generate", "evaluate", "export", "bench"),
-    "Explain": ("analyze", "convert"),
-    "Study": ("studies", "study", "status", "report", "show", "pack", "unpack"),
-    "Set up": ("doctor", "completion"),
-}
-"""The commands in the order of the help, by the user's goal."""
 
 DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
 """Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
@@ -64,51 +49,17 @@ EPILOGUE = (
 
 
 def command_names() -> tuple[str, ...]:
-    """Return the names of the commands, from the files of this folder."""
-    stems = (path.stem for path in FOLDER.glob("*.py"))
-    return tuple(sorted(stem for stem in stems if stem not in NOT_COMMANDS and stem[0] != "_"))
+    """Return the first words of the commands."""
+    return tuple(sorted({typed.partition(" ")[0] for typed in find_targets()}))
 
 
-def summarise(name: str) -> str:
-    """Return the first line of a command's docstring without importing it."""
-    first_line = (FOLDER / f"{name}.py").read_text("utf-8").partition("\n")[0]
-    return first_line.strip().strip('"')
-
-
-def build_app() -> "App":
-    """Return the app with every command registered but none imported."""
-    # The library takes longer to import than the help takes to print.
-    from cyclopts import App, Parameter
-
-    from qkvary.cli._output import console
-
-    app = App(
-        name="qkvary",
-        help=HELP,
-        help_epilogue=EPILOGUE,
-        help_format="plaintext",
-        version=_version,
-        suppress_keyboard_interrupt=False,
-        result_action="return_value",
-        # An option has no opposite unless it names one.
-        default_parameter=Parameter(negative=()),
-        console=console(width=HELP_WIDTH),
-        error_console=console(sys.stderr, width=HELP_WIDTH),
-    )
-    for name in command_names():
-        app.command(f"qkvary.cli.{name}:command", name=name, help=summarise(name))
-    return app
-
-
-def build_group(name: str, prefix: str) -> "App":
-    """Return a command with a command for each file of this folder whose name has the prefix."""
-    from cyclopts import App
-
-    group = App(name=name, help=summarise(name), help_format="plaintext")
-    for stem in sorted(path.stem for path in FOLDER.glob(f"{prefix}*.py")):
-        own = stem.removeprefix(prefix)
-        group.command(f"qkvary.cli.{stem}:command", name=own, help=summarise(stem))
-    return group
+def summarise(typed: str) -> str:
+    """Return the help of a command or a group in one line, without importing it."""
+    if typed in GROUPS:
+        return GROUPS[typed]
+    module = find_targets()[typed].partition(":")[0]
+    path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
+    return path.read_text("utf-8").partition("\n")[0].strip().strip('"')
 
 
 def print_help() -> None:
@@ -122,7 +73,10 @@ def _help_lines(width: int) -> Iterator[str]:
     yield "Usage: qkvary COMMAND\n"
     yield textwrap.fill(HELP, width)
     options = {"-h, --help": "Print this help.", "--version": "Print the version."}
-    groups = {title: {name: summarise(name) for name in names} for title, names in GROUPS.items()}
+    groups = {
+        title: {name: summarise(name) for name in dict.fromkeys(one.split()[0] for one in verbs)}
+        for title, verbs in VERBS.items()
+    }
     for title, rows in {**groups, "Options": options}.items():
         yield f"\n{title}"
         for name, text in rows.items():
@@ -134,15 +88,6 @@ def _help_lines(width: int) -> Iterator[str]:
                 break_on_hyphens=False,
             )
     yield "\n" + textwrap.fill(EPILOGUE, width)
-
-
-def _version() -> str:
-    from importlib import metadata
-
-    try:
-        return metadata.version("qkvary")
-    except metadata.PackageNotFoundError:
-        return "not installed: this is a bare source tree"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -178,6 +123,9 @@ def _run(arguments: list[str]) -> int:
         print_help()
         return DONE
     _check_command(arguments)
+    # The library takes longer to import than the help takes to print.
+    from qkvary.cli.app import build_app
+
     command, bound, _ = build_app().parse_args(arguments, exit_on_error=False, print_error=False)
     result: Any = command(*bound.args, **bound.kwargs)
     return result if isinstance(result, int) else DONE

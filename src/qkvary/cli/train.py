@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from qkvary.api.training_texts import write_texts
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.cli._data_prepare import show_preparation
 from qkvary.cli._options import (
@@ -26,10 +27,8 @@ from qkvary.cli._options import (
     variant_labels,
 )
 from qkvary.cli._output import command_line, console, print_line, show
-from qkvary.cli._prepared_output import find_share_error
 from qkvary.cli._runs_output import print_plan, print_scores
 from qkvary.cli._streams import print_error
-from qkvary.cli._texts import write_texts
 from qkvary.cli._training_effort import describe_effort, estimate_seconds
 from qkvary.cli._training_minutes import choose_steps
 from qkvary.cli._training_options import (
@@ -47,6 +46,7 @@ from qkvary.data.preparation import PreparationSettings
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
 from qkvary.data.reuse import PlannedSet, find_or_prepare, plan_set
 from qkvary.reports.files import write_report
+from qkvary.reports.prepared_set import find_share_error
 from qkvary.reports.study_results import gather_results, report_folder
 from qkvary.reports.terminal import print_report, print_sentences
 from qkvary.reports.training import training_report

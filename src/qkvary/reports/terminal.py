@@ -6,7 +6,11 @@ Works without colour and in a narrow window: a table that does not fit is printe
 markup nor escape sequences in a text have any effect.
 """
 
-from collections.abc import Iterable
+import math
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -33,7 +37,8 @@ def print_report(
         full: Whether to print what the terminal leaves out by default too.
         rest: What gives the whole report, if this is not it.
     """
-    screen.print(_text(report.question, "bold"))
+    if report.question:
+        screen.print(_text(report.question, "bold"))
     if report.lead:
         screen.print(_text(report.lead, "dim"))
     if report.facts:
@@ -42,7 +47,8 @@ def print_report(
         print_sentences(screen, "", report.answer)
     for section in report.sections:
         if section.brief or (full and section.full):
-            screen.print(_text(f"\n{section.title}", "bold"))
+            if section.title:
+                screen.print(_text(f"\n{section.title}", "bold"))
             for block in section.blocks:
                 shown = shorten(block) if isinstance(block, Table) and not full else block
                 _print_block(screen, shown)
@@ -127,3 +133,28 @@ def _fits(screen: Console, grid: Grid) -> bool:
 
 def _text(text: str, style: str = "") -> Text:
     return Text(printable(text), style=style)
+
+
+def sparkline(values: Sequence[float], width: int | None = None) -> str:
+    """Return a curve as one line of text, in ASCII if the stream requires it."""
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    if width is None:
+        width = min(80, max(10, shutil.get_terminal_size((82, 0)).columns - 2))
+    marks = "▁▂▃▄▅▆▇█" if _can_encode(sys.stdout, "▁█") else "_.-=+*%#"
+    low, high = min(finite), max(finite)
+    stride = max(1, math.ceil(len(values) / width))
+    points = [values[start] for start in range(0, len(values), stride)]
+    scale = (len(marks) - 1) / (high - low) if high > low else 0.0
+    return "".join(
+        marks[round((value - low) * scale)] if math.isfinite(value) else "!" for value in points
+    )
+
+
+def _can_encode(stream: TextIO, text: str) -> bool:
+    try:
+        text.encode(stream.encoding or "ascii")
+    except UnicodeEncodeError:
+        return False
+    return True

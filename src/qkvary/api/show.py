@@ -1,15 +1,15 @@
 """Show one run: its configuration, curves, metrics and environment."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
-from cyclopts import Parameter
-
-from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import console, show, sparkline
+from qkvary.api.results import Result
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Prose, Report, Section, facts_section
 from qkvary.reports.tables import pick
+from qkvary.reports.terminal import sparkline
 from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 from qkvary.text.numbers import MISSING, real, whole
@@ -17,31 +17,39 @@ from qkvary.text.units import duration
 
 SHOWN_MATCHES = 5
 
-Run = Annotated[str, Parameter(help="The run's key, or a unique beginning of it.")]
 
+def show(run: str, *, out: StrPath = RUNS) -> Result[Record | None]:
+    """Show one run: its configuration, curves, metrics and environment.
 
-def command(run: Run, /, *, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
-    """Show one run: its configuration, curves, metrics and environment."""
-    store = Store(out)
+    Args:
+        run: The run's key, or a unique beginning of it.
+        out: Folder of runs and reports.
+
+    Raises:
+        ValueError: if no run or several have such a key.
+        DamagedError: if the run is damaged.
+    """
+    store = Store(read_path(out))
     key = find_run(store, run)
     record, events = store.record(key), store.curve(key)
     state = record.status if record else store.state(key)
     owner = store.owner(key)
-    state += "" if owner is None else f", {owner}"
     report = Report(
         subject=f"run {key}",
         question=f"run {key}",
-        lead=f"state: {state}" + ("" if events else "; no step has been logged yet"),
+        lead=f"state: {state}"
+        + ("" if owner is None else f", {owner}")
+        + ("" if events else "; no step has been logged yet"),
         sections=(*(_list_facts(record) if record else ()), *_draw_curves(events)),
         data={
             "run_key": key,
-            "state": record.status if record else store.state(key),
+            "state": state,
             "owner": owner and str(owner),
             "record": record,
             "events": events,
         },
     )
-    show(report, json_output=json_output)
+    return Result(record, report)
 
 
 def find_run(store: Store, start: str) -> str:
@@ -95,7 +103,6 @@ def _format_value(name: str, value: object) -> str:
 
 def _draw_curves(events: list[dict[str, Any]]) -> Iterator[Section]:
     """Yield a line of every logged figure over steps: losses, accuracies."""
-    width = min(80, console().width - 2)
     found: dict[str, dict[int, float]] = {}
     for event in events:
         if event.get("event") not in ("train", "validation"):
@@ -115,7 +122,7 @@ def _draw_curves(events: list[dict[str, Any]]) -> Iterator[Section]:
             key=name,
             title=f"{name}, steps {steps[0]:,} to {steps[-1]:,}",
             blocks=(
-                Prose(sparkline(values, width=width)),
+                Prose(sparkline(values)),
                 Prose(", ".join(f"{part} {real(figure)}" for part, figure in figures.items())),
             ),
             brief=True,

@@ -8,28 +8,38 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import show
+from qkvary.api.results import Result
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, facts_section
 from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
 from qkvary.storage.packages import describe_missing
+from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.units import data_size
 
 PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
 ENOUGH_FREE_BYTES = 1 << 30
 TESTED_TORCH = "2.13"
+KERNEL_LENGTHS = (16, 64, 65, 256, 1024)
 
 
-def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
-    """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs."""
-    refuse_files(out)
+def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
+    """Show what this machine offers: versions, devices, compiler, kernels, the folder of runs.
+
+    Args:
+        out: Folder of runs and reports.
+
+    Raises:
+        ValueError: if the folder is a file.
+    """
+    folder = read_path(out)
+    refuse_files(folder)
     found: dict[str, Any] = {
         "environment": {**machine(), **_host()},
         "packages": _versions(),
         "torch": _torch(),
-        "folder": _folder(out),
+        "folder": _folder(folder),
     }
     problems = list(_problems(found))
     report = Report(
@@ -39,17 +49,34 @@ def command(*, out: Out = DEFAULT_OUT, json_output: Json = False) -> None:
         sections=tuple(facts_section(part, _rows(facts)) for part, facts in found.items()),
         data={**found, "problems": problems},
     )
-    show(report, json_output=json_output)
+    return Result(found, report)
 
 
 def _torch() -> dict[str, Any] | None:
-    """Return what torch offers, or None without torch."""
-    # Imported here, because a completion script reads the options of every command.
+    """Return devices, threads, instructions and attention kernels, or None without torch."""
     try:
-        from qkvary.cli._devices import describe_torch
+        import torch
+
+        from qkvary.arch.attention import AttentionConfig
+        from qkvary.nn.kernels import choose_kernel
     except ModuleNotFoundError:
         return None
-    return describe_torch()
+    layer = AttentionConfig(d_model=64, num_heads=2)
+    count = torch.cuda.device_count()
+    accelerators = [f"cuda:{index} {torch.cuda.get_device_name(index)}" for index in range(count)]
+    return {
+        "devices": [
+            "cpu",
+            *accelerators,
+            *(["mps"] if torch.backends.mps.is_available() else []),
+        ],
+        "threads_by_default": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "kernels": {
+            f"{length} keys": choose_kernel(layer, length, training=True)
+            for length in KERNEL_LENGTHS
+        },
+    }
 
 
 def _versions() -> dict[str, str | None]:

@@ -1,37 +1,42 @@
 """Show a prepared set: counts, splits, overlaps, and the beginning of a text."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
-
-from qkvary.cli._options import Json
-from qkvary.cli._output import show
-from qkvary.cli._prepared_output import prepared_report
-from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.api.results import Result, add_data
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.reports.report import Prose
+from qkvary.storage.paths import StrPath, read_name
+
+if TYPE_CHECKING:
+    from qkvary.data.prepared import PreparedData
 
 SAMPLE_TOKENS = 60
 
-Reference = Annotated[
-    str, Parameter(help="Folder, or name/tokenizer of a set in the cache: english-novels/gpt2.")
-]
-Document = Annotated[int, Parameter(help="Document of the training split to show.")]
 
-
-def command(prepared: Reference, /, *, document: Document = 0, json_output: Json = False) -> None:
+def show_data(prepared: StrPath, *, document: int = 0) -> "Result[PreparedData]":
     """Show a prepared set: counts, splits, overlaps, and the beginning of a text.
 
     Every file is first compared with its sha256.
+
+    Args:
+        prepared: Folder, or name/tokenizer of a set in the cache: english-novels/gpt2.
+        document: Document of the training split to show.
+
+    Raises:
+        ValueError: if there is no such set or document.
+        DamagedError: if a file of the set was changed.
     """
-    data = open_prepared(find_prepared(prepared))
+    from qkvary.data.prepared import open_prepared
+    from qkvary.reports.prepared_set import prepared_report
+
+    data = open_prepared(find_prepared(read_name(prepared, "a prepared set")))
     sample = begin_document(data, document)
     begins = Prose(f"document {document} of train begins:")
     report = prepared_report(data, begins, Prose(sample))
-    show(report, json_output=json_output, sample=sample)
+    return Result(data, add_data(report, sample=sample))
 
 
-def begin_document(data: PreparedData, number: int) -> str:
+def begin_document(data: "PreparedData", number: int) -> str:
     """Return the first tokens of a training document, as text.
 
     Raises:

@@ -1,8 +1,9 @@
-"""Options that several commands share are read once and refused in a sentence."""
+"""The options of a study are read once and refused in a sentence."""
 
 import pytest
 
-from qkvary.cli._options import Part, choose_study, complete_study, parse_seeds
+from qkvary.api.options import complete_study
+from qkvary.api.selection import Part, choose_study, read_seeds
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 
@@ -12,7 +13,7 @@ from qkvary.studies.catalog import load_study
     [("7", (7,)), ("0,1,2", (0, 1, 2)), ("3-5", (3, 4, 5)), ("9, 0-1", (9, 0, 1)), ("4-4", (4,))],
 )
 def test_seeds(text: str, seeds: tuple[int, ...]) -> None:
-    assert parse_seeds(text) == seeds
+    assert read_seeds(text) == seeds
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1-", "a", "1,,2", "1.5", "0x2", "5-3"])
@@ -20,13 +21,13 @@ def test_other_seeds_are_refused(text: str) -> None:
     with pytest.raises(
         UsageError, match=r"expected (seeds such as 7 or 0,1,2 or 0-4|the smaller seed first)"
     ):
-        parse_seeds(text)
+        read_seeds(text)
 
 
 @pytest.mark.parametrize("text", ["0-99999999", "1,2,5-10005", f"0-{10**30}"])
 def test_more_seeds_than_anyone_means_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"expected at most 1,000 seeds, got 1[0-9,]+$"):
-        parse_seeds(text)
+        read_seeds(text)
 
 
 def test_options_change_every_run_of_a_study() -> None:
@@ -39,7 +40,7 @@ def test_options_change_every_run_of_a_study() -> None:
 
 
 def test_without_options_a_study_is_what_its_file_says() -> None:
-    assert choose_study("quickstart", Part()) == load_study("quickstart")
+    assert choose_study("quickstart") == load_study("quickstart")
 
 
 @pytest.mark.parametrize("device", ["gpu", "cuda:", "cuda:x", "CPU", ""])

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from qkvary.cli._options import Json
-from qkvary.cli._output import show
+from qkvary.api.results import Result
 from qkvary.reports.report import Prose, Report, Section
 from qkvary.reports.tables import pick
 from qkvary.studies.catalog import load_study, study_names
@@ -11,9 +10,9 @@ from qkvary.studies.study import Study
 from qkvary.text.names import count
 
 
-def command(*, json_output: Json = False) -> None:
+def list_studies() -> Result[tuple[Study, ...]]:
     """List the studies: questions, tasks and numbers of runs."""
-    studies = [load_study(name) for name in study_names()]
+    studies = tuple(load_study(name) for name in study_names())
     report = Report(
         subject="studies",
         question="Which studies are there?",
@@ -21,7 +20,7 @@ def command(*, json_output: Json = False) -> None:
         sections=tuple(map(_section, studies)),
         data={"studies": [_describe(study) for study in studies]},
     )
-    show(report, json_output=json_output)
+    return Result(studies, report)
 
 
 def _section(study: Study) -> Section:

@@ -1,0 +1,57 @@
+"""Count what a model costs in every variant: parameters, arithmetic, weights and cache."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import find_model, read_count, read_labels
+from qkvary.api.options import AnyModel, Count, Variants
+from qkvary.api.results import Result
+from qkvary.costs.comparison import CostComparison, compare_model
+from qkvary.costs.formats import parse_format
+from qkvary.reports.cost import cost_report
+
+
+def cost(
+    model: AnyModel,
+    variants: Variants = (),
+    *,
+    context: Count | None = None,
+    batch: Count = 1,
+    dtype: Annotated[str, Parameter(name=("--dtype", "--cache"))] = "bf16",
+    weights: str = "bf16",
+    encoder_tokens: Count | None = None,
+    decimal: bool = False,
+) -> Result[CostComparison]:
+    """Count what a model costs in every variant: parameters, arithmetic, weights and cache.
+
+    The first row is the given model; the others share its projections differently and would have
+    to be trained.
+
+    Args:
+        model: The model, by its name or as a value.
+        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
+            if not given.
+        context: Tokens per sequence: 2048, 32k (32,768), 1M. The model's maximum, at most 8k, if
+            not given.
+        batch: Sequences in a batch.
+        dtype: Format of the cache: fp32, bf16, fp16, fp8, int8, int4, int4-g32 (groups of 32).
+        weights: Format of the weights: fp32, bf16, fp8, int8, int4.
+        encoder_tokens: Tokens that an encoder reads; as many as the context if not given.
+        decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
+
+    Raises:
+        ValueError: for an unknown model, label or format, or a number that makes no sense.
+        DownloadError: if the hub cannot be reached.
+    """
+    costs = compare_model(
+        find_model(model),
+        read_labels(variants),
+        context=read_count(context, "context"),
+        batch=read_count(batch, "batch"),
+        weights=parse_format(weights),
+        cache=parse_format(dtype),
+        encoder_tokens=read_count(encoder_tokens, "encoder_tokens"),
+        decimal=decimal,
+    )
+    return Result(costs, cost_report(costs))

@@ -1,0 +1,55 @@
+"""Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper."""
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from qkvary.api.options import ShowProgress, no_progress
+from qkvary.api.results import Result, say_in_lines
+from qkvary.data.feature_files import features_path
+from qkvary.data.feature_sets import FEATURE_SETS
+from qkvary.storage.durable import atomic_write_file, remove_dir
+from qkvary.storage.packages import require
+from qkvary.storage.paths import StrPath, read_path
+
+
+def prepare_features(
+    weights: Annotated[StrPath, Parameter(name="--weights")],
+    *,
+    show_progress: ShowProgress = no_progress,
+) -> Result[Path]:
+    """Describe the images of CIFAR-100 by ResNet-34, once, for the study anomaly-paper.
+
+    The same command resumes where it stopped.
+
+    Args:
+        weights: A folder of ResNet-34 with config.json and model.safetensors, such as a copy of
+            microsoft/resnet-34.
+        show_progress: Opens a display of the progress.
+
+    Returns:
+        A result whose ``value`` is the file of the features.
+
+    Raises:
+        ValueError: if there are no such weights, or transformers is not installed.
+    """
+    require("transformers")
+    from qkvary.checkpoints.huggingface.image_features import describe_cifar100
+    from qkvary.data.image_features import decode_features, encode_features
+
+    about = FEATURE_SETS["cifar100-resnet34"]
+    path = features_path(about.name)
+    parts = path.with_suffix(".parts")
+    with show_progress("describing", "images") as on_progress:
+        features = describe_cifar100(read_path(weights), parts, on_progress=on_progress)
+    data = encode_features(features)
+    found = decode_features(about, data, path)
+    atomic_write_file(path, data)
+    remove_dir(parts)
+    count = sum(part[..., 0].size for part in found)
+    sha256 = hashlib.sha256(data).hexdigest()
+    document = {"images": count, "path": str(path), "sha256": sha256}
+    line = f"{count:,} images in {path}, sha256 {sha256}"
+    return Result(path, say_in_lines("features", document, line))

@@ -1,0 +1,200 @@
+"""Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, overload
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Count,
+    NetworkOptions,
+    ShowProgress,
+    Texts,
+    no_progress,
+    options,
+    takes_options,
+)
+from qkvary.api.results import Result
+from qkvary.data.split_names import DataSplit
+from qkvary.inference.evaluation.reading import TaskReading, TextReading
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
+
+if TYPE_CHECKING:
+    from qkvary.inference.evaluation.task_measurement import TaskMeasurement
+    from qkvary.inference.evaluation.text_measurement import TextMeasurement
+
+
+@options
+class Reading:
+    """The windows of a text."""
+
+    split: DataSplit = "validation"
+    """Split of a prepared set."""
+    tokens: Count | None = None
+    """Maximum number of tokens to read."""
+    context: Count | None = None
+    """Maximum tokens before a target. The maximum of the network if not given."""
+    stride: Count | None = None
+    """Tokens between starts of windows, such as half the context: every target has at least context
+    - stride tokens before it. As many as the context if not given."""
+    joined: bool = False
+    """Read documents one after the other, not separately."""
+    lengths: str | Sequence[Count] = ()
+    """Perplexity by position from windows of these lengths, such as 512,1k,4k; also beyond the
+    maximum of the network, unless it learned its positions."""
+    paper: Annotated[bool, Parameter(negative="--no-paper")] = False
+    """Also count as the papers did: a document per row, padded with separators."""
+
+    def resolve(self, data: Texts) -> TextReading:
+        """Return the text and its windows."""
+        return TextReading(
+            data=read_texts(data),
+            split=self.split,
+            tokens=read_count(self.tokens, "tokens"),
+            context=read_count(self.context, "context"),
+            stride=read_count(self.stride, "stride"),
+            joined=self.joined,
+            lengths=tuple(
+                dict.fromkeys(read_count(one, "lengths") for one in _split(self.lengths))
+            ),
+            paper=self.paper,
+        )
+
+
+def _split(given: str | Sequence[Count]) -> list[str]:
+    """Return what is given as a list, or separated by commas."""
+    several = [given] if isinstance(given, str) else given
+    return [part.strip() for one in several for part in str(one).split(",")]
+
+
+@options
+class Asking:
+    """The prompts of tasks."""
+
+    task_data: StrPath | None = None
+    """Folder of the task files; lm_eval in $QKVARY_DATA if not given."""
+    fewshot: int | None = None
+    """Solved examples before each question; 5, lambada 0, tasks of the hub their own."""
+    limit: int | None = None
+    """Number of questions per task, from the first."""
+    against: StrPath | None = None
+    """A prepared set, its folder or name/tokenizer: count questions that share 13 words in a row
+    with its training split, and score the others separately."""
+
+    def resolve(self, tasks: str | Sequence[str]) -> TaskReading:
+        """Return the tasks and how they are asked."""
+        return TaskReading(
+            tasks=tuple(_split(tasks)),
+            task_data=None
+            if self.task_data is None
+            else read_path(self.task_data, "a folder of task files"),
+            fewshot=self.fewshot,
+            limit=self.limit,
+            against=None if self.against is None else os.fspath(self.against),
+        )
+
+
+@options
+class Batching(NetworkOptions):
+    """The device and batching of the network."""
+
+    batch_size: Count = 8
+    """Windows or requests per batch; changes rounding only."""
+
+
+READING, ASKING, BATCHING = Reading(), Asking(), Batching()
+
+
+@overload
+def evaluate(
+    model: Checkpoint, data: Texts, *, tasks: None = None, **options: Any
+) -> "Result[TextMeasurement]": ...
+@overload
+def evaluate(
+    model: Checkpoint, data: None = None, *, tasks: str | Sequence[str], **options: Any
+) -> "Result[TaskMeasurement]": ...
+@overload
+def evaluate(
+    model: Checkpoint, data: Texts, *, tasks: str | Sequence[str], **options: Any
+) -> "Result[tuple[TextMeasurement, TaskMeasurement]]": ...
+@takes_options
+def evaluate(
+    model: Checkpoint,
+    data: Texts | None = None,
+    *,
+    tasks: str | Sequence[str] | None = None,
+    reading: Reading = READING,
+    asking: Asking = ASKING,
+    batching: Batching = BATCHING,
+    tokenizer: CheckpointTokenizer = None,
+    show_progress: ShowProgress = no_progress,
+    own_process: bool = False,
+) -> Result[Any]:
+    """Evaluate a language model: perplexity of a text, long contexts, and tasks through lm-eval.
+
+    Perplexities are per real token and per byte of the text; with paper also as the papers counted,
+    with padding. Accuracies come with their standard error and their distance from guessing.
+
+    Args:
+        model: The checkpoint, or what ``qk.load`` returned.
+        data: Text: files or folders of .txt and .jsonl, or a prepared set.
+        tasks: arc_easy, arc_challenge, hellaswag, piqa, winogrande (five: these) and lambada from
+            local files; any other task of lm-eval from its files or the hub. Separated by commas.
+        reading: The windows of the text.
+        asking: The prompts of the tasks.
+        batching: The device and batching.
+        tokenizer: The tokenizer of a checkpoint without one.
+        show_progress: Opens a display of the progress.
+        own_process: Whether nothing else runs in this process, so that libraries of lm-eval may be
+            told to be quiet, and to look nothing up online for local tasks.
+
+    Raises:
+        ValueError: if there is no such checkpoint, text or task, or the network cannot read such
+            windows.
+        DamagedError: if the checkpoint, the set or a file of a task is damaged.
+    """
+    text = None if data is None else reading.resolve(data)
+    questions = None if tasks is None and asking == ASKING else asking.resolve(tasks or ())
+    if text is None and questions is None:
+        raise UsageError("expected a text (--data) or --tasks, got neither")
+    batch_size = read_count(batching.batch_size, "batch_size")
+
+    from qkvary.data.prepared import is_prepared
+    from qkvary.inference.evaluation.identity import identify
+    from qkvary.inference.evaluation.task_measurement import measure_tasks, prepare_tasks
+    from qkvary.inference.evaluation.text_measurement import measure_text
+    from qkvary.reports.evaluation import evaluation_report, task_data, text_data
+
+    # Read when lm-eval and its libraries are imported, which a command does for nothing else.
+    if own_process and not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    asked = None if questions is None else prepare_tasks(questions)
+    if own_process and asked is not None and not asked.others:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    # What a given network reads is checked with the text.
+    reads = (
+        text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
+    )
+    loaded, name = open_checkpoint(
+        model, tokenizer, batching.network(), speaks=reads or bool(asked)
+    )
+    document: dict[str, Any] = {
+        "checkpoint": name,
+        "batch_size": batch_size,
+        "identity": identify(loaded.network, loaded.tokenizer),
+    }
+    found: list[Any] = []
+    if text is not None:
+        found += [measure_text(loaded, text, batch_size=batch_size, show_progress=show_progress)]
+        document |= text_data(found[-1])
+    if asked is not None:
+        found += [measure_tasks(loaded, asked, batch_size=batch_size, show_progress=show_progress)]
+        document |= task_data(found[-1])
+    value = found[0] if len(found) == 1 else tuple(found)
+    return Result(value, evaluation_report(document))

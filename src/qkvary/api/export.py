@@ -1,0 +1,78 @@
+"""Write a language model for other programs: transformers, or llama.cpp."""
+
+import os
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import open_checkpoint
+from qkvary.api.options import Checkpoint, CheckpointTokenizer
+from qkvary.api.results import Result, say_in_lines
+from qkvary.storage.durable import check_file, check_folder
+from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import require
+from qkvary.storage.paths import StrPath, read_path
+from qkvary.text.names import count
+
+
+def export(
+    model: Checkpoint,
+    out: Annotated[StrPath, Parameter(name="--out")],
+    *,
+    to: Literal["transformers", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
+    weights: Literal["f32", "f16", "bf16", "q8_0"] | None = None,
+    tokenizer: CheckpointTokenizer = None,
+) -> Result[dict[str, Any]]:
+    """Write a language model for other programs: transformers, or llama.cpp.
+
+    Logits stay equal up to rounding. A network that the other program cannot express is refused;
+    losses are listed: stock architectures store copies of shared projections.
+
+    Args:
+        model: The checkpoint, or what ``qk.load`` returned.
+        out: Folder to write; for gguf, a file.
+        to: transformers keeps the sharing; gpt2, llama and deepseek store what engines know; gguf
+            is a file for llama.cpp.
+        weights: For gguf: type of the matrices, f32 if not given.
+        tokenizer: The tokenizer of a checkpoint without one.
+
+    Raises:
+        ValueError: if there is no such checkpoint, or the other program cannot express it.
+        DamagedError: if the checkpoint is damaged.
+    """
+    if weights is not None and to != "gguf":
+        raise UsageError(f"expected --weights with --to gguf, got --to {to}")
+    target = read_path(out, "the path of the files to write")
+    if to == "gguf":
+        check_file(target)
+    else:
+        require("transformers")
+        check_folder(target.absolute().parent)
+
+    from qkvary.checkpoints.chat_templates import read_chat_template
+    from qkvary.storage.paths import read_name
+
+    is_path = isinstance(model, str | os.PathLike)
+    template = read_chat_template(read_path(read_name(model, ""))) if is_path else None
+    loaded, name = open_checkpoint(model, tokenizer)
+    found: dict[str, Any]
+    if to == "gguf":
+        from qkvary.checkpoints.gguf.export import export_gguf
+
+        kind = weights or "f32"
+        written = export_gguf(loaded, target, kind, chat_template=template)
+        found = {
+            "architecture": written.architecture,
+            "files": {target.name: written.size},
+            "notes": written.notes,
+            "weights": kind,
+        }
+    else:
+        from qkvary.checkpoints.huggingface.folders import export_folder
+
+        found = export_folder(loaded, target, to=to, chat_template=template)._asdict()
+    size, files = sum(found["files"].values()), count(len(found["files"]), "file")
+    document = {"checkpoint": name, "out": target, "to": to, **found}
+    line = f"{target}: {found['architecture']}, {files}, {size:,} bytes"
+    notes = (f"- {note}" for note in found["notes"])
+    return Result(document, say_in_lines(f"export: {name}", document, line, *notes))

@@ -1,0 +1,306 @@
+"""Continue prompts with a language model: greedy, sampled, or by beam search."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
+
+from qkvary.api.arguments import open_checkpoint, read_count
+from qkvary.api.options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Count,
+    NetworkOptions,
+    options,
+    say_nothing,
+    takes_options,
+)
+from qkvary.api.results import Result
+from qkvary.arch.caches import CacheLayout, DecodeKernel
+from qkvary.costs.formats import parse_storage
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.prompts import choose_sampling, make_requests
+from qkvary.inference.requests import (
+    Completion,
+    Event,
+    Request,
+    Sampling,
+    collect,
+    group_requests,
+)
+from qkvary.inference.streaming import REPLACEMENT, count_replaced
+from qkvary.reports.generation import generation_report
+from qkvary.storage.errors import UsageError
+from qkvary.text.names import count
+
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+    from qkvary.inference.beams import Beam
+    from qkvary.inference.decoding import CacheMaker
+
+BATCH = 16
+"""The maximum number of prompts in a batch."""
+
+ShowText = Callable[[int, str, bool], None]
+"""Called with the number of a prompt, a piece of new text, and whether it ends."""
+OpenTexts = Callable[[Sequence[str]], ShowText]
+"""Called with the prompts, once nothing can be refused any more."""
+
+
+def _show_nothing(_prompts: Sequence[str]) -> ShowText:
+    return lambda _index, _text, _ends: None
+
+
+class Text(str):  # noqa: SLOT000
+    """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
+
+    result: Result[tuple[Completion, ...]]
+
+
+class Texts(list[Text]):
+    """The new texts of several prompts; ``result`` has their tokens."""
+
+    result: Result[tuple[Completion, ...]]
+
+
+@options
+class Choosing:
+    """The choice of tokens."""
+
+    temperature: float | None = None
+    """Divide logits by it; 0 takes the most probable token. 0, or 1 with a filter, if not given."""
+    top_k: int | None = None
+    """Choose among the k most probable tokens."""
+    top_p: float | None = None
+    """Choose among the fewest tokens of this probability."""
+    min_p: float | None = None
+    """Drop tokens below this share of the highest probability."""
+    repetition_penalty: float = 1.0
+    """Above 1: penalise tokens seen before."""
+    seed: int = 0
+    """Seed of the random numbers."""
+    stop: str | Sequence[str] = ()
+    """End before this text; repeat it for more."""
+    logprobs: bool = False
+    """Print the log-probability of each token (nats, before penalty, scaling and filters)."""
+    beams: int | None = None
+    """Beam search with this many beams."""
+    length_penalty: float = 1.0
+    """With beams: exponent of length in the score."""
+
+    def sampling(self) -> Sampling:
+        """Return the sampling settings."""
+        return choose_sampling(
+            self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+        )
+
+    def stops(self) -> tuple[str, ...]:
+        """Return the texts before which an answer ends."""
+        given = cast("object", self.stop)
+        if not isinstance(given, str | Sequence):
+            raise UsageError(f"expected texts for stop, got {given!r}")
+        return (given,) if isinstance(given, str) else tuple(cast("Sequence[str]", given))
+
+
+@options
+class Decoding(NetworkOptions):
+    """The device and batching of the network, and its cache."""
+
+    deterministic_batch: bool = False
+    """Compute each prompt separately, so that no bit depends on the others."""
+    layout: CacheLayout | None = None
+    """Contents of the cache; the smallest if not given."""
+    storage: str = "preallocated"
+    """Storage of the cache: preallocated, growing, or codes such as int8, int8-b32, int4-g32-rot,
+    as bench quantized measures them; few bits change the text."""
+    kernel: DecodeKernel = "auto"
+    """The kernel: by device and shape (auto), by a timing (fastest), or one."""
+
+    def cache_maker(self, loaded: "LoadedModel") -> "CacheMaker":
+        """Return a function that makes a cache for a number of tokens.
+
+        Raises:
+            ValueError: for an unknown kernel in the environment.
+        """
+        from qkvary.inference.decoding import make_cache
+        from qkvary.nn.decoding.choice import pinned
+
+        pinned(self.kernel)
+        storage = parse_storage(self.storage)
+        return lambda tokens: make_cache(
+            loaded.network, tokens, layout=self.layout, storage=storage, kernel=self.kernel
+        )
+
+    def notice(self, loaded: "LoadedModel") -> str | None:
+        """Return a sentence if the first token waits for a compilation."""
+        from qkvary.nn.decoding.choice import pinned
+        from qkvary.nn.decoding.native import notice
+
+        # A state is no cache that a kernel reads.
+        reads_cache = any(not one.variant.keeps_state for one in loaded.network.config.layers)
+        wanted = reads_cache and pinned(self.kernel) in ("auto", "fastest", "native")
+        return notice() if wanted else None
+
+
+CHOOSING, DECODING = Choosing(), Decoding()
+
+
+@overload
+def generate(model: Checkpoint, prompt: str = "", **options: Any) -> Text: ...
+@overload
+def generate(model: Checkpoint, prompt: list[str] | tuple[str, ...], **options: Any) -> Texts: ...
+@takes_options
+def generate(
+    model: Checkpoint,
+    prompt: str | Sequence[str] = "",
+    *,
+    tokens: Count | None = None,
+    choosing: Choosing = CHOOSING,
+    decoding: Decoding = DECODING,
+    tokenizer: CheckpointTokenizer = None,
+    open_texts: OpenTexts = _show_nothing,
+    say: Callable[[str], None] = say_nothing,
+) -> Text | Texts:
+    """Continue prompts with a language model: greedy, sampled, or by beam search.
+
+    The same call gives the same text on the same machine. Other prompts change an answer by
+    rounding at most: deterministic batches rule that out.
+
+    Args:
+        model: The checkpoint, or what ``qk.load`` returned.
+        prompt: A text to continue. Several are answered together.
+        tokens: Maximum new tokens. As many as the model has positions for, up to 256, if not given.
+        choosing: The choice of tokens.
+        decoding: The device, batching and cache.
+        tokenizer: The tokenizer of a checkpoint without one.
+        open_texts: Shows texts as they are generated.
+        say: Shows a sentence before the first token.
+
+    Returns:
+        The new text, without the prompt; a list of them for several prompts.
+
+    Raises:
+        ValueError: if there is no such checkpoint, it has no tokenizer, or a prompt or a number is
+            out of its range.
+        DamagedError: if the checkpoint is damaged.
+    """
+    if decoding.deterministic_batch and choosing.beams is not None:
+        raise UsageError("expected --deterministic-batch without --beams, got both")
+    sampling, stop = choosing.sampling(), choosing.stops()
+    loaded, _ = open_checkpoint(model, tokenizer, decoding.network(), speaks=True)
+    own = cast("Tokenizer", loaded.tokenizer)
+    prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
+    requests = make_requests(
+        own,
+        prompts,
+        max_tokens=loaded.network.config.max_tokens,
+        tokens=read_count(tokens, "tokens", low=0),
+        sampling=sampling,
+        stop=stop,
+        seed=choosing.seed,
+        logprobs=choosing.logprobs,
+    )
+    display = _Display(prompts, decoding.notice(loaded), say, open_texts)
+    compute = _sample if choosing.beams is None else _search
+    answers, beams = compute(loaded, requests, choosing, decoding, display)
+    report = generation_report(own, prompts, requests, answers, beams)
+    replaced = sum(count_replaced(own, one.text, one.tokens) for one in answers)
+    notice = (
+        f"the model wrote bytes that are not UTF-8: {REPLACEMENT} stands for them in "
+        f"{count(replaced, 'place')}"
+    )
+    texts = Texts(map(Text, (answer.text for answer in answers)))
+    found = texts if isinstance(prompt, list | tuple) else texts[0]
+    found.result = Result(tuple(answers), report, notices=(notice,) * bool(replaced))
+    return found
+
+
+Answers = tuple[list[Completion], "list[list[Beam]]"]
+
+
+class _Display(NamedTuple):
+    """What is shown before and during decoding, once nothing is refused any more."""
+
+    prompts: Sequence[str]
+    notice: str | None
+    say: Callable[[str], None]
+    open_texts: OpenTexts
+
+    def announce(self) -> None:
+        """Say what the first token waits for."""
+        if self.notice is not None:
+            self.say(self.notice)
+
+    def open(self) -> ShowText:
+        """Show the prompts."""
+        return self.open_texts(self.prompts)
+
+
+def _sample(
+    loaded: "LoadedModel",
+    requests: Sequence[Request],
+    _choosing: Choosing,
+    decoding: Decoding,
+    display: _Display,
+) -> Answers:
+    from qkvary.inference.decoding import stream
+
+    new_cache, limit = decoding.cache_maker(loaded), loaded.network.config.max_tokens
+    # Requests that do not fit are refused here.
+    streams = [
+        (
+            group.start,
+            stream(
+                loaded.network,
+                [requests[index] for index in group],
+                tokenizer=loaded.tokenizer,
+                new_cache=new_cache,
+                deterministic_batch=decoding.deterministic_batch,
+            ),
+        )
+        for group in group_requests(requests, max_tokens=limit, batch_size=BATCH)
+    ]
+    display.announce()
+    show, events = display.open(), dict[int, list[Event]]()
+    for first, coming in streams:
+        for event in coming:
+            index = first + event.request
+            events.setdefault(index, []).append(event)
+            show(index, event.text, event.finish is not None)
+    return [collect(events[index]) for index in sorted(events)], []
+
+
+def _search(
+    loaded: "LoadedModel",
+    requests: Sequence[Request],
+    choosing: Choosing,
+    decoding: Decoding,
+    display: _Display,
+) -> Answers:
+    from qkvary.inference.beams import check_beams, search
+
+    beams = choosing.beams or 0
+    check_beams(beams)
+    new_cache = decoding.cache_maker(loaded)
+    display.announce()
+    found = [
+        search(
+            loaded.network,
+            request,
+            beams=beams,
+            length_penalty=choosing.length_penalty,
+            tokenizer=loaded.tokenizer,
+            new_cache=new_cache,
+        )
+        for request in requests
+    ]
+    show = display.open()
+    for index, (best, *_) in enumerate(found):
+        show(index, best.text, True)
+    answers = [
+        Completion(tokens=best.tokens, text=best.text, logprobs=None, finish=best.finish)
+        for best, *_ in found
+    ]
+    return answers, found

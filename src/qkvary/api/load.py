@@ -1,0 +1,39 @@
+"""``qk.load``: a network with weights, and its tokenizer."""
+
+from typing import TYPE_CHECKING
+
+from qkvary.api.options import NETWORK, NetworkOptions, takes_options
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.storage.paths import StrPath
+
+if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+
+
+@takes_options
+def load(
+    checkpoint: StrPath, *, tokenizer: str | None = None, options: NetworkOptions = NETWORK
+) -> "LoadedModel":
+    """Load a language model and its tokenizer.
+
+    Args:
+        checkpoint: The name of a checkpoint, or the path of its folder or file: our own, a llama2.c
+            ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
+        tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, a
+            ``tok512.bin``, or a ``.model`` of SentencePiece.
+        options: The device and number format of the network.
+
+    Returns:
+        ``network``, ready for decoding, and ``tokenizer``, or ``None`` for a checkpoint without
+        one: ``model, tokenizer = qk.load(path)``.
+
+    Raises:
+        ValueError: if the checkpoint does not exist or has no known format, or the device or the
+            number format does not exist.
+        DamagedError: if it is damaged.
+        UnsafeError: if it is a pickle, which could run code.
+    """
+    loaded = load_checkpoint(checkpoint)
+    if tokenizer is not None:
+        loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)
+    return loaded.to(options.device or "cpu", options.dtype, options.weights)

@@ -1,0 +1,235 @@
+"""The parameters that several verbs share, and options values for verbs with many.
+
+An annotation may hold a ``cyclopts.Parameter`` for what a type cannot say: another spelling, what
+the shell completes. A quoted type is one that only Python can pass; the command line passes text.
+"""
+
+import dataclasses
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    dataclass_transform,
+    get_type_hints,
+    overload,
+)
+
+from cyclopts import Parameter
+
+from qkvary.arch.table import VARIANTS
+from qkvary.arch.variants import AnyVariant
+from qkvary.data.checkpoint_names import checkpoint_names, packaged_names
+from qkvary.reports.report import ReportFormat
+from qkvary.storage.paths import StrPath
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+    from qkvary.arch.models import Model
+    from qkvary.arch.networks import Network
+    from qkvary.checkpoints.models import LoadedModel
+    from qkvary.data.tokenizers import Tokenizer
+    from qkvary.nn.language_model import LanguageModel
+
+T = TypeVar("T")
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def options(group: type[T]) -> type[T]:
+    """Make a class a value of options; the docstring under each field is its help."""
+    return dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
+
+
+class Verb(Protocol[P, R_co]):
+    """A function that also takes the fields of its options as keywords of their own."""
+
+    @overload
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self, *args: Any, **kwargs: Any) -> R_co: ...
+
+
+def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
+    """Let a function take the fields of its options as keywords of their own.
+
+    ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
+    the fields: it is what ``help`` prints and the command line offers.
+
+    Args:
+        function: A function with parameters whose defaults are values of options.
+    """
+    own = inspect.signature(function)
+    groups = option_groups(function)
+    owners = {one.name: name for name, group in groups.items() for one in dataclasses.fields(group)}
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        changed: dict[str, dict[str, Any]] = {}
+        for name in owners.keys() & given.keys():
+            changed.setdefault(owners[name], {})[name] = given.pop(name)
+        for name, values in changed.items():
+            given[name] = dataclasses.replace(given.get(name, groups[name]), **values)
+        return cast("Any", function)(*args, **given)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in own.parameters.items():
+        parameters += _flatten(groups[name]) if name in groups else [parameter]
+    made = cast("Any", call)
+    made.__signature__ = own.replace(parameters=parameters)
+    return made
+
+
+def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options values of a function by the names of their parameters."""
+    parameters = inspect.signature(function, follow_wrapped=True).parameters
+    if hasattr(function, "__wrapped__"):
+        parameters = inspect.signature(inspect.unwrap(function)).parameters
+    return {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if dataclasses.is_dataclass(parameter.default)
+    }
+
+
+def _flatten(group: Any) -> Iterator[inspect.Parameter]:
+    kinds = get_type_hints(type(group), include_extras=True)
+    for one in dataclasses.fields(group):
+        yield inspect.Parameter(
+            one.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=getattr(group, one.name),
+            annotation=kinds[one.name],
+        )
+
+
+def complete_study(_context: object) -> Iterator[str]:
+    """Yield the names of studies, for the shell."""
+    # Other verbs need no studies.
+    from qkvary.studies.catalog import study_names
+
+    yield from study_names()
+
+
+def complete_variant(_context: object) -> Iterator[str]:
+    """Yield the labels of the variants, for the shell."""
+    yield from (one.label for one in VARIANTS)
+
+
+def complete_model(_context: object) -> Sequence[str]:
+    """Return the names of models, for the shell."""
+    from qkvary.arch.families.sizes import name_sizes
+
+    return (*name_sizes(), *packaged_names())
+
+
+def complete_checkpoint(context: "CompletionContext") -> Iterator[str]:
+    """Yield the names of checkpoints and matching paths, for the shell."""
+    yield from checkpoint_names()
+    folder = context.incomplete[: context.incomplete.rfind("/") + 1]
+    with suppress(OSError), os.scandir(folder or ".") as entries:
+        yield from (f"{folder}{one.name}{'/' if one.is_dir() else ''}" for one in entries)
+
+
+class Configured(Protocol):
+    """A network that was built, such as ``qk.LanguageModel``."""
+
+    @property
+    def config(self) -> "Network":
+        """Its configuration."""
+        ...
+
+
+Display = AbstractContextManager[Callable[..., None]]
+"""An open display of progress: called with what is done, the total, and a note."""
+ShowProgress = Callable[..., Display]
+"""Opens a display of a part of the work, which it names, counted in units."""
+
+
+def no_progress(_what: str, _unit: str = "windows") -> Display:
+    """Open no display."""
+    return nullcontext(lambda *_counts: None)
+
+
+def say_nothing(_sentence: str) -> None:
+    """Show no sentence."""
+
+
+Checkpoint = Annotated[
+    "StrPath | LoadedModel | tuple[LanguageModel, Tokenizer | None]",
+    Parameter(
+        help="A name (tiny, tiny-k), a run of train by its folder or the start of its key, or a "
+        "folder or file: our own, a .gguf, a llama2.c .bin, a character model. In Python also what "
+        "qk.load returned.",
+        completer=complete_checkpoint,
+    ),
+]
+"""A network with weights."""
+CheckpointTokenizer = Annotated[
+    StrPath | None,
+    Parameter(
+        help="For a checkpoint without one: gpt2, bytes, a tokenizer.json, tok512.bin or .model."
+    ),
+]
+"""The tokenizer of a checkpoint."""
+AnyModel = Annotated[
+    "StrPath | Model | Network | Configured",
+    Parameter(
+        help="A named size (gpt2, llama-3.1-8b, 300M), a config.json or its folder, a checkpoint "
+        "(.gguf, .bin, a folder), or a hub id. In Python also a configuration or a network.",
+        completer=complete_model,
+    ),
+]
+"""A network whose costs are asked for."""
+Labels = str | AnyVariant | Sequence[str | AnyVariant]
+"""One variant or several, each as a value or by its label."""
+Variants = Annotated[
+    Labels,
+    Parameter(
+        name=("--variant", "--variants"), consume_multiple=(1, None), completer=complete_variant
+    ),
+]
+"""The variants that a verb compares."""
+Texts = Annotated[StrPath | Sequence[StrPath], Parameter(consume_multiple=(1, None))]
+"""A file or folder of texts, or several."""
+Count = int | str
+"""A number of tokens, sequences or users, also as text: 32k is 32,768."""
+Share = float | str
+"""A share, also as text: 10%."""
+StudyName = Annotated[StrPath, Parameter(completer=complete_study)]
+"""A study by its name, or a Python file with a ``STUDY`` by its path."""
+Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
+"""Formats of the files of a report."""
+
+
+NetworkDtype = Literal["float64", "float32", "bfloat16", "float16"]
+
+
+@options
+class NetworkOptions:
+    """The device and the numbers of a network."""
+
+    device: str | None = None
+    """Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given."""
+    dtype: NetworkDtype | None = None
+    """Number format; as stored if not given."""
+    weights: Literal["int8"] | None = None
+    """Codes of 8 bits for its matrices; numbers if not given."""
+
+    def network(self) -> "NetworkOptions":
+        """Return these alone, also of a class with more."""
+        return NetworkOptions(device=self.device, dtype=self.dtype, weights=self.weights)
+
+
+NETWORK = NetworkOptions()

@@ -1,0 +1,52 @@
+"""Write the finished runs of a study into one file, to keep or to take elsewhere."""
+
+from qkvary.api.options import StudyName, takes_options
+from qkvary.api.results import Result, say_in_lines
+from qkvary.api.selection import PART, Part, choose_study
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.storage.durable import check_file, make_directory
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
+from qkvary.studies.running.run_archive import Extra, pack_runs
+from qkvary.studies.running.store import Store
+from qkvary.text.names import count
+
+
+@takes_options
+def pack(
+    study: StudyName,
+    file: StrPath,
+    *,
+    part: Part = PART,
+    without: tuple[Extra, ...] = (),
+    out: StrPath = RUNS,
+) -> Result[int]:
+    """Write the finished runs of a study into one file, to keep or to take elsewhere.
+
+    ``unpack`` adds them to another folder of runs. Trained networks are left out.
+
+    Args:
+        study: A study by its name, or a Python file with a STUDY by its path.
+        file: The file to write, such as runs.jsonl.xz.
+        part: The part of the study.
+        without: Leave out maps (of attention, most of the bytes) or samples.
+        out: Folder of runs and reports.
+
+    Raises:
+        ValueError: if there is no such study, or it has no finished run.
+    """
+    from qkvary.reports.study_results import gather_results
+
+    path = read_path(file, "the path of a file")
+    check_file(path)
+    chosen, store = choose_study(study, part), Store(read_path(out))
+    keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
+    if not any(store.state(key) == "done" for key in keys):
+        raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")
+    shown = [maps.run_key for maps in gather_results(chosen, store).attention]
+    make_directory(path.absolute().parent)
+    packed = pack_runs(store, keys, path, shown=shown, without=without)
+    size = path.stat().st_size
+    document = {"file": str(path), "runs": packed, "planned": len(keys), "bytes": size}
+    line = f"{packed} of {count(len(keys), 'run')} in {path}, {size:,} bytes"
+    return Result(packed, say_in_lines(f"packed runs: {chosen.name}", document, line))

@@ -1,0 +1,134 @@
+"""Plan a deployment: exact savings, memory, speed, price, and dominated variants."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import find_model, read_count, read_labels, read_share
+from qkvary.api.options import AnyModel, Count, Share, Variants, options, takes_options
+from qkvary.api.results import Result
+from qkvary.costs.comparison import choose_context
+from qkvary.costs.devices import Device, choose_device
+from qkvary.costs.formats import parse_format, parse_formats
+from qkvary.costs.serving import Demand
+from qkvary.costs.training import Precision
+from qkvary.planning.advice import Goal, TaskKind
+from qkvary.planning.plans import Plan, Regime, make_plan
+from qkvary.reports.plan import plan_report
+
+
+@options
+class Hardware:
+    """The device of a plan."""
+
+    gpu: Annotated[str | None, Parameter(name=("--gpu", "--device"))] = None
+    """A device, such as a100-40gb."""
+    memory: str | None = None
+    """Memory, if not the device's: 24GiB, 40GB. Enough without a device."""
+    bandwidth: str | None = None
+    """Bandwidth, such as 68GB/s."""
+    flops: str | None = None
+    """16-bit matrix rate, such as 2TFLOPS."""
+    reserve: Share = "10%"
+    """Share of the memory for activations and the engine."""
+    price: float | None = None
+    """Price per device and month."""
+
+    def choose(self) -> Device:
+        """Return the device."""
+        given = (self.gpu, self.memory, self.bandwidth, self.flops)
+        # A number without its unit is refused like text without one.
+        gpu, memory, bandwidth, flops = (None if one is None else str(one) for one in given)
+        return choose_device(gpu, memory=memory, bandwidth=bandwidth, flops=flops)
+
+
+@options
+class Load:
+    """The demand on a model."""
+
+    context: Count | None = None
+    """Tokens per sequence: 2048, 32k (32,768), 1M. By default the model's maximum, at most 8k."""
+    users: Count = 1
+    """Users at once, a sequence each."""
+    encoder_tokens: Count | None = None
+    """Tokens that an encoder reads; as many as the context if not given."""
+    dtype: Annotated[str, Parameter(name=("--dtype", "--cache"))] = "bf16,int8"
+    """Formats of the cache, separated by commas."""
+    weights: str = "bf16"
+    """Format of the weights: fp32, bf16, fp8, int8, int4."""
+    task: TaskKind = "causal"
+    """Kind of task: causal text, sets, or images."""
+
+
+@options
+class Purpose:
+    """Serving or training, and the settings of training."""
+
+    goal: Goal = "serving"
+    """Goal of the plan: serving or training."""
+    precision: Precision = "mixed"
+    """Training: 16-bit with 32-bit master weights, or fp32."""
+    checkpointing: bool = False
+    """Training: store only each block's input and recompute the block."""
+    utilization: Share = "40%"
+    """Training: the share of the matrix rate reached."""
+
+
+HARDWARE, LOAD, PURPOSE = Hardware(), Load(), Purpose()
+
+
+@takes_options
+def plan(
+    model: AnyModel,
+    variants: Variants = (),
+    *,
+    hardware: Hardware = HARDWARE,
+    load: Load = LOAD,
+    purpose: Purpose = PURPOSE,
+    decimal: bool = False,
+) -> Result[Plan]:
+    """Plan a deployment: exact savings, memory, speed, price, and dominated variants.
+
+    The answer says what serves now, what would with fewer bits of cache, and what after training.
+    Speeds are bounds by bandwidth and arithmetic (roofline). Published changes of quality are those
+    of networks trained from scratch, not of converted ones.
+
+    Args:
+        model: The model, by its name or as a value.
+        variants: Compare these variants, in any spelling (Q-K=V, q,k=v, MQA); those worth comparing
+            if not given.
+        hardware: The device.
+        load: The demand.
+        purpose: The goal.
+        decimal: Print kB, MB and GB (10^3 ...), not KiB, MiB, GiB.
+
+    Raises:
+        ValueError: for an unknown model, label, device or format, neither device nor memory, or a
+            number that makes no sense.
+        DownloadError: if the hub cannot be reached.
+    """
+    device, found = hardware.choose(), find_model(model)
+    demand = Demand(
+        device=device,
+        context=choose_context(found, read_count(load.context, "context")),
+        users=read_count(load.users, "users"),
+        weights=parse_format(load.weights),
+        reserve=read_share(hardware.reserve, "reserve"),
+        price=hardware.price,
+        encoder_tokens=read_count(load.encoder_tokens, "encoder_tokens"),
+    )
+    made = make_plan(
+        found,
+        demand,
+        parse_formats(load.dtype),
+        read_labels(variants),
+        goal=purpose.goal,
+        task=load.task,
+        regime=Regime(
+            precision=purpose.precision,
+            checkpointing=purpose.checkpointing,
+            utilization=read_share(purpose.utilization, "utilization"),
+        ),
+        decimal=decimal,
+    )
+    return Result(made, plan_report(made))

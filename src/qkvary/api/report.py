@@ -1,0 +1,81 @@
+"""Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG)."""
+
+import os
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from qkvary.api.options import Formats, StudyName, takes_options
+from qkvary.api.results import Result, add_data
+from qkvary.api.selection import PART, Part, choose_study, choose_training
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.report import DEFAULT_FORMATS
+from qkvary.storage.durable import check_folder
+from qkvary.storage.errors import UsageError
+from qkvary.storage.paths import StrPath, read_path
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import describe_older, page_name
+from qkvary.text import names
+
+if TYPE_CHECKING:
+    from qkvary.studies.results.summary import Summary
+
+
+@takes_options
+def report(
+    study: StudyName,
+    *,
+    part: Part = PART,
+    out: StrPath = RUNS,
+    to: StrPath | None = None,
+    formats: Formats = DEFAULT_FORMATS,
+) -> "Result[Summary]":
+    """Write the report of a study: one page, tables (CSV, Markdown) and figures (SVG, PDF, PNG).
+
+    Args:
+        study: A study by its name, a Python file with a STUDY by its path, or a training: 'train
+            lm-10m on mine'.
+        part: The part of the study.
+        out: Folder of runs and reports.
+        to: Folder of the report; by default OUT/reports/NAME.
+        formats: Format to write; repeat it for more.
+
+    Raises:
+        ValueError: if there is no such study, or none of its runs has begun.
+    """
+    from qkvary.api.training_texts import write_texts
+    from qkvary.reports.files import write_report
+    from qkvary.reports.study import study_report
+    from qkvary.reports.study_results import gather_results, report_folder
+    from qkvary.reports.training import training_report
+
+    runs = read_path(out)
+    typed, store = os.fspath(study), Store(runs)
+    if to is not None:
+        check_folder(read_path(to))
+    training = choose_training(store, typed, part)
+    chosen = choose_study(typed, part) if training is None else training.study
+    results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
+    notices: list[str] = []
+    if training is not None:
+        commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
+        results = replace(results, summary=replace(results.summary, commands=commands))
+        name = page_name(store, chosen)
+        older = describe_older(store, training) if typed == chosen.name else ()
+        if older:
+            notices += [f"{typed} is the newest of {len(older) + 1}; older: {names.listed(older)}"]
+    if not results.is_begun:
+        command = training.commands[0] if training else f"qkvary study {typed}"
+        raise UsageError(f"expected runs of {typed} in {out}, got none: run `{command}` first")
+    if training is None:
+        shown = study_report(results.summary, results.attention, results.samples)
+    else:
+        shown = training_report(results.summary, write_texts(chosen, store), results.attention)
+    folder = report_folder(name, runs) if to is None else read_path(to)
+    files = write_report(shown, folder, formats)
+    return Result(
+        results.summary,
+        add_data(shown, damage=results.damage),
+        files=files,
+        notices=(*notices, *results.damage),
+    )

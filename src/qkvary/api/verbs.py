@@ -1,0 +1,81 @@
+"""The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
+
+A verb is a function in a file of its own::
+
+    def cost(model: AnyModel, variants: Variants = (), *, batch: Count = 1) -> "Result[Costs]":
+        \"\"\"Count what a model costs in every variant.
+
+Args:
+            model: A name, a file, or a hub id.
+            ...
+        \"\"\"
+
+Its parameters are the options of the command, and their docstring is the help. The first line of
+the file is the first line of the docstring: the help reads it without importing the file. The
+function parses text itself (``"32k"``, ``"24GiB"``, a label, a path), returns a
+``qkvary.api.results.Result`` and prints nothing. ``qkvary.cli.app`` adds ``--json``, ``--full``,
+``--out``, ``--format``, progress and exit codes.
+
+Wide verbs group rare parameters: a parameter whose default is a value of an ``@options`` class,
+under ``@takes_options`` (``qkvary.api.options``).
+
+A new verb is its file, one line here, and one import in ``qkvary/__init__.py`` for editors.
+"""
+
+VERBS: dict[str, dict[str, str]] = {
+    "Look": {
+        "variants": "api.variants:variants",
+        "published": "cli.published:command",
+        "claims": "cli.claims:command",
+        "figures": "cli.figures:command",
+    },
+    "Plan": {
+        "cost": "api.cost:cost",
+        "plan": "api.plan:plan",
+    },
+    "Train": {
+        "train": "cli.train:command",
+        "data prepare": "api.data_prepare:prepare_data",
+        "data show": "api.data_show:show_data",
+        "data features": "api.data_features:prepare_features",
+    },
+    "Decode": {
+        "generate": "api.generate:generate",
+        "evaluate": "api.evaluate:evaluate",
+        "export": "api.export:export",
+        "bench decode": "cli._bench_decode:command",
+        "bench quantized": "cli._bench_quantized:command",
+    },
+    "Explain": {
+        "analyze": "api.analyze:analyze",
+        "convert": "api.convert:convert",
+    },
+    "Study": {
+        "studies": "api.list_studies:list_studies",
+        "study": "cli.study:command",
+        "status": "cli.status:command",
+        "report": "api.report:report",
+        "show": "api.show:show",
+        "pack": "api.pack:pack",
+        "unpack": "api.unpack:unpack",
+    },
+    "Set up": {
+        "doctor": "api.doctor:doctor",
+        "completion": "cli.completion:command",
+    },
+}
+"""What is typed, and the module and function that it calls, in the order of the help.
+
+A function named ``command`` is a command alone, without a name in Python.
+"""
+
+GROUPS = {
+    "data": "Prepare documents for training, and show prepared sets.",
+    "bench": "Measure on this machine.",
+}
+"""The first words of verbs of two words, with their help."""
+
+
+def find_targets() -> dict[str, str]:
+    """Return the module and function of each verb, by what is typed."""
+    return {typed: target for verbs in VERBS.values() for typed, target in verbs.items()}

@@ -1,0 +1,198 @@
+"""The app of the command line, made of the verbs of ``qkvary.api.verbs``.
+
+``make_command`` turns a verb into a command. The parameters of the function are arguments and
+options: a required parameter is positional unless its annotation names an option; where the
+function accepts text, the command line passes the text that was typed. Added to each command:
+
+- ``--json`` prints ``result.report.data`` as one document, ``--full`` the whole report;
+- ``--out`` and ``--format`` write the report, where the verb has no ``out`` of its own;
+- progress: a parameter with a name of ``DISPLAYS`` gets a display, and is no option;
+- ``result.notices`` go to standard error, and ``result.exit_code`` is the exit code.
+
+Errors become exit codes in ``qkvary.cli.main``. Does not know what the verbs do.
+"""
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from importlib import import_module, metadata
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, ForwardRef, Union, cast, get_args, get_origin
+
+from cyclopts import App, Parameter
+from docstring_parser import parse_from_object
+
+from qkvary.api.options import Formats, option_groups
+from qkvary.api.verbs import GROUPS, find_targets
+from qkvary.cli._output import OrderedTexts, console, print_result, say, show_progress
+from qkvary.cli.main import EPILOGUE, HELP, HELP_WIDTH, summarise
+from qkvary.storage.errors import UsageError
+
+DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
+    "show_progress": lambda _json: show_progress,
+    "open_texts": lambda json: None if json else partial(OrderedTexts, console()),
+    "say": lambda _json: say,
+    "own_process": lambda _json: True,
+}
+"""The displays that verbs take, by the names of their parameters; made from ``--json``."""
+
+ADDED: Sequence[tuple[str, Any, Any, str]] = (
+    (
+        "json_output",
+        Annotated[bool, Parameter(name="--json")],
+        False,
+        "Print one JSON document and nothing else.",
+    ),
+    ("full", bool, False, "Print the whole report."),
+    ("out", Path | None, None, "Folder of the report, or a file: .html, .md or .json."),
+    ("formats", Formats, (), "Format to write to --out; repeat it for more."),
+)
+"""The options of every command: name, type, default and help."""
+WRITING = ("out", "formats")
+"""Those of a verb that writes no files itself."""
+
+
+def build_app() -> App:
+    """Return the app with every command registered but none imported."""
+    app = App(
+        name="qkvary",
+        help=HELP,
+        help_epilogue=EPILOGUE,
+        help_format="plaintext",
+        version=_version,
+        suppress_keyboard_interrupt=False,
+        result_action="return_value",
+        # An option has no opposite unless it names one.
+        default_parameter=Parameter(negative=()),
+        console=console(width=HELP_WIDTH),
+        error_console=console(sys.stderr, width=HELP_WIDTH),
+    )
+    groups = {
+        name: App(name=name, help=text, help_format="plaintext") for name, text in GROUPS.items()
+    }
+    for group in groups.values():
+        app.command(group)
+    for words in find_targets():
+        first, _, second = words.partition(" ")
+        # A group lists its commands before they are imported; the rest show their whole docstring.
+        text, owner = (summarise(words), groups[first]) if second else (None, app)
+        owner.command(f"{__name__}:{words}", name=second or first, help=text)
+    return app
+
+
+def __getattr__(words: str) -> Callable[..., Any]:
+    """Import a verb and return its command, when cyclopts first needs it."""
+    target = find_targets().get(words)
+    if target is None:
+        raise AttributeError(words)
+    module, _, name = target.partition(":")
+    function = getattr(import_module(f"qkvary.{module}"), name)
+    return function if name == "command" else make_command(function)
+
+
+def make_command(function: Callable[..., Any]) -> Callable[..., int]:
+    """Return the command of a verb: its parameters, and those that every command has."""
+    own = inspect.signature(function).parameters
+    displays = own.keys() & DISPLAYS.keys()
+    added = [one for one in ADDED if "out" not in own or one[0] not in WRITING]
+    writes = len(added) == len(ADDED)
+
+    def command(*args: Any, json_output: bool = False, full: bool = False, **given: Any) -> int:
+        target: Path | None = given.pop("out", None) if writes else None
+        formats = given.pop("formats", ()) if writes else ()
+        if writes:
+            _check_target(target, formats)
+        shown = {name: DISPLAYS[name](json_output) for name in displays}
+        given |= {name: display for name, display in shown.items() if display is not None}
+        found = function(*args, **given)
+        return print_result(
+            # A text is a result too, which is printed already.
+            getattr(found, "result", found),
+            json_output=json_output,
+            full=full,
+            target=target,
+            formats=formats or None,
+        )
+
+    helps = {**_read_help(function), **{name: text for name, _, _, text in added}}
+    more = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, kind, default, _ in added
+    ]
+    shown = [one for one in own.values() if one.name not in displays]
+    parameters = [_type(one, helps[one.name]) for one in (*shown, *more)]
+    made = cast("Any", command)
+    made.__signature__ = inspect.Signature(parameters)
+    made.__annotations__ = {one.name: one.annotation for one in parameters}
+    made.__doc__ = _plain(inspect.getdoc(function) or "")
+    return command
+
+
+def _check_target(target: Path | None, formats: Sequence[str]) -> None:
+    """Refuse what cannot be written, before a long measurement."""
+    if target is not None:
+        # The renderers take longer to import than most verbs take.
+        from qkvary.reports.files import check_target
+
+        check_target(target)
+    elif formats:
+        raise UsageError("expected --out with a folder for the files of --format, got none")
+
+
+def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
+    """Return a parameter as the command line reads it."""
+    choices, names = _unwrap(parameter.annotation)
+    kind = _choose_kind(choices)
+    about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
+    is_named = any(one.name for one in names)
+    place = parameter.kind
+    if parameter.default is parameter.empty and not is_named:
+        place = inspect.Parameter.POSITIONAL_ONLY
+    return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
+
+
+def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
+    """Return the types of which a value may be, and what annotations say beyond them."""
+    if get_origin(kind) is Annotated:
+        inside, *names = get_args(kind)
+        choices, more = _unwrap(inside)
+        return choices, [*more, *names]
+    if get_origin(kind) not in (Union, UnionType):
+        return [kind], []
+    found = [_unwrap(one) for one in get_args(kind)]
+    return [one for some, _ in found for one in some], [one for _, some in found for one in some]
+
+
+def _choose_kind(choices: list[Any]) -> Any:
+    """Return the type that the command line passes: text wherever the function accepts text."""
+    takes_text = any(one is str or isinstance(one, str | ForwardRef) for one in choices)
+    for one in choices:
+        origin = get_origin(one)
+        if inspect.isclass(origin) and issubclass(origin, Sequence):
+            item = _choose_kind(_unwrap(get_args(one)[0])[0])
+            if item is str or not takes_text:
+                return tuple[(item, ...)]
+    rest = [one for one in choices if one is NoneType] if takes_text else choices
+    return Union[(str, *rest) if takes_text else tuple(rest)]  # noqa: UP007
+
+
+def _read_help(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the help of each parameter: from the docstring, and from those under fields."""
+    sources: list[Any] = [inspect.unwrap(function)]
+    for group in option_groups(function).values():
+        sources += [one for one in reversed(type(group).__mro__) if one is not object]
+    found = [param for source in sources for param in parse_from_object(source).params]
+    return {one.arg_name: _plain(" ".join((one.description or "").split())) for one in found}
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "")
+
+
+def _version() -> str:
+    try:
+        return metadata.version("qkvary")
+    except metadata.PackageNotFoundError:
+        return "not installed: this is a bare source tree"

@@ -1,0 +1,83 @@
+"""The report of generated texts: what was asked and answered, and the probability of each token."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.requests import Completion, Request
+from qkvary.inference.streaming import detokenize
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import Field, Table, number, pick, tabulate, word
+
+if TYPE_CHECKING:
+    from qkvary.inference.beams import Beam
+
+
+def generation_report(
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    requests: Sequence[Request],
+    answers: Sequence[Completion],
+    beams: "Sequence[list[Beam]]",
+) -> Report:
+    """Return the report of generated texts; its document is one answer, or a list of several.
+
+    Args:
+        tokenizer: The tokenizer of the network.
+        prompts: The texts that were continued.
+        requests: The requests made of them.
+        answers: The answers, in order.
+        beams: The beams of each answer; none without beam search.
+    """
+    documents: list[dict[str, Any]] = [
+        {
+            "prompt": prompt,
+            "prompt_tokens": request.prompt,
+            **pick(answer, "text tokens finish logprobs"),
+            **pick(request, "sampling stop seed"),
+        }
+        for prompt, request, answer in zip(prompts, requests, answers, strict=True)
+    ]
+    for document, some in zip(documents, beams, strict=False):
+        document["beams"] = some
+    if beams:
+        tables = [_list_beams(some) for some in beams if requests[0].logprobs]
+    else:
+        tables = [
+            _list_logprobs(tokenizer, request, answer)
+            for request, answer in zip(requests, answers, strict=True)
+            if answer.logprobs is not None
+        ]
+    section = Section(key="tokens", title="", blocks=tuple(tables), brief=True)
+    return Report(
+        subject="generated text",
+        question="",
+        sections=(section,) if tables else (),
+        data=documents[0] if len(documents) == 1 else {"answers": documents},
+    )
+
+
+def _list_logprobs(tokenizer: Tokenizer, request: Request, answer: Completion) -> Table:
+    before = [request.prompt[-1], *answer.tokens]
+    rows = [
+        {"token": token, "text": repr(detokenize(tokenizer, [token], after=after)), "log": logprob}
+        for token, after, logprob in zip(
+            answer.tokens, before[: len(answer.tokens)], answer.logprobs or (), strict=True
+        )
+    ]
+    write: Callable[[Any], str] = "{:.4f}".format
+    return _table(rows, number("token"), word("text"), number("log", "log-probability", write))
+
+
+def _list_beams(beams: "list[Beam]") -> Table:
+    return _table(
+        beams,
+        number("score", write="{:.4f}".format),
+        number("logprob", "log-probability", "{:.4f}".format),
+        number("tokens", write=lambda tokens: str(len(tokens))),
+        word("text", write=repr),
+    )
+
+
+def _table(rows: Sequence[object], *fields: Field) -> Table:
+    return tabulate("tokens", "", rows, *fields, main=True)
