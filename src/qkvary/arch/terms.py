@@ -1,7 +1,7 @@
-"""The score terms of a variant by name, and its core, in words and in equations.
+"""The terms of a variant by name, and its core, in words and in equations.
 
-``nn.terms`` has the class of a term's name, which computes it, and ``costs.terms`` its costs; of a
-core these are in ``nn.kernels`` and ``costs.terms``.
+``nn.terms`` has the class of a score term, which computes it, ``nn.roles`` the role terms,
+``nn.kernels`` the cores, and ``costs.terms`` the costs of all.
 """
 
 from collections.abc import Callable, Mapping
@@ -88,7 +88,7 @@ class ScoreTerms(LinearTerms):
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A score term. In words and equations, ``{value}`` is the value of its field."""
+    """A term of roles or scores. In words and equations, ``{value}`` is the value of its field."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches it on, or one of the field's choices."""
@@ -174,7 +174,7 @@ class Option:
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
 """The value of each field without which its term does not exist."""
 
-TERMS: tuple[TermEntry, ...] = (
+ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "kv_norm",
         "kv_norm",
@@ -217,6 +217,10 @@ TERMS: tuple[TermEntry, ...] = (
         is_symmetric=False,
         before_scale=True,
     ),
+)
+"""The terms that change query, key or value, in the order of application."""
+
+SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "diagonal",
         "diagonal",
@@ -291,6 +295,9 @@ TERMS: tuple[TermEntry, ...] = (
         values=("learned", "fixed"),
     ),
 )
+"""The terms that change scores or weights, in the order of application."""
+
+TERMS = (*ROLE_TERMS, *SCORE_TERMS)
 """Every term, in the order of application."""
 
 _ANY = (

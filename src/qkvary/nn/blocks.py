@@ -42,16 +42,17 @@ class Block(nn.Module):
         *,
         layout: Layout,
         cache: LayerCache | None = None,
+        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
         if self.config.norm_placement.startswith("pre"):
-            x = self._attend(x, self.attention_norm(x), layout, cache)
+            x = self._attend(x, self.attention_norm(x), layout, cache, kernel)
             return self._feed(x, self.feed_forward_norm(x))
         if self.config.norm_placement == "stream":
             x = self.attention_norm(x)
-            x = self.feed_forward_norm(self._attend(x, x, layout, cache))
+            x = self.feed_forward_norm(self._attend(x, x, layout, cache, kernel))
             return self._feed(x, x)
-        x = self.attention_norm(self._attend(x, x, layout, cache))
+        x = self.attention_norm(self._attend(x, x, layout, cache, kernel))
         return self.feed_forward_norm(self._feed(x, x))
 
     def attention_input(
@@ -60,8 +61,15 @@ class Block(nn.Module):
         """Return what the attention layer reads when the block reads ``x``."""
         return x if self.config.norm_placement.startswith("post") else self.attention_norm(x)
 
-    def _attend(self, x: Tensor, read: Tensor, layout: Layout, cache: LayerCache | None) -> Tensor:
-        mixed = self._drop(self.attention(read, layout=layout, cache=cache))
+    def _attend(
+        self,
+        x: Tensor,
+        read: Tensor,
+        layout: Layout,
+        cache: LayerCache | None,
+        kernel: str | None,
+    ) -> Tensor:
+        mixed = self._drop(self.attention(read, layout=layout, cache=cache, kernel=kernel))
         return x + mixed if self.config.has_attention_skip else mixed
 
     def _feed(self, x: Tensor, read: Tensor) -> Tensor:

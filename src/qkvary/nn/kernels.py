@@ -140,7 +140,7 @@ class SoftmaxCore(Core):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
-        plain = all(term.is_plain for term in term_classes(config.variant))
+        plain = all(term.is_plain for term in term_classes(config.variant).values())
         self.is_plain = plain and config.variant.core == "softmax"
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
@@ -389,7 +389,7 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
         num_keys: Keys of the call.
         training: Whether the call drops attention weights.
     """
-    terms = term_classes(config.variant)
+    terms = term_classes(config.variant).values()
     if any(term.needs_products for term in terms):
         return "explicit"
     if config.kernel != "auto":
