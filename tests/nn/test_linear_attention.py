@@ -332,9 +332,8 @@ def test_it_is_a_state_space_model_with_a_readout_that_depends_on_the_input() ->
             outputs.append(readout @ h / math.sqrt(size))
         mixed = torch.zeros(7, D_MODEL, dtype=torch.float64)
         mixed[:, head * size : (head + 1) * size] = torch.stack(outputs)
-        layout = Layout(new_tokens=7)
-        heads = layer.read(x, layout)
-        scores, value = layer.score(heads, layout), heads.value
+        heads = layer.read(x, Layout(new_tokens=7))
+        scores, value = layer.score(heads, Layout(new_tokens=7)), heads.value
         found = layer.core(scores, value, training=False)[0, head]
     assert distance(found, torch.stack(outputs)) < GATE
     # In a state-space model that does not depend on its input, C is one matrix.

@@ -88,9 +88,9 @@ def check_layers(network: LanguageModel) -> None:
     """
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
-        if variant.core != "softmax":
+        if variant.core_name != "softmax":
             raise ValueError(
-                f"expected layers with a softmax, got the core {variant.core} in layer {number}"
+                f"expected layers with a softmax, got {variant.core_name} in layer {number}"
             )
         if variant.diagonal != "none":
             raise ValueError(

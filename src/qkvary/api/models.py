@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
+from qkvary.arch.own import import_file
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.reference_models import find_reference
@@ -40,6 +41,7 @@ def load(
     tokenizer: str | None = None,
     device: str = "cpu",
     dtype: str | None = None,
+    code: StrPath | None = None,
 ) -> LoadedModel:
     """Load a language model and its tokenizer.
 
@@ -50,6 +52,7 @@ def load(
             ``tok512.bin``, or a ``.model`` of SentencePiece.
         device: The device of the network.
         dtype: The number format of the network; as stored by default.
+        code: Your file with the classes that the network needs; it is imported, which runs it.
 
     Returns:
         ``network``, ready for decoding, and ``tokenizer``, or ``None`` for a checkpoint without
@@ -61,6 +64,8 @@ def load(
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
+    if code is not None:
+        import_file(Path(code))
     loaded = load_checkpoint(checkpoint)
     if tokenizer is not None:
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)

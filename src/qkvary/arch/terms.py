@@ -57,6 +57,8 @@ class ScoreTerms(LinearTerms):
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """The function that turns scores into weights (:data:`CORES`)."""
+    own: str | None = None
+    """The name of a score term, core or layer of a user's file (:data:`OWN`)."""
 
     @property
     def has_positions(self) -> bool:
@@ -83,7 +85,13 @@ class ScoreTerms(LinearTerms):
     @property
     def terms(self) -> tuple["TermEntry", ...]:
         """The entries of the terms that the scores have, in the order of their application."""
-        return tuple(term for term in TERMS if term.is_in(self))
+        own = () if self.own is None else (OWN[self.own].entry,)
+        return (*(term for term in TERMS if term.is_in(self)), *own)
+
+    @property
+    def core_name(self) -> str:
+        """The core, or what a user's file has in its place or around it."""
+        return self.own or self.core
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +141,28 @@ class TermEntry:
     def _value(self, variant: ScoreTerms) -> Any:
         value = getattr(variant, self.field)
         return value.partition("-")[0] if self.values else value
+
+
+@dataclass(frozen=True, slots=True)
+class OwnPart:
+    """A score term, core or layer of a user's file."""
+
+    name: str
+    """Its name in labels, behind ``@own-``."""
+    words: str
+    """Its meaning, as a clause of a sentence."""
+    made: type[Any]
+    """Its class."""
+
+    @property
+    def entry(self) -> TermEntry:
+        """What descriptions and equations say of it."""
+        scores = self.name + "({scores})"
+        return TermEntry(self.name, "own", self.words, scores, is_symmetric=False)
+
+
+OWN: dict[str, OwnPart] = {}
+"""What the files that this process has imported registered, by name (``nn.own``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +398,7 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
 _POSITIONS = get_args(ScorePosition)[1:]
 
 OPTIONS: Mapping[str, Option] = {
+    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
     "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
     "decoupled": Option("decoupled-{}", r"decoupled-(\d+)", "decoupled-N (shared rotary key)", int),
     "latent": Option("latent-{}", r"latent-(\d+)", "latent-N (of key and value)", int),

@@ -20,14 +20,14 @@ from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import CORES, MOST_DECODED
+from qkvary.nn.kernels import CORES, MOST_DECODED, Core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
 from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
 from qkvary.nn.roles import Heads, KeyValueNorm, Latent, RoleMaker
 from qkvary.nn.scores import Scores
-from qkvary.nn.terms import ScoreTerm, term_classes
+from qkvary.nn.terms import ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
@@ -137,7 +137,8 @@ class Attention(nn.Module):
         self._term_names = tuple(kinds)
         for name, kind in kinds.items():
             self.add_module(name, kind(config))
-        self.core = CORES[config.variant.core](config)
+        own_core = own_class(config.variant, Core)
+        self.core = (own_core or CORES[config.variant.core])(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
             warnings.warn(
@@ -395,7 +396,7 @@ class Attention(nn.Module):
             cache is not None
             and self.latent is not None
             and self.latent.can_absorb
-            and self.config.variant.core == "softmax"
+            and self.config.variant.core_name == "softmax"
             and kernel != "layer"
             and cache.options.layout != "split"
             and queries <= MOST_DECODED
@@ -426,6 +427,11 @@ class Attention(nn.Module):
                 f"memory, got {layout.num_queries} over {layout.num_keys}"
             )
         return layout
+
+
+def make_attention(config: AttentionConfig) -> Attention:
+    """Return a layer whose parameters are not set: that of a user's file where one is named."""
+    return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 
 def _holds(cache: LayerCache | None, memory: Tensor) -> bool:

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig
-from qkvary.nn.attention import Attention
+from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.layout import Layout
@@ -31,7 +31,7 @@ class Block(nn.Module):
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
-        self.attention = Attention(attention, draw=False)
+        self.attention = make_attention(attention)
         self.attention_norm = make_norm(attention.d_model, config)
         self.feed_forward = FeedForward(attention.d_model, config)
         self.feed_forward_norm = make_norm(attention.d_model, config)

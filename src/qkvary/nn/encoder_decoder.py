@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
-from qkvary.nn.attention import Attention
+from qkvary.nn.attention import Attention, make_attention
 from qkvary.nn.blocks import Block, make_norm
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses
@@ -168,8 +168,8 @@ class DecoderStack(Stack):
         for own, cross in pairs:
             sharing = own.variant.sharing
             replaced = is_published and sharing.query == sharing.key
-            kind = ReplacedQuery if replaced else Attention
-            blocks.append(DecoderBlock(own, kind(cross, draw=False), config.block))
+            layer = ReplacedQuery(cross, draw=False) if replaced else make_attention(cross)
+            blocks.append(DecoderBlock(own, layer, config.block))
         super().__init__(config, blocks)
 
     def decode(

@@ -141,7 +141,7 @@ class SoftmaxCore(Core):
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
         plain = all(term.is_plain for term in term_classes(config.variant).values())
-        self.is_plain = plain and config.variant.core == "softmax"
+        self.is_plain = plain and type(self) is SoftmaxCore
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities."""
@@ -154,6 +154,8 @@ class SoftmaxCore(Core):
         return found if bias is None else found.add_(bias)
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
+        if type(self).weights is not SoftmaxCore.weights:
+            return True
         keys = scores.layout.num_keys
         return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
 
@@ -213,9 +215,6 @@ class GaussianCore(SoftmaxCore):
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[..., None, :]
         # Where query and key are equal, the distance is rounding error.
         return torch.exp(self.multiply(scores) - half * (query + key))
-
-    def _needs_map(self, _: Scores, __: float, /) -> bool:
-        return True
 
 
 class SimaCore(Core):

@@ -6,7 +6,7 @@ A term takes scores and returns scores: it fills a field of :class:`Scores`. The
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import find_far
 from qkvary.nn.positions import interleave_sinusoids
 from qkvary.nn.scores import Scores, content_scores
+
+T = TypeVar("T")
 
 
 class ScoreTerm(nn.Module):
@@ -240,7 +243,15 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
 
 def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
     """Return the classes of the score terms of a variant by name, in the order of application."""
-    return {term.name: TERMS[term.name] for term in variant.terms if term.name in TERMS}
+    known = {term.name: TERMS[term.name] for term in variant.terms if term.name in TERMS}
+    own = own_class(variant, ScoreTerm)
+    return known if own is None else {**known, "own": own}
+
+
+def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
+    """Return the class of a user's file that a variant names, if it is of a kind."""
+    made = None if variant.own is None else OWN[variant.own].made
+    return made if made is not None and issubclass(made, kind) else None
 
 
 def normalise_diagonal(

@@ -6,19 +6,17 @@ called ``<name>-<protocol>``.
 """
 
 import importlib
-import importlib.util
 import pkgutil
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
 import qkvary.studies.definitions
+from qkvary.arch.own import import_file
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
 from qkvary.studies.study import Study
-from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.text.names import find_name, spell, suggest
 
 
@@ -29,7 +27,7 @@ def study_names() -> tuple[str, ...]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study, with the sha256 of image features that were made on this machine.
+    """Return a study, with the fingerprints of data on this machine where its tasks name none.
 
     Args:
         name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
@@ -66,17 +64,14 @@ def _import_definition(name: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
-    spec = importlib.util.spec_from_file_location(f"qkvary_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise UsageError(
             f"expected a Python file with a STUDY, got {path}: its name must end in .py"
         )
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return import_file(path)
     except Exception as error:
         raise UsageError(f"{path} is not a study: {_reason(error, path)}") from error
-    return module
 
 
 def _reason(error: Exception, path: Path) -> str:
@@ -103,13 +98,4 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         study = protocols[known]
     if not isinstance(study, Study):
         raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
-    return _pin_features(study)
-
-
-def _pin_features(study: Study) -> Study:
-    """Return a study with the sha256 of the image features that it reads, if it reads any."""
-    tasks = [setting.task for setting in study.settings]
-    if not any(isinstance(task, AnomalyTaskConfig) for task in tasks):
-        return study
-    module = importlib.import_module("qkvary.studies.set_anomaly")
-    return cast("Study", module.pin_features(study))
+    return study.pinned()

@@ -3,9 +3,8 @@
 from dataclasses import replace
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.data.feature_files import hash_features
 from qkvary.studies.protocols import synthetic_network
-from qkvary.studies.study import Setting, Study
+from qkvary.studies.study import Setting
 from qkvary.tasks.config import AnomalyOrder, AnomalyTaskConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TestAt, TrainingConfig
 
@@ -68,19 +67,3 @@ def published_grid(order: AnomalyOrder) -> tuple[Setting, ...]:
         for layers in (2, 4)
         for heads in (2, 4)
     )
-
-
-def pin_features(study: Study) -> Study:
-    """Return the study with the sha256 of the features that were made on this machine.
-
-    So features of other weights are other data, with other run keys. Without them nothing changes.
-    """
-    settings = tuple(map(_pin, study.settings))
-    return study if settings == study.settings else replace(study, settings=settings)
-
-
-def _pin(setting: Setting) -> Setting:
-    task = setting.task
-    if not isinstance(task, AnomalyTaskConfig) or task.features_sha256 is not None:
-        return setting
-    return replace(setting, task=replace(task, features_sha256=hash_features(task.features)))

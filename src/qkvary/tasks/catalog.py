@@ -1,37 +1,31 @@
-"""Finds tasks by file name: every module of this package with a ``load``."""
+"""Finds tasks and their data by file name: a task is a module with a ``load``. Torch-free."""
 
 import importlib
 import pkgutil
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import qkvary.tasks
-from qkvary.tasks.config import ImageTaskConfig, TaskConfig
-from qkvary.tasks.contract import Task
-from qkvary.text.names import suggest
+
+if TYPE_CHECKING:
+    from qkvary.tasks.contract import Task
 
 
-def load_task(config: TaskConfig) -> Task:
-    """Return the task that a configuration names.
+def load_task(config: Any) -> "Task":
+    """Return the task of a configuration: its data, network, loss and metrics."""
+    return importlib.import_module(config.module or type(config).__module__).load(config)
 
-    Raises:
-        ValueError: if there is no such task.
-    """
-    # The name of an image task is its data set; one file has the task of all of them.
-    name = "images" if isinstance(config, ImageTaskConfig) else config.name
-    if name in _modules():
-        module = importlib.import_module(f"{qkvary.tasks.__name__}.{name}")
-        if hasattr(module, "load"):
-            return module.load(config)
-    raise ValueError(f"unknown task {config.name!r}; {suggest(config.name, task_names())}")
+
+def data_module(name: str) -> Any:
+    """Return a module of ``data``, which is imported when the data is."""
+    return importlib.import_module(f"qkvary.data.{name}")
 
 
 def task_names() -> tuple[str, ...]:
     """Return the names of all tasks, sorted."""
-    return tuple(
-        name
-        for name in _modules()
-        if hasattr(importlib.import_module(f"{qkvary.tasks.__name__}.{name}"), "load")
-    )
+    modules = (item.name for item in pkgutil.iter_modules(qkvary.tasks.__path__))
+    return tuple(sorted(name for name in modules if hasattr(_module(name), "load")))
 
 
-def _modules() -> tuple[str, ...]:
-    return tuple(sorted(item.name for item in pkgutil.iter_modules(qkvary.tasks.__path__)))
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{qkvary.tasks.__name__}.{name}")

@@ -184,7 +184,7 @@ def _supports_scores(cache: LayerCache) -> bool:
     variant = cache.config.variant
     return (
         variant.stride is None
-        and variant.core == "softmax"
+        and variant.core_name == "softmax"
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
