@@ -13,6 +13,7 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import Layout
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
@@ -41,8 +42,8 @@ class ConvolutionalEncoder(Encoder):
         initializer.weight("weight", self.mix.weight, config.init, 0.1)
         initializer.bias("bias", self.mix.bias, config.init, config.width)
 
-    def _embed(self, tokens: Tensor, *given: object) -> Tensor:
-        x = super()._embed(tokens, *given)
+    def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
+        x = super()._embed(tokens, layout)
         return x + self.mix(x.mT).mT
 
 

@@ -24,7 +24,7 @@ RECORD_MODULES = {
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
     for room in (
-        *("tasks", "checkpoints", "studies", "reports", "conversions"),
+        *("data", "tasks", "checkpoints", "studies", "reports", "conversions"),
         "studies/running/executors",
     )
 } | {"src/qkvary/inference/evaluation/task_measurement.py"}

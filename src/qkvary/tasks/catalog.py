@@ -1,24 +1,17 @@
-"""Finds tasks and their data by file name: a task is a module with a ``load``. Torch-free."""
+"""Finds tasks by file name: every module of this package with a ``load``."""
 
 import importlib
 import pkgutil
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
 
 import qkvary.tasks
+from qkvary.tasks.config_parts import TaskConfig
+from qkvary.tasks.contract import Task
 
-if TYPE_CHECKING:
-    from qkvary.tasks.contract import Task
 
-
-def load_task(config: Any) -> "Task":
+def load_task(config: TaskConfig) -> Task:
     """Return the task of a configuration: its data, network, loss and metrics."""
     return importlib.import_module(config.module or type(config).__module__).load(config)
-
-
-def data_module(name: str) -> Any:
-    """Return a module of ``data``, which is imported when the data is."""
-    return importlib.import_module(f"qkvary.data.{name}")
 
 
 def task_names() -> tuple[str, ...]:

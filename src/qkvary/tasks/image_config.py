@@ -7,9 +7,9 @@ from typing import ClassVar, Literal, Self, get_args
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices, check_word
 from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.data.catalog import data_module
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages
-from qkvary.tasks.catalog import data_module
 from qkvary.tasks.config_parts import (
     ANOMALY_DATA_VERSION,
     Accuracy,

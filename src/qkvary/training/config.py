@@ -21,7 +21,7 @@ from qkvary.arch.own import code_of, import_code, own_classes, version_of
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config_parts import TaskConfig
+from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
