@@ -398,7 +398,6 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
 _POSITIONS = get_args(ScorePosition)[1:]
 
 OPTIONS: Mapping[str, Option] = {
-    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
     "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
     "decoupled": Option("decoupled-{}", r"decoupled-(\d+)", "decoupled-N (shared rotary key)", int),
     "latent": Option("latent-{}", r"latent-(\d+)", "latent-N (of key and value)", int),
@@ -419,5 +418,6 @@ OPTIONS: Mapping[str, Option] = {
     "decay": Option("decay-{}", "decay-(learned|fixed)", "decay-learned, decay-fixed"),
     "normaliser": Option("{}", "(undecayed-sum|unnormalised)", "undecayed-sum, unnormalised"),
     "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
+    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
 }
 """The options of labels by field, in their order."""

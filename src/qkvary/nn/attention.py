@@ -20,7 +20,7 @@ from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import CORES, MOST_DECODED, Core
+from qkvary.nn.kernels import MOST_DECODED, make_core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
 from qkvary.nn.positions import make_rotation
@@ -137,8 +137,7 @@ class Attention(nn.Module):
         self._term_names = tuple(kinds)
         for name, kind in kinds.items():
             self.add_module(name, kind(config))
-        own_core = own_class(config.variant, Core)
-        self.core = (own_core or CORES[config.variant.core])(config)
+        self.core = make_core(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
             warnings.warn(

@@ -29,7 +29,7 @@ from qkvary.nn.linear_attention import (
     weigh_pairs,
 )
 from qkvary.nn.scores import Scores, content_scores
-from qkvary.nn.terms import term_classes
+from qkvary.nn.terms import own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
@@ -347,6 +347,12 @@ CORES: Mapping[str, type[Core]] = {
     **dict.fromkeys(FEATURES, LinearCore),
 }
 """The class of each core."""
+
+
+def make_core(config: AttentionConfig) -> Core:
+    """Return the core of a layer: that of a user's file where one is named."""
+    own = own_class(config.variant, Core)
+    return (CORES[config.variant.core] if own is None else own)(config)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
