@@ -162,7 +162,7 @@ def test_a_saved_network_says_what_it_needs(
         d_model=12, num_heads=3, num_layers=2, vocabulary=17, max_tokens=16, variant=label, seed=3
     )
     save_model(tmp_path / "model", model)
-    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    manifest = json.loads((tmp_path / "model" / "MANIFEST.json").read_text())
     assert [*manifest["about"]["needs"].values()] == ["1"]
     for name in [*OWN]:
         monkeypatch.delitem(OWN, name)
