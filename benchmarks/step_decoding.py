@@ -121,9 +121,7 @@ class Token:
 
     def pass_layers(self) -> None:
         """Take the step layer by layer, with the kernel for attention that is fastest."""
-        for layer in self.cache.layers:
-            layer.kernel = "fastest"
-        self.model(self.token[None], cache=self.cache)
+        self.model(self.token[None], cache=self.cache, kernel="fastest")
         self.cache.crop(self.context)
 
 

@@ -208,7 +208,7 @@ def score_deviation(label: str, scheme: InitScheme, identity: IdentityScale) -> 
         x = torch.randn(2, 29, 96, generator=generator)
         layout = Layout(new_tokens=29)
         with torch.no_grad():
-            scores = layer.core.multiply(layer.scores(x, layout)[0])
+            scores = layer.core.multiply(layer.score(layer.read(x, layout), layout))
         off_diagonal = ~torch.eye(29, dtype=torch.bool)
         squares.append(float(scores[..., off_diagonal].square().mean()))
     return math.sqrt(sum(squares) / len(squares))

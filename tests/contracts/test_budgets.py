@@ -24,11 +24,12 @@ RECORD_MODULES = {
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
     for room in (
-        *("tasks", "checkpoints", "studies", "reports", "conversions"),
+        *("data", "tasks", "checkpoints", "studies", "reports", "conversions"),
         "studies/running/executors",
     )
-} | {"src/qkvary/inference/evaluation/task_measurement.py"}
-"""They find files by name; the last imports what needs lm-eval when tasks are scored."""
+} | {"src/qkvary/inference/evaluation/task_measurement.py", "src/qkvary/arch/own.py"}
+"""They find files by name; the last two import what needs lm-eval when tasks are scored, and what
+a user names."""
 VERB_ROOMS = {ROOT / "src/qkvary" / room for room in ("api", "cli", "papers")}
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"
 """The public names, each of which is imported when it is first used."""

@@ -33,7 +33,7 @@ def make_layer(label: str, *, causal: bool = False, **fields: object) -> Attenti
 
 def scores_of(layer: Attention, x: Tensor) -> Tensor:
     """The scores before the softmax."""
-    return layer.core.multiply(layer.scores(x, HERE)[0]).detach()
+    return layer.core.multiply(layer.score(layer.read(x, HERE), HERE)).detach()
 
 
 @pytest.mark.parametrize(("label", "times"), [("QKV", 4), ("I-K-V", 2), ("Q=K-V", 4)])

@@ -32,6 +32,18 @@ from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
+from qkvary.tasks.config import (
+    AnomalyTaskConfig,
+    CharacterTaskConfig,
+    ImageTaskConfig,
+    LanguageTaskConfig,
+    NumberTaskConfig,
+    RecallTaskConfig,
+    SequenceTaskConfig,
+    TaskConfig,
+    TextTaskConfig,
+    TranslationTaskConfig,
+)
 from qkvary.training.config import ExecutionSettings, RunConfig
 from tests.contracts.frozen_study import HALF, PORTABLE, STUDY
 from tests.studies_scripts.loading import load_script
@@ -88,6 +100,18 @@ def nested(hint: Any) -> Iterator[type[Any]]:
     if hint is Network:
         yield from nested(
             EncoderConfig | LanguageModelConfig | EncoderDecoderConfig | VisionTransformerConfig
+        )
+    elif hint is TaskConfig:
+        yield from nested(
+            AnomalyTaskConfig
+            | CharacterTaskConfig
+            | ImageTaskConfig
+            | LanguageTaskConfig
+            | NumberTaskConfig
+            | RecallTaskConfig
+            | SequenceTaskConfig
+            | TextTaskConfig
+            | TranslationTaskConfig
         )
     elif dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint is not Variant:
         yield hint

@@ -183,7 +183,7 @@ def scores_of(label: str) -> Tensor:
     randomize(layer, seed=127)
     x = random_input(131)
     layout = Layout(new_tokens=TOKENS)
-    return layer.core.multiply(layer.scores(x, layout)[0]).detach()
+    return layer.core.multiply(layer.score(layer.read(x, layout), layout)).detach()
 
 
 @pytest.mark.parametrize("label", ["Q=K=V", "Q=K-V", "I-I-V"])

@@ -35,18 +35,8 @@ def task(name: str) -> Task:
     return load_task(tiny_task(name))
 
 
-def test_task_files_and_task_names_are_one_list() -> None:
-    assert set(task_names()) == {
-        *get_args(SequenceTaskName),
-        "anomaly",
-        "characters",
-        "images",
-        "language",
-        "numbers",
-        "recall",
-        "texts",
-        "translation",
-    }
+def test_task_files_are_found() -> None:
+    assert {*get_args(SequenceTaskName), "language"} < set(task_names())
 
 
 def test_file_says_what_it_is_and_has_one_load(name: str) -> None:

@@ -20,7 +20,8 @@ def deviation(config: AttentionConfig) -> float:
         layer = Attention(config, seed=seed)
         x = torch.randn(1, 64, config.d_model, generator=generator)
         with torch.no_grad():
-            scores, _, _ = layer.scores(x, Layout(new_tokens=64))
+            layout = Layout(new_tokens=64)
+            scores = layer.score(layer.read(x, layout), layout)
             found.append(float(scores.multiply().square().mean()))
     return math.sqrt(sum(found) / len(found))
 

@@ -252,7 +252,9 @@ def test_weights_that_add_up_to_nothing_count_as_the_least_sum(
     label = "Q-GQA-2@linear-relu@decay-learned" + ("@undecayed-sum" if undecayed else "")
     layer = make_layer(label, kernel=kernel)
     with torch.no_grad():
-        scores, value, _ = layer.scores(random_input(71, batch=2), Layout(new_tokens=7))
+        layout = Layout(new_tokens=7)
+        heads = layer.read(random_input(71, batch=2), layout)
+        scores, value = layer.score(heads, layout), heads.value
         scores.query[:, :, 3] = -1.0
         scores.query[:, :, 5] *= 1e-8
         scores.key[:, :, 0] = -1.0
@@ -330,7 +332,8 @@ def test_it_is_a_state_space_model_with_a_readout_that_depends_on_the_input() ->
             outputs.append(readout @ h / math.sqrt(size))
         mixed = torch.zeros(7, D_MODEL, dtype=torch.float64)
         mixed[:, head * size : (head + 1) * size] = torch.stack(outputs)
-        scores, value, _ = layer.scores(x, Layout(new_tokens=7))
+        heads = layer.read(x, Layout(new_tokens=7))
+        scores, value = layer.score(heads, Layout(new_tokens=7)), heads.value
         found = layer.core(scores, value, training=False)[0, head]
     assert distance(found, torch.stack(outputs)) < GATE
     # In a state-space model that does not depend on its input, C is one matrix.

@@ -231,7 +231,7 @@ def test_published_language_models_stand_beside_variants_of_language_models() ->
     note = fold.blocks[0]
     assert isinstance(note, Prose)
     assert "not of the networks of this study" in note.text
-    translators = [dataclasses.replace(one, tasks=("translation",)) for one in summary.tables]
+    translators = [dataclasses.replace(one, is_language=False) for one in summary.tables]
     for other in (
         make_summary(("QKV", "I-K=V"), 2),
         dataclasses.replace(summary, tables=tuple(translators)),

@@ -4,7 +4,9 @@ import functools
 import gzip
 import itertools
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import (
@@ -119,7 +121,16 @@ def tiny_labels() -> str:
 _ROOMS: list[tempfile.TemporaryDirectory[str]] = []
 
 
+def of_its_test(name: str) -> ModuleType | None:
+    """The test of a task, where it makes a tiny task and perhaps a network for it."""
+    path = Path(__file__).with_name(f"test_{name}.py")
+    module = import_module(f"tests.tasks.test_{name}") if path.exists() else None
+    return module if hasattr(module, "make_tiny_task") else None
+
+
 def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
+    if (module := of_its_test(name)) is not None:
+        return module.make_tiny_task(length)
     if name == "language":
         data = tiny_set()
         return LanguageTaskConfig(data=str(data.path), data_sha256=data.fingerprint, context=length)
@@ -175,6 +186,8 @@ def tiny_task(name: str, *, length: int = 7) -> TaskConfig:
 
 
 def tiny_network(name: str, *, length: int = 7) -> Network:
+    if (module := of_its_test(name)) is not None and hasattr(module, "make_tiny_network"):
+        return module.make_tiny_network(length)
     is_causal = name in VOCABULARIES
     attention = AttentionConfig(d_model=24, num_heads=3, causal=is_causal)
     if name == "images":

@@ -19,7 +19,7 @@ from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation, make_rotation
+from qkvary.nn.positions import Rotation
 from qkvary.nn.scores import Scores
 
 
@@ -88,9 +88,9 @@ def check_layers(network: LanguageModel) -> None:
     """
     for number, layer in enumerate(network.config.layers, start=1):
         variant = layer.variant
-        if variant.core != "softmax":
+        if variant.core_name != "softmax":
             raise ValueError(
-                f"expected layers with a softmax, got the core {variant.core} in layer {number}"
+                f"expected layers with a softmax, got {variant.core_name} in layer {number}"
             )
         if variant.diagonal != "none":
             raise ValueError(
@@ -164,21 +164,21 @@ def _attend(
     *,
     layout: Layout,
     cache: LayerCache | None = None,
+    kernel: str | None = None,
 ) -> Float[Tensor, "batch queries d_model"]:
     """Attend as ``Attention.forward`` does without a cache, and record it."""
-    del cache
-    scores, value, restore = attention.scores(x, layout)
+    del cache, kernel
+    heads = attention.read(x, layout)
+    scores = attention.score(heads, layout)
     call = _Call(
         attention=attention,
         input=x.detach(),
         scores=scores,
-        rotation=make_rotation(attention.config, layout.query_positions, x.dtype),
+        rotation=heads.rotation,
         key_shift=torch.zeros_like(scores.key, requires_grad=True),
-        value_shift=torch.zeros_like(value, requires_grad=True),
+        value_shift=torch.zeros_like(heads.value, requires_grad=True),
     )
     calls.append(call)
     shifted = replace(scores, key=scores.key + call.key_shift)
-    mixed = attention.core(shifted, value + call.value_shift, training=False)
-    if restore is not None:
-        mixed = restore(mixed)
-    return attention.o_proj(mixed.transpose(1, 2).flatten(2))
+    mixed = attention.core(shifted, heads.value + call.value_shift, training=False)
+    return attention.output(attention.restore(mixed, heads), x)

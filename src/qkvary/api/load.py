@@ -1,8 +1,10 @@
 """``qk.load``: a network with weights, and its tokenizer."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import NETWORK, NetworkOptions, takes_options
+from qkvary.arch.own import import_file
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.storage.paths import StrPath
 
@@ -12,7 +14,11 @@ if TYPE_CHECKING:
 
 @takes_options
 def load(
-    checkpoint: StrPath, *, tokenizer: str | None = None, options: NetworkOptions = NETWORK
+    checkpoint: StrPath,
+    *,
+    tokenizer: str | None = None,
+    code: StrPath | None = None,
+    options: NetworkOptions = NETWORK,
 ) -> "LoadedModel":
     """Load a language model and its tokenizer.
 
@@ -21,6 +27,7 @@ def load(
             ``.bin``, a ``.gguf``, a character model, or a folder for transformers.
         tokenizer: For a checkpoint without one: ``gpt2``, ``bytes``, a ``tokenizer.json``, a
             ``tok512.bin``, or a ``.model`` of SentencePiece.
+        code: Your file with the classes that the network needs; it is imported, which runs it.
         options: The device and number format of the network.
 
     Returns:
@@ -33,6 +40,8 @@ def load(
         DamagedError: if it is damaged.
         UnsafeError: if it is a pickle, which could run code.
     """
+    if code is not None:
+        import_file(Path(code))
     loaded = load_checkpoint(checkpoint)
     if tokenizer is not None:
         loaded, _ = require_tokenizer(loaded, checkpoint, tokenizer)

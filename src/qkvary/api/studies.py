@@ -59,7 +59,7 @@ def run_study(
         ValueError: for an unknown study, or options that make no sense.
         QkvaryError: if the runs ended early; the same call resumes them.
     """
-    chosen = study if isinstance(study, Study) else load_study(study)
+    chosen = study.pinned() if isinstance(study, Study) else load_study(study)
     if seeds is not None:
         several = [seeds] if isinstance(seeds, int) else seeds
         check_number_of_seeds(len(several))

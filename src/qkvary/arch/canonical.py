@@ -208,11 +208,11 @@ def _decode(hint: Any, data: Any, where: str) -> Any:
 
 
 def _concrete(hint: Any, data: Any, where: str) -> type[Any]:
-    """Return the class, or if it has no kind, the subclass whose kind the data names."""
-    if hint in _KINDS:
-        return hint
+    """Return the class, or the subclass whose kind the data names."""
     kinds = {kind: cls for cls, kind in _KINDS.items() if issubclass(cls, hint)}
     kind = _expect(data, dict, where).get(_KIND)
+    if kind not in kinds and hint in _KINDS:
+        return hint
     if kind not in kinds:
         raise ValueError(f"expected {where} of a kind out of {', '.join(kinds)}, got {kind!r}")
     return kinds[kind]

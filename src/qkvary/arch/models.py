@@ -28,6 +28,7 @@ from qkvary.arch.networks import (
     TokenNetwork,
     VisionTransformerConfig,
 )
+from qkvary.arch.own import not_counted
 from qkvary.arch.parts import Linear, Norm, Table, check_sizes
 from qkvary.arch.variants import AnyVariant, Variant
 
@@ -149,16 +150,21 @@ def as_model(network: Network, name: str = "network") -> Model:
     """Return a network of this package as a model, of which all costs are derived.
 
     Args:
-        network: A network of a kind in ``DESCRIPTIONS``.
+        network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is
+            not counted.
         name: Its name in tables.
 
     Raises:
         ValueError: if its kind does not.
     """
-    if type(network) not in DESCRIPTIONS:
-        known = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
-        raise ValueError(f"expected a network out of {known}, got {type(network).__name__}")
-    return dataclasses.replace(DESCRIPTIONS[type(network)](network), name=name)
+    known = next((kind for kind in type(network).__mro__ if kind in DESCRIPTIONS), None)
+    if known is None:
+        choices = ", ".join(kind.__name__ for kind in DESCRIPTIONS)
+        raise ValueError(
+            f"expected a network out of {choices} or a subclass, got {type(network).__name__}"
+        )
+    notes = tuple(f"not counted: {part}" for part in not_counted(network))
+    return dataclasses.replace(DESCRIPTIONS[known](network), name=name, notes=notes)
 
 
 def block_layers(network: Network) -> tuple[Layer, ...]:

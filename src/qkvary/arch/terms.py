@@ -1,7 +1,7 @@
-"""The score terms of a variant by name, and its core, in words and in equations.
+"""The terms of a variant by name, and its core, in words and in equations.
 
-``nn.terms`` has the class of a term's name, which computes it, and ``costs.terms`` its costs; of a
-core these are in ``nn.kernels`` and ``costs.terms``.
+``nn.terms`` has the class of a score term, which computes it, ``nn.roles`` the role terms,
+``nn.kernels`` the cores, and ``costs.terms`` the costs of all.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,6 +57,8 @@ class ScoreTerms(LinearTerms):
     """Scores are divided by this before the softmax."""
     core: Core = "softmax"
     """The function that turns scores into weights (:data:`CORES`)."""
+    own: str | None = None
+    """The name of a score term, core or layer of a user's file (:data:`OWN`)."""
 
     @property
     def has_positions(self) -> bool:
@@ -83,12 +85,18 @@ class ScoreTerms(LinearTerms):
     @property
     def terms(self) -> tuple["TermEntry", ...]:
         """The entries of the terms that the scores have, in the order of their application."""
-        return tuple(term for term in TERMS if term.is_in(self))
+        own = () if self.own is None else (OWN[self.own].entry,)
+        return (*(term for term in TERMS if term.is_in(self)), *own)
+
+    @property
+    def core_name(self) -> str:
+        """The core, or what a user's file has in its place or around it."""
+        return self.own or self.core
 
 
 @dataclass(frozen=True, slots=True)
 class TermEntry:
-    """A score term. In words and equations, ``{value}`` is the value of its field."""
+    """A term of roles or scores. In words and equations, ``{value}`` is the value of its field."""
 
     name: str
     """The field of :class:`ScoreTerms` that switches it on, or one of the field's choices."""
@@ -136,6 +144,28 @@ class TermEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnPart:
+    """A score term, core or layer of a user's file."""
+
+    name: str
+    """Its name in labels, behind ``@own-``."""
+    words: str
+    """Its meaning, as a clause of a sentence."""
+    made: type[Any]
+    """Its class."""
+
+    @property
+    def entry(self) -> TermEntry:
+        """What descriptions and equations say of it."""
+        scores = self.name + "({scores})"
+        return TermEntry(self.name, "own", self.words, scores, is_symmetric=False)
+
+
+OWN: dict[str, OwnPart] = {}
+"""What the files that this process has imported registered, by name (``nn.own``)."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoreEntry:
     """A core: how the scores s q k^T become weights of the values."""
 
@@ -174,7 +204,7 @@ class Option:
 DEFAULTS: Mapping[str, Any] = {field.name: field.default for field in fields(ScoreTerms)}
 """The value of each field without which its term does not exist."""
 
-TERMS: tuple[TermEntry, ...] = (
+ROLE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "kv_norm",
         "kv_norm",
@@ -217,6 +247,10 @@ TERMS: tuple[TermEntry, ...] = (
         is_symmetric=False,
         before_scale=True,
     ),
+)
+"""The terms that change query, key or value, in the order of application."""
+
+SCORE_TERMS: tuple[TermEntry, ...] = (
     TermEntry(
         "diagonal",
         "diagonal",
@@ -291,6 +325,9 @@ TERMS: tuple[TermEntry, ...] = (
         values=("learned", "fixed"),
     ),
 )
+"""The terms that change scores or weights, in the order of application."""
+
+TERMS = (*ROLE_TERMS, *SCORE_TERMS)
 """Every term, in the order of application."""
 
 _ANY = (
@@ -381,5 +418,6 @@ OPTIONS: Mapping[str, Option] = {
     "decay": Option("decay-{}", "decay-(learned|fixed)", "decay-learned, decay-fixed"),
     "normaliser": Option("{}", "(undecayed-sum|unnormalised)", "undecayed-sum, unnormalised"),
     "key_bias": Option("key-bias", "(key-bias)", "key-bias", bool),
+    "own": Option("own-{}", r"own-([a-z][a-z0-9-]*)", "own-NAME (of your own file)"),
 }
 """The options of labels by field, in their order."""

@@ -10,8 +10,8 @@ from typing import Literal
 
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Sharing, Source, share
-from qkvary.arch.terms import CORES, DEFAULTS, ScoreTerms
-from qkvary.text.names import listed
+from qkvary.arch.terms import CORES, DEFAULTS, OWN, ScoreTerms
+from qkvary.text.names import listed, suggest
 
 QueryForm = Literal["plain", "residual", "residual-gelu", "map"]
 
@@ -20,6 +20,10 @@ IDENTITY_WEIGHT_DECAY_FACTOR = 0.3125
 
 MOST_HEADS = 1024
 """Numbers of heads beyond this are not suggested."""
+
+
+class UnknownPartError(ValueError):
+    """A variant has a part of a user's file that was not imported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,12 @@ class Variant(ScoreTerms):
 
     def _check_scores(self) -> None:
         self._check_decoupled()
+        if self.own is not None and self.own not in OWN:
+            hint = suggest(self.own, OWN) if OWN else "no file that registers any was imported"
+            raise UnknownPartError(
+                f"expected a score term, core or layer that an imported file registers, got "
+                f"own-{self.own}; {hint}"
+            )
         if self.window is not None and self.window < 1:
             raise ValueError(f"expected a window of at least 1 token, got {self.window}")
         if self.stride is not None and self.stride < 2:

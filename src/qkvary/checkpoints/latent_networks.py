@@ -103,7 +103,7 @@ def _interleave(heads: Tensor) -> Tensor:
 def _up_projections(attention: Attention) -> tuple[Tensor, Tensor]:
     """Return the matrices of key and value: [heads, head_dim, width of the shared tensor]."""
     config = attention.config
-    latent = attention.key_value.latent
+    latent = attention.latent
     if latent is None:
         both = make_selectors(config.num_heads, config.num_kv_heads, config.size_per_head)
         return both, both

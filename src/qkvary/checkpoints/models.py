@@ -4,6 +4,7 @@ Loading is bit-exact and rejects a changed folder.
 """
 
 import contextlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -16,7 +17,14 @@ from torch import Tensor
 
 from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.structure import check_structure, list_differences, name_some
+from qkvary.arch.own import not_counted, own_classes, version_of
+from qkvary.arch.variants import UnknownPartError
+from qkvary.checkpoints.structure import (
+    check_structure,
+    list_differences,
+    make_language_model,
+    name_some,
+)
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
@@ -109,6 +117,8 @@ def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None 
     if tokenizer is not None:
         files[_TOKENIZER] = encode(tokenizer.describe()).encode() + b"\n"
     about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
+    if own := own_classes(model.config):
+        about["needs"] = {kind.__name__: version_of(kind) for kind in own}
     make_directory(path.absolute().parent)
     manifest = describe(files, about=about)
     atomic_write_dir(path, {**files, MANIFEST_NAME: manifest.to_json()})
@@ -130,7 +140,16 @@ def load_model(path: Path) -> LoadedModel:
     weights = parse_weights(manifest.read(path, _WEIGHTS), str(path / _WEIGHTS))
     config = parse_config(manifest.read(path, _CONFIG), path / _CONFIG, len(weights))
     tokenizer = _read_tokenizer(manifest, path)
+    _check_code(config, about, path)
     return build_model(config, weights, tokenizer, str(path))
+
+
+def _check_code(config: LanguageModelConfig, about: Mapping[str, Any], path: Path) -> None:
+    """Warn where the user's classes are others than those that a network was saved with."""
+    versions = {kind.__name__: version_of(kind) for kind in own_classes(config)}
+    saved = about.get("needs", {})
+    if changed := [name for name, one in versions.items() if saved.get(name) != one]:
+        warnings.warn(f"{path} was saved with other code of {', '.join(changed)}", stacklevel=4)
 
 
 def read_config(path: Path) -> LanguageModelConfig:
@@ -167,13 +186,14 @@ def build_model(
     except ValueError as error:
         raise DamagedError(f"{where} has an invalid configuration: {error}") from None
     found = sum(tensor.numel() for tensor in weights.values())
-    if expected != found:
+    # Of parts of a user's file the number is not known before they are built.
+    if expected != found and not not_counted(config):
         raise DamagedError(
             f"{where} has {found:,} weights, but its configuration requires {expected:,}"
         )
     dtype = _check_numbers(weights, where)
     _check_vocabulary(config, tokenizer, where)
-    network = LanguageModel(config).to(dtype)
+    network = make_language_model(config).to(dtype)
     problems = list_differences(network.state_dict(), weights)
     if problems:
         raise DamagedError(f"{where} does not fit its network: {name_some(problems)}")
@@ -241,6 +261,8 @@ def parse_config(data: bytes, path: Path, tensors: int) -> LanguageModelConfig:
         most = MOST_SHARED_LAYERS if fields.get("shared_blocks") is True else tensors
         if isinstance(layers, int) and layers <= most:
             return from_dict(LanguageModelConfig, fields)
+    except UnknownPartError as error:
+        raise UsageError(f"{path}: {error}; qk.load(path, code=FILE) imports it") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{refused}: {short_reason(error)}") from None
     raise DamagedError(f"{refused}: it has more layers than tensors ({tensors})")

@@ -103,8 +103,8 @@ def _obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"a window of {variant.window} tokens"
         if variant.stride is not None:
             yield f"a stride of {variant.stride} tokens"
-        if variant.core != "softmax":
-            yield f"the core {variant.core}; choices: softmax"
+        if variant.core_name != "softmax":
+            yield f"the core {variant.core_name}; choices: softmax"
     if len({(layer.num_heads, layer.size_per_head) for layer in config.layers}) > 1:
         yield "layers with heads of different number or width"
     yield from _outside_obstacles(config)

@@ -1,10 +1,11 @@
 """Whether a network still is what its configuration describes, which is all that is stored."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -19,7 +20,7 @@ def check_structure(network: LanguageModel) -> None:
         UsageError: for a module of another kind, one too many or too few.
     """
     with torch.device("meta"):
-        built = LanguageModel(network.config)
+        built = make_language_model(network.config)
     expected, found = _modules(built), _modules(network)
     for name, module in found.items():
         wanted = expected.get(name)
@@ -33,6 +34,12 @@ def check_structure(network: LanguageModel) -> None:
     differences = () if is_coded else list_differences(built.state_dict(), network.state_dict())
     if differences:
         _refuse(name_some(differences))
+
+
+def make_language_model(config: LanguageModelConfig) -> LanguageModel:
+    """Return the network of a configuration: that of its own ``make`` where it has one."""
+    make: Callable[[int], LanguageModel] | None = getattr(config, "make", None)
+    return LanguageModel(config) if make is None else make(0)
 
 
 def list_differences(expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> list[str]:

@@ -251,10 +251,10 @@ def check_bias(layer: LayerDraft, source: Source) -> None:
             f"expected no bias that is rotated in {layer.name}, got one of the "
             f"{' and '.join(readers)}"
         )
-    if variant.core != "softmax":
+    if variant.core_name != "softmax":
         raise UsageError(
             f"expected the core softmax in {layer.name}, whose weights sum to 1, for a bias of the "
-            f"{' and '.join(readers)}, got {variant.core}"
+            f"{' and '.join(readers)}, got {variant.core_name}"
         )
 
 

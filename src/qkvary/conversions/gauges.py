@@ -43,8 +43,8 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
     """
     config, sharing = layer.config, layer.config.variant.sharing
     variant = config.variant
-    if variant.core != "softmax":
-        raise UsageError(f"expected the core softmax in {layer.name}, got {variant.core}")
+    if variant.core_name != "softmax":
+        raise UsageError(f"expected the core softmax in {layer.name}, got {variant.core_name}")
     check_terms(layer)
     is_plain, rotated = variant.query_form == "plain", variant.positions == "rotary"
     fixed = IDENTITY in (sharing.key, sharing.query) or variant.query_form.startswith("residual")

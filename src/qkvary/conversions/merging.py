@@ -43,10 +43,10 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
         raise UsageError(
             f"expected no rotary positions in {layer.name}, which stand between query and key"
         )
-    if config.variant.core != "softmax":
+    if config.variant.core_name != "softmax":
         raise UsageError(
-            f"expected the core softmax in {layer.name}, got {config.variant.core}, which reads "
-            "query and key apart"
+            f"expected the core softmax in {layer.name}, got {config.variant.core_name}, which "
+            "reads query and key apart"
         )
     check_bias(layer, sharing.query)
     weights, size = dict(layer.weights), config.d_model

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
+from qkvary.arch.own import own_parts
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_bytes
 from qkvary.costs.candidates import Candidate, Candidates, choose_candidates
@@ -210,7 +212,10 @@ def collect_notes(
         context: Tokens of a sequence.
         encoder_tokens: The requested tokens of the encoder.
     """
-    notes = list(model.notes)
+    attentions = (layer.attention for row in candidates.rows for layer in row.model.layers)
+    variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))
+    own = (f"not counted: {part}" for part in own_parts(variants))
+    notes = [*dict.fromkeys((*model.notes, *own))]
     fixed = None if model.encoder is None else model.encoder.tokens
     if encoder_tokens is not None and model.encoder is None:
         notes.append(f"{model.name} has no encoder: encoder tokens change nothing")

@@ -23,7 +23,7 @@ class TermCost:
 
 def term_costs(config: AttentionConfig) -> Iterator[TermCost]:
     """Return the rules of the terms that a layer has."""
-    return (TERMS[term.name] for term in config.variant.terms)
+    return (TERMS.get(term.name, _NOT_KNOWN) for term in config.variant.terms)
 
 
 def term_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
@@ -104,6 +104,9 @@ def _decoupled_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
 def _decay_parameters(config: AttentionConfig) -> tuple[int, int]:
     return config.num_kv_heads if config.variant.decay == "learned" else 0, 0
 
+
+_NOT_KNOWN = TermCost(absorbs_key=False)
+"""The rule of a part of a user's file, which is not counted."""
 
 TERMS: Mapping[str, TermCost] = {
     "kv_norm": TermCost(parameters=_norm_parameters, absorbs_key=False),

@@ -1,12 +1,13 @@
 """Prepared sets by name: their location, and their preparation on first use."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.data.corpora import CORPORA, canonical_reference, open_source
+from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local, open_source
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
-from qkvary.data.prepared import PreparedData, is_prepared
+from qkvary.data.prepared import PreparedData, is_prepared, read_fingerprint
 from qkvary.data.shard_groups import finished_plan, unfinished_plan
 from qkvary.data.sources import Source, SourceOptions
 from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
@@ -170,3 +171,51 @@ def _is_taken(source: Source, tokenizer: str) -> bool:
     if plan is None:
         return False
     return list_entries(plan["source"]["files"], *TRAINING) != list_entries(source.files, *TRAINING)
+
+
+def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
+    """Check that a prepared set is the expected one; prepare it if its text is on this machine.
+
+    Args:
+        reference: As for :func:`find_prepared`.
+        sha256: The expected fingerprint.
+        report: Called with a message before the set is prepared.
+
+    Raises:
+        UsageError: if it is another set, or cannot be prepared.
+        QkvaryError: as :func:`ensure_prepared`.
+    """
+    corpus = _local_corpus(reference)
+    try:
+        folder = find_prepared(reference)
+    except UsageError:
+        if corpus is not None and find_local(corpus) is None:
+            raise UsageError(
+                f"expected the data set {sha256[:12]} of {reference}, got neither it nor its "
+                f"text: put the text at {corpus.local} below QKVARY_DATA"
+            ) from None
+        report(f"preparing {reference}")
+        folder = ensure_prepared(reference)
+    found = read_fingerprint(folder)
+    if found == sha256:
+        return
+    remedy = (
+        "prepare the expected one there"
+        if corpus is None
+        else "remove that folder, and put the text of the expected one at "
+        f"{corpus.local} below QKVARY_DATA"
+    )
+    raise UsageError(
+        f"expected the data set {sha256[:12]} of {reference}, got {found[:12]} in {folder}: "
+        f"{remedy}"
+    )
+
+
+def _local_corpus(reference: str) -> Corpus | None:
+    """Return the corpus of a pinned set, if its text is local.
+
+    The text on the hub may be longer, which gives another set.
+    """
+    corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
+    is_path = Path(reference).expanduser().exists()
+    return None if corpus is None or corpus.local is None or is_path else corpus

@@ -81,9 +81,6 @@ class FixedStep:
                     # Unwritten memory may hold infinities, and 0 times infinity is NaN.
                     buffer[:, :, length : self._size] = 0
         self._view = self.cache.view(self._size, self._place)
-        kernel = self._kernel()
-        for layer in self._view.layers:
-            layer.kernel = kernel
         self._move(length, mask)
 
     def _kernel(self) -> str:
@@ -111,6 +108,7 @@ class FixedStep:
         logits = self.model(
             self._tokens[:, None],
             cache=self._view,
+            kernel=self._kernel(),
             attention_mask=self._mask,
             positions=self._positions,  # pyright: ignore[reportCallIssue]
         )[:, -1]

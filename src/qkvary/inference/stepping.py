@@ -86,9 +86,10 @@ class Stepper:
 
     def _through_layers(self, kernel: str) -> StepFunction:
         def step(tokens: Tensor, mask: Tensor | None) -> Tensor:
-            for layer in self.cache.layers:
-                layer.kernel = kernel
-            return self.model(tokens[:, None], cache=self.cache, attention_mask=mask)[:, -1]
+            cache = self.cache
+            return self.model(tokens[:, None], cache=cache, kernel=kernel, attention_mask=mask)[
+                :, -1
+            ]
 
         return step
 

@@ -5,8 +5,7 @@ not know residuals, norms or what the tokens mean.
 """
 
 import functools
-from collections.abc import Callable
-from dataclasses import replace
+import warnings
 from typing import overload
 
 import torch
@@ -21,17 +20,14 @@ from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.kernels import CORES, MOST_DECODED
+from qkvary.nn.kernels import MOST_DECODED, make_core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
 from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
-from qkvary.nn.roles import RoleMaker
+from qkvary.nn.roles import Heads, KeyValueNorm, Latent, RoleMaker
 from qkvary.nn.scores import Scores
-from qkvary.nn.terms import TERMS, KeyValueNorm, Latent, ScoreTerm
-
-Restore = Callable[[Tensor], Tensor]
-"""Makes the output of every head of its mixed values."""
+from qkvary.nn.terms import ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
@@ -135,11 +131,20 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        self._term_names = tuple(entry.name for entry in config.variant.terms)
-        for name in self._term_names:
-            self.add_module(name, TERMS[name](config))
-        self.core = CORES[config.variant.core](config)
+        self.kv_norm = KeyValueNorm(config) if config.variant.kv_norm else None
+        self.latent = None if config.variant.latent is None else Latent(config)
+        kinds = term_classes(config.variant)
+        self._term_names = tuple(kinds)
+        for name, kind in kinds.items():
+            self.add_module(name, kind(config))
+        self.core = make_core(config)
         self.score_scale = config.score_scale
+        if config.value_rope == "rotated":
+            warnings.warn(
+                "value_rope 'rotated' gives outputs that change when the text is moved; "
+                "use 'counter' or 'none' unless this is the ablation you want",
+                stacklevel=2,
+            )
         self.annealing = 1.0
         """The factor of the temperature at the current step (:func:`anneal`)."""
         if draw:
@@ -160,8 +165,9 @@ class Attention(nn.Module):
         if self.query_map is not None:
             with torch.no_grad():
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
-        for term in self.terms:
-            term.initialize(initializer, init)
+        for part in (self.kv_norm, self.latent, *self.terms):
+            if part is not None:
+                part.initialize(initializer, init)
 
     def extra_repr(self) -> str:
         """Return the variant and the sizes, for ``repr``."""
@@ -195,14 +201,6 @@ class Attention(nn.Module):
         return {source: part for source, part in named.items() if part is not None}
 
     @property
-    def key_value(self) -> RoleMaker:
-        """Computes key and value."""
-        terms = self.terms
-        norm = next((term for term in terms if isinstance(term, KeyValueNorm)), None)
-        latent = next((term for term in terms if isinstance(term, Latent)), None)
-        return RoleMaker(self.config, self.projections, norm, latent)
-
-    @property
     def terms(self) -> list[ScoreTerm]:
         """The score terms, in the order of application."""
         return [getattr(self, name) for name in self._term_names]
@@ -214,6 +212,7 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
         layout: Layout | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
@@ -227,6 +226,7 @@ class Attention(nn.Module):
             cache: The layer's cache; the new tokens, or those of the memory, are appended.
             layout: Positions and masks of the call, where a network computed them already; with a
                 memory, that of ``Layout.over``.
+            kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
                 of the memory. Of the others the layer reads zeros, whatever they are.
             positions: Instead of a layout: positions of all seen and new tokens.
@@ -238,6 +238,7 @@ class Attention(nn.Module):
                 tokens.
         """
         self._check_call(x, cache)
+        state = None
         if memory is not None:
             if positions is not None or document_ids is not None:
                 raise ValueError("expected no positions and document_ids with a memory")
@@ -253,18 +254,18 @@ class Attention(nn.Module):
                 positions=positions,
                 document_ids=document_ids,
             )
-        state = None
-        if cache is not None and memory is None:
-            state = cache.state
+        if cache is None or memory is not None:
+            kernel = "layer"
+        else:
+            kernel, state = kernel or cache.kernel, cache.state
             if state is not None:
                 self.check_state(layout)
             layout = layout.end(cache.num_stored + x.shape[1])
-        scores, value, restore = self.scores(x, layout, memory=memory, cache=cache)
-        kernel = "layer" if cache is None or memory is not None else cache.kernel
-        mixed = self.core(scores, value, training=self.training, decode_kernel=kernel, state=state)
-        if restore is not None:
-            mixed = restore(mixed)
-        return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
+        heads = self.read(x, layout, memory=memory, cache=cache, kernel=kernel)
+        scores = self.score(heads, layout)
+        training = self.training
+        mixed = self.core(scores, heads.value, training=training, decode_kernel=kernel, state=state)
+        return self.output(self.restore(mixed, heads), x)
 
     def check_state(self, layout: Layout) -> None:
         """Check that a layer with a state supports a call, before its cache is changed.
@@ -293,21 +294,18 @@ class Attention(nn.Module):
                 f"{type(cache).__name__}"
             )
 
-    def scores(
+    def read(
         self,
         x: Float[Tensor, "batch queries d_model"],
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
-        """Return the scores with their terms, the value, and the map of mixed values."""
-        config, sharing, maker = self.config, self.config.variant.sharing, self.key_value
-        latent = maker.latent if self._absorbs(cache, x.shape[1]) else None
-        if latent is not None and not latent.can_absorb:
-            latent = None
-        if latent is not None:
-            maker = replace(maker, latent=None)
+        kernel: str = "layer",
+    ) -> Heads:
+        """Return query, key and value: the sources, and the roles that are made of them."""
+        config, sharing = self.config, self.config.variant.sharing
+        maker = RoleMaker(config, self.projections, self.kv_norm, self.latent)
         # Sources.
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
         rotation = make_rotation(config, layout.query_positions, x.dtype)
@@ -317,11 +315,12 @@ class Attention(nn.Module):
         if memory is None or is_stored:
             new = NewTokens(x=x, sources=maker.normalise(sources), rotation=rotation)
         else:
-            new = self._read_memory(memory, layout)
+            turned = make_rotation(config, layout.key_positions, memory.dtype)
+            new = NewTokens(x=memory, sources=maker.make_stored(memory), rotation=turned)
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
         if cache is None:
-            roles = maker.make(new.sources, new.rotation)
+            roles = maker.rotate(new.sources, new.rotation)
         else:
             codec = make_codec(cache.options.layout, maker)
             rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
@@ -330,29 +329,51 @@ class Attention(nn.Module):
                 if is_stored
                 else store_roles(new, cache, layout, codec, rotate_all)
             )
+        is_expanded = cache is not None and cache.options.layout == "split"
+        is_latent = self._absorbs(cache, kernel, x.shape[1])
+        if not (is_expanded or is_latent):
+            roles = maker.expand(roles)
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
                 query = rotation.rotate(query)
             else:
                 rope = rotation.rotate(sources[QUERY_ROPE])
-        if latent is not None:
-            query = latent.absorb(query)
-        # Terms.
+        if self.latent is not None and is_latent:
+            query = self.latent.absorb(query)
+        return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)
+
+    def score(self, heads: Heads, layout: Layout) -> Scores:
+        """Return the scores of a call, with all terms."""
         scores = Scores(
-            query=query,
-            key=roles.key,
+            query=heads.query,
+            key=heads.key,
             scale=self.score_scale,
             layout=layout,
-            query_rope=rope,
-            key_rope=roles.rope,
+            query_rope=heads.query_rope,
+            key_rope=heads.key_rope,
             temperature=self.annealing,
         )
         for term in self.terms:
             scores = term(scores)
-        if latent is not None:
-            return scores, roles.value, latent.restore
-        return scores, roles.value, None if rotation is None else rotation.restore_output
+        return scores
+
+    def restore(
+        self, mixed: Float[Tensor, "batch heads queries mixed_dim"], heads: Heads
+    ) -> Float[Tensor, "batch heads queries head_dim"]:
+        """Return mixed values without what was done to the values: a latent, a rotation."""
+        if self.latent is not None and heads.is_latent:
+            return self.latent.restore(mixed)
+        return mixed if heads.rotation is None else heads.rotation.restore_output(mixed)
+
+    def output(
+        self,
+        mixed: Float[Tensor, "batch heads queries head_dim"],
+        x: Float[Tensor, "batch queries d_model"],
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Return the layer's output, of its mixed values and its input."""
+        del x
+        return apply(self.o_proj, mixed.transpose(1, 2).flatten(2))
 
     def weights(
         self,
@@ -362,10 +383,9 @@ class Attention(nn.Module):
         memory: Float[Tensor, "batch memory d_model"] | None = None,
     ) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities of a call without cache, for looking at."""
-        scores, _, _ = self.scores(x, layout, memory=memory)
-        return self.core.weights(scores)
+        return self.core.weights(self.score(self.read(x, layout, memory=memory), layout))
 
-    def _absorbs(self, cache: LayerCache | None, queries: int) -> bool:
+    def _absorbs(self, cache: LayerCache | None, kernel: str, queries: int) -> bool:
         """Return whether scores and values are taken in a latent that key and value are made of.
 
         That is less to compute where few queries meet many keys, and rounds in another order. Only
@@ -373,16 +393,14 @@ class Attention(nn.Module):
         """
         return (
             cache is not None
-            and self.config.variant.core == "softmax"
-            and cache.kernel != "layer"
+            and self.latent is not None
+            and self.latent.can_absorb
+            and self.config.variant.core_name == "softmax"
+            and kernel != "layer"
             and cache.options.layout != "split"
             and queries <= MOST_DECODED
             and not torch.is_grad_enabled()
         )
-
-    def _read_memory(self, memory: Tensor, layout: Layout) -> NewTokens:
-        rotation = make_rotation(self.config, layout.key_positions, memory.dtype)
-        return NewTokens(x=memory, sources=self.key_value.make_stored(memory), rotation=rotation)
 
     def _lay_over(
         self, memory: Tensor, layout: Layout | None, queries: int, mask: AttentionMask | None
@@ -408,6 +426,11 @@ class Attention(nn.Module):
                 f"memory, got {layout.num_queries} over {layout.num_keys}"
             )
         return layout
+
+
+def make_attention(config: AttentionConfig) -> Attention:
+    """Return a layer whose parameters are not set: that of a user's file where one is named."""
+    return (own_class(config.variant, Attention) or Attention)(config, draw=False)
 
 
 def _holds(cache: LayerCache | None, memory: Tensor) -> bool:

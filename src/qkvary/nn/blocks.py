@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig
-from qkvary.nn.attention import Attention
+from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.layout import Layout
@@ -31,7 +31,7 @@ class Block(nn.Module):
     def __init__(self, attention: AttentionConfig, config: BlockConfig) -> None:
         super().__init__()
         self.config = config
-        self.attention = Attention(attention, draw=False)
+        self.attention = make_attention(attention)
         self.attention_norm = make_norm(attention.d_model, config)
         self.feed_forward = FeedForward(attention.d_model, config)
         self.feed_forward_norm = make_norm(attention.d_model, config)
@@ -42,16 +42,17 @@ class Block(nn.Module):
         *,
         layout: Layout,
         cache: LayerCache | None = None,
+        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply both sublayers."""
         if self.config.norm_placement.startswith("pre"):
-            x = self._attend(x, self.attention_norm(x), layout, cache)
+            x = self._attend(x, self.attention_norm(x), layout, cache, kernel)
             return self._feed(x, self.feed_forward_norm(x))
         if self.config.norm_placement == "stream":
             x = self.attention_norm(x)
-            x = self.feed_forward_norm(self._attend(x, x, layout, cache))
+            x = self.feed_forward_norm(self._attend(x, x, layout, cache, kernel))
             return self._feed(x, x)
-        x = self.attention_norm(self._attend(x, x, layout, cache))
+        x = self.attention_norm(self._attend(x, x, layout, cache, kernel))
         return self.feed_forward_norm(self._feed(x, x))
 
     def attention_input(
@@ -60,8 +61,15 @@ class Block(nn.Module):
         """Return what the attention layer reads when the block reads ``x``."""
         return x if self.config.norm_placement.startswith("post") else self.attention_norm(x)
 
-    def _attend(self, x: Tensor, read: Tensor, layout: Layout, cache: LayerCache | None) -> Tensor:
-        mixed = self._drop(self.attention(read, layout=layout, cache=cache))
+    def _attend(
+        self,
+        x: Tensor,
+        read: Tensor,
+        layout: Layout,
+        cache: LayerCache | None,
+        kernel: str | None,
+    ) -> Tensor:
+        mixed = self._drop(self.attention(read, layout=layout, cache=cache, kernel=kernel))
         return x + mixed if self.config.has_attention_skip else mixed
 
     def _feed(self, x: Tensor, read: Tensor) -> Tensor:

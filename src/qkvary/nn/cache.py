@@ -60,7 +60,7 @@ class LayerCache:
         # Layouts and storage are about the entries of tokens.
         self.options = options if self.state is None else CacheOptions(kernel=options.kernel)
         self.kernel = pinned(options.kernel)
-        """The kernel that attends; the owner of the cache may change it between calls."""
+        """The kernel for few new tokens, where a call names no other."""
         self.max_tokens = max_tokens
         self._max_kept = None if reach is None else reach - 1
         self._length = 0
@@ -171,7 +171,6 @@ class LayerCache:
         if not self.has_fixed_memory:
             raise ValueError("expected a preallocated cache of all tokens that has seen one")
         other = LayerCache(self.config, options=self.options, max_tokens=tokens)
-        other.kernel = self.kernel
         for name, store in self._claimable().items():
             if isinstance(store, PreallocatedStore):
                 other._stores[name] = store.view(tokens, place)

@@ -1,7 +1,8 @@
 """The entries of a cache for a token, and how key and value are made from them.
 
-A layout never changes results beyond rounding. Knows sources and rotations; does not know how
-entries are stored, or what the softmax does with key and value.
+A layout never changes results beyond rounding. Where key and value are made of a latent, a layout
+returns the latent; only ``split`` stores what is made of it. Knows sources and rotations; does not
+know how entries are stored, or what the softmax does with key and value.
 """
 
 from collections.abc import Callable
@@ -65,7 +66,7 @@ class SourceCodec:
         for source in latents:
             flat = self._low_rank(source).project_up(stored[source].squeeze(1))
             sources[source] = split_heads(flat, config.heads(source))
-        return maker.make(maker.normalise(sources, latents), make_rotation())
+        return maker.rotate(maker.normalise(sources, latents), make_rotation())
 
     def _is_latent(self, source: Source) -> bool:
         return self.has_latents and self.maker.config.latent(source) is not None
@@ -94,8 +95,8 @@ class RoleCodec:
     def write(self, new: NewTokens, /) -> Parts:
         """Return the rotated key, and the value where it is another tensor."""
         config, sharing = self.maker.config, self.maker.config.variant.sharing
-        make = self.maker.make if self.is_split else self.maker.rotate
-        key, value, rope = make(new.sources, new.rotation)
+        roles = self.maker.rotate(new.sources, new.rotation)
+        key, value, rope = self.maker.expand(roles) if self.is_split else roles
         if not self.is_split and needs_slice(config):
             return {"value": value, "slice": key[..., -config.rotated_channels :]}
         is_shared = not self.is_split and sharing.key == sharing.value
@@ -108,8 +109,7 @@ class RoleCodec:
             value, rotated = stored["value"], stored["slice"]
             still = value[..., : value.shape[-1] - rotated.shape[-1]]
             return Roles(torch.cat((still, rotated), dim=-1), value)
-        roles = Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
-        return roles if self.is_split else self.maker.expand(roles)
+        return Roles(stored["key"], stored.get("value", stored["key"]), stored.get(KEY_ROPE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,8 @@ class InputCodec:
 
     def read(self, stored: Parts, make_rotation: MakeRotation, /) -> Roles:
         """Project and rotate again."""
-        return self.maker.make(self.maker.make_stored(stored[IDENTITY].squeeze(1)), make_rotation())
+        maker = self.maker
+        return maker.rotate(maker.make_stored(stored[IDENTITY].squeeze(1)), make_rotation())
 
 
 CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec

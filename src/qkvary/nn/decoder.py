@@ -31,6 +31,7 @@ class Decoder(Protocol):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"]:
         """Return the logits of the next token at every token."""
@@ -41,6 +42,7 @@ class Decoder(Protocol):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Return the last hidden states.
@@ -48,6 +50,7 @@ class Decoder(Protocol):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
+            kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
         """
         ...

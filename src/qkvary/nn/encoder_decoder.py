@@ -1,7 +1,7 @@
 """The encoder-decoder of translation: a decoder that attends to the output of an encoder."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
-from qkvary.nn.attention import Attention, Restore
+from qkvary.nn.attention import Attention, make_attention
 from qkvary.nn.blocks import Block, make_norm
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses
@@ -20,7 +20,7 @@ from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
-from qkvary.nn.scores import Scores
+from qkvary.nn.roles import Heads
 from qkvary.nn.smoothed_loss import smoothed_loss_sum
 from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
@@ -105,19 +105,20 @@ class ReplacedQuery(Attention):
     tell cross attention from self-attention otherwise: its output then ignores the target.
     """
 
-    def scores(
+    def read(
         self,
         x: Float[Tensor, "batch queries d_model"],
         layout: Layout,
         *,
         memory: Float[Tensor, "batch memory d_model"] | None = None,
         cache: LayerCache | None = None,
-    ) -> tuple[Scores, Float[Tensor, "batch kv_heads keys head_dim"], Restore | None]:
-        """Return the scores with their terms, the value, and the map of mixed values."""
-        scores, value, restore = super().scores(x, layout, memory=memory, cache=cache)
+        kernel: str = "layer",
+    ) -> Heads:
+        """Return query, key and value, with the key for the query over a memory as long as x."""
+        heads = super().read(x, layout, memory=memory, cache=cache, kernel=kernel)
         if memory is not None and memory.shape[1] == x.shape[1]:
-            scores = replace(scores, query=scores.key)
-        return scores, value, restore
+            return heads._replace(query=heads.key)
+        return heads
 
 
 class DecoderBlock(Block):
@@ -134,6 +135,7 @@ class DecoderBlock(Block):
         *,
         layout: Layout,
         cache: LayerCache | None = None,
+        kernel: str | None = None,
         memory: Memory | None = None,
         cross_cache: LayerCache | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
@@ -143,10 +145,11 @@ class DecoderBlock(Block):
             x: The tokens of the target.
             layout: Their positions and masks.
             cache: The cache of self-attention.
+            kernel: The kernel for few new tokens over it; by default that of its options.
             memory: The input of cross attention, which is skipped without it.
             cross_cache: The cache of cross attention.
         """
-        x = x + self._drop(self.attention(self.attention_norm(x), layout=layout, cache=cache))
+        x = self._attend(x, self.attention_norm(x), layout, cache, kernel)
         if memory is not None:
             query = self.cross_norm(x)
             x = x + self._drop(
@@ -165,8 +168,8 @@ class DecoderStack(Stack):
         for own, cross in pairs:
             sharing = own.variant.sharing
             replaced = is_published and sharing.query == sharing.key
-            kind = ReplacedQuery if replaced else Attention
-            blocks.append(DecoderBlock(own, kind(cross, draw=False), config.block))
+            layer = ReplacedQuery(cross, draw=False) if replaced else make_attention(cross)
+            blocks.append(DecoderBlock(own, layer, config.block))
         super().__init__(config, blocks)
 
     def decode(
@@ -176,6 +179,7 @@ class DecoderStack(Stack):
         layout: Layout,
         memory: Memory,
         cache: EncoderDecoderCache | None = None,
+        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks."""
         for index, block in enumerate(self.blocks):
@@ -184,6 +188,7 @@ class DecoderStack(Stack):
                 x,
                 layout=layout,
                 memory=memory,
+                kernel=kernel,
                 cache=None if cache is None else cache.layers[index],
                 cross_cache=None if cache is None else cache.cross.layers[index],
             )
@@ -246,6 +251,7 @@ class EncoderDecoder(nn.Module):
         targets: Int[Tensor, "batch tokens"] | None = None,
         smoothing: float = 0.0,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens vocabulary"] | Float[Tensor, ""]:
         """Return the logits of the next token at every token, or the loss of given ones.
@@ -258,12 +264,15 @@ class EncoderDecoder(nn.Module):
             smoothing: Probability that the targets leave to other tokens
                 (:func:`smoothed_loss_sum`).
             cache: As in ``features``.
+            kernel: As in ``features``.
             attention_mask: As in ``features``.
 
         Raises:
             ValueError: as ``features``.
         """
-        features = self.features(tokens, source=source, cache=cache, attention_mask=attention_mask)
+        features = self.features(
+            tokens, source=source, cache=cache, kernel=kernel, attention_mask=attention_mask
+        )
         if targets is None:
             return self.head(features)
         return smoothed_loss_sum(
@@ -292,6 +301,7 @@ class EncoderDecoder(nn.Module):
         *,
         source: Int[Tensor, "batch source"] | None = None,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
     ) -> Float[Tensor, "batch tokens d_model"]:
         """Return the last hidden states of the decoder.
@@ -300,6 +310,7 @@ class EncoderDecoder(nn.Module):
             tokens: Ids of the target's tokens after those in the cache.
             source: Ids of the source, padding included; not with a cache, which has its memory.
             cache: An :class:`EncoderDecoderCache`; the new tokens are appended.
+            kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: True for real tokens of the target, over all that the cache has seen and
                 new ones.
 
@@ -310,7 +321,8 @@ class EncoderDecoder(nn.Module):
         if source is not None and cache is None:
             return self._decode(tokens, *self.encode(source), attention_mask)
         if source is None and isinstance(cache, EncoderDecoderCache):
-            return self._decode(tokens, cache.memory, cache.memory_mask, attention_mask, cache)
+            memory, mask = cache.memory, cache.memory_mask
+            return self._decode(tokens, memory, mask, attention_mask, cache, kernel)
         raise ValueError(
             "expected either a source or an EncoderDecoderCache, got "
             f"{'a source' if source is not None else 'no source'} and {type(cache).__name__}"
@@ -352,13 +364,14 @@ class EncoderDecoder(nn.Module):
         memory_mask: Tensor,
         attention_mask: Tensor | None,
         cache: EncoderDecoderCache | None = None,
+        kernel: str | None = None,
     ) -> Tensor:
         cached = 0 if cache is None else cache.length
         layout = self._layout(tokens, cached, attention_mask)
         own = _lay_memory(states, memory_mask) if cache is None else cache.memory_layout
         memory = Memory(states, own.with_queries(layout.query_positions))
         x = self._embed(tokens, layout, self.embedding, self.target_positions)
-        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache)
+        return self.decoder.decode(x, layout=layout, memory=memory, cache=cache, kernel=kernel)
 
     def _layout(self, tokens: Tensor, cached: int, mask: Tensor | None) -> Layout:
         check_length(self.config, cached=cached, new=tokens.shape[1])

@@ -29,7 +29,7 @@ from qkvary.nn.linear_attention import (
     weigh_pairs,
 )
 from qkvary.nn.scores import Scores, content_scores
-from qkvary.nn.terms import term_classes
+from qkvary.nn.terms import own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 
@@ -140,8 +140,8 @@ class SoftmaxCore(Core):
 
     def __init__(self, config: AttentionConfig) -> None:
         super().__init__(config)
-        plain = all(term.is_plain for term in term_classes(config.variant))
-        self.is_plain = plain and config.variant.core == "softmax"
+        plain = all(term.is_plain for term in term_classes(config.variant).values())
+        self.is_plain = plain and type(self) is SoftmaxCore
 
     def weights(self, scores: Scores, /) -> Float[Tensor, "batch heads queries keys"]:
         """Return the attention probabilities."""
@@ -154,6 +154,8 @@ class SoftmaxCore(Core):
         return found if bias is None else found.add_(bias)
 
     def _needs_map(self, scores: Scores, dropout: float, /) -> bool:
+        if type(self).weights is not SoftmaxCore.weights:
+            return True
         keys = scores.layout.num_keys
         return choose_kernel(self.config, keys, training=dropout > 0.0) == "explicit"
 
@@ -213,9 +215,6 @@ class GaussianCore(SoftmaxCore):
         key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)[..., None, :]
         # Where query and key are equal, the distance is rounding error.
         return torch.exp(self.multiply(scores) - half * (query + key))
-
-    def _needs_map(self, _: Scores, __: float, /) -> bool:
-        return True
 
 
 class SimaCore(Core):
@@ -350,6 +349,12 @@ CORES: Mapping[str, type[Core]] = {
 """The class of each core."""
 
 
+def make_core(config: AttentionConfig) -> Core:
+    """Return the core of a layer: that of a user's file where one is named."""
+    own = own_class(config.variant, Core)
+    return (CORES[config.variant.core] if own is None else own)(config)
+
+
 def _without_autocast(device: str) -> AbstractContextManager[object]:
     """Return a context without autocast, which costs a decoded token time where it is off."""
     if torch.is_autocast_enabled(device):
@@ -389,7 +394,7 @@ def choose_kernel(config: AttentionConfig, num_keys: int, *, training: bool) -> 
         num_keys: Keys of the call.
         training: Whether the call drops attention weights.
     """
-    terms = term_classes(config.variant)
+    terms = term_classes(config.variant).values()
     if any(term.needs_products for term in terms):
         return "explicit"
     if config.kernel != "auto":

@@ -107,6 +107,7 @@ class LanguageModel(nn.Module):
         *,
         targets: Int[Tensor, "batch tokens"] | None = None,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
@@ -118,6 +119,7 @@ class LanguageModel(nn.Module):
             targets: The right next token of each, -100 where it does not count. With them the
                 answer is the sum of the losses in nats.
             cache: As in ``features``, like the arguments that follow.
+            kernel: As in ``features``.
             attention_mask: As in ``features``.
             positions: As in ``features``.
             document_ids: As in ``features``.
@@ -125,6 +127,7 @@ class LanguageModel(nn.Module):
         features = self.features(
             tokens,
             cache=cache,
+            kernel=kernel,
             attention_mask=attention_mask,
             positions=positions,
             document_ids=document_ids,
@@ -136,6 +139,7 @@ class LanguageModel(nn.Module):
         tokens: Int[Tensor, "batch tokens"],
         *,
         cache: KVCache | None = None,
+        kernel: str | None = None,
         attention_mask: AttentionMask | None = None,
         positions: Int[Tensor, "rows keys"] | None = None,
         document_ids: Int[Tensor, "batch keys"] | None = None,
@@ -145,6 +149,7 @@ class LanguageModel(nn.Module):
         Args:
             tokens: Ids of the tokens after those in the cache.
             cache: The cache, to which the new tokens are appended.
+            kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: True for real tokens, over all that the cache has seen and new ones.
             positions: Positions of seen and new tokens, where they are not counted from the first
                 real token of each document.
@@ -166,7 +171,8 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        return self.stack(self._embed(tokens, layout), layout=layout, cache=cache)
+        x = self._embed(tokens, layout)
+        return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""

@@ -46,6 +46,7 @@ class Stack(nn.Module):
         *,
         layout: Layout,
         cache: KVCache | None = None,
+        kernel: str | None = None,
     ) -> Float[Tensor, "batch queries d_model"]:
         """Apply all blocks.
 
@@ -57,7 +58,7 @@ class Stack(nn.Module):
                 block.attention.check_state(layout)
         for index, block in enumerate(self.layers):
             layer = None if cache is None else cache.layers[index]
-            x = self._apply_block(block, x, layout=layout, cache=layer)
+            x = self._apply_block(block, x, layout=layout, cache=layer, kernel=kernel)
         return x if self.final_norm is None else self.final_norm(x)
 
     @property

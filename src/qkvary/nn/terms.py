@@ -1,27 +1,27 @@
-"""The score terms: one class for each entry of ``arch.terms``, under the same name.
+"""The score terms: one class for each of ``SCORE_TERMS`` in ``arch.terms``, under the same name.
 
-A term takes scores and returns scores: it fills a field of :class:`Scores`.
+A term takes scores and returns scores: it fills a field of :class:`Scores`. The role terms are in
+``nn.roles``.
 """
 
-import math
-import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, Initialization
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import find_far
-from qkvary.nn.linear import is_plain
 from qkvary.nn.positions import interleave_sinusoids
-from qkvary.nn.projections import make_projection, project_together, split_heads
 from qkvary.nn.scores import Scores, content_scores
+
+T = TypeVar("T")
 
 
 class ScoreTerm(nn.Module):
@@ -43,117 +43,7 @@ class ScoreTerm(nn.Module):
 
     def forward(self, scores: Scores) -> Scores:
         """Add the term."""
-        return scores
-
-
-class KeyValueNorm(ScoreTerm):
-    """RMSNorm of the tensor that key and value share, over all its heads: ``c / rms(c) * g``.
-
-    The norm is part of what is stored. A query that reads the same projection reads it before.
-
-    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1 (the norm of the latent).
-    """
-
-    is_plain = True
-
-    def __init__(self, config: AttentionConfig) -> None:
-        super().__init__(config)
-        self.weight = nn.Parameter(torch.empty(config.width(config.variant.sharing.key)))
-
-    def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start with a gain of one."""
-        nn.init.ones_(self.weight)
-
-    def normalise(
-        self, shared: Float[Tensor, "batch heads tokens channels"]
-    ) -> Float[Tensor, "batch heads tokens channels"]:
-        """Divide each token by its root mean square, and multiply by the gain."""
-        joined = shared.transpose(1, 2).flatten(2)
-        gain = self.weight.to(joined.dtype)
-        return split_heads(F.rms_norm(joined, gain.shape, gain, KV_NORM_EPS), shared.shape[1])
-
-
-class Latent(ScoreTerm):
-    """Key and value are made of one latent c by a matrix each: ``k = c B_k, v = c B_v``.
-
-    With ``kv-norm`` and decoupled positions this is multi-head latent attention. A layer without
-    it that shares key and value is the same with fixed matrices, which pick a head's own block.
-
-    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
-    """
-
-    is_plain = True
-
-    def __init__(self, config: AttentionConfig) -> None:
-        super().__init__(config)
-        rank, width = config.width(config.variant.sharing.key), config.kv_width
-        self.key = make_projection(rank, width, bias=False)
-        self.value = make_projection(rank, width, bias=False)
-
-    def initialize(self, initializer: Initializer, init: Initialization, /) -> None:
-        """Draw both as second halves of low-rank projections, which keep the deviation."""
-        for name, part in (("key", self.key), ("value", self.value)):
-            rank = part.weight.shape[1]
-            initializer.weight(f"latent.{name}.weight", part.weight, init, 1.0 / math.sqrt(rank))
-
-    def expand(
-        self, latent: Float[Tensor, "batch 1 tokens rank"]
-    ) -> tuple[
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-        Float[Tensor, "batch kv_heads tokens head_dim"],
-    ]:
-        """Return key and value."""
-        heads = self.config.num_kv_heads
-        key, value = project_together(latent.squeeze(1), [self.key, self.value])
-        return split_heads(key, heads), split_heads(value, heads)
-
-    @property
-    def can_absorb(self) -> bool:
-        """Whether the two matrices are all that makes key and value of the latent."""
-        return is_plain(self.key) and is_plain(self.value)
-
-    def absorb(
-        self, query: Float[Tensor, "batch heads queries head_dim"]
-    ) -> Float[Tensor, "batch heads queries rank"]:
-        """Return queries whose products with the latent are those with the keys: ``q B_k^T``."""
-        return _multiply_groups(query, self._split(self.key))
-
-    def restore(
-        self, mixed: Float[Tensor, "batch heads queries rank"]
-    ) -> Float[Tensor, "batch heads queries head_dim"]:
-        """Return the mixed values of mixed latents: ``m B_v``."""
-        return _multiply_groups(mixed, self._split(self.value).mT)
-
-    def _split(self, part: nn.Module) -> Float[Tensor, "kv_heads head_dim rank"]:
-        return part.get_parameter("weight").unflatten(0, (self.config.num_kv_heads, -1))
-
-
-class Decoupled(ScoreTerm):
-    """Decoupled rotary positions: ``q k^T + R(i) q' (R(j) k')^T`` with one k' for all heads.
-
-    Query and key stay as they are, so that what is stored of the key can be the value too. The
-    rotated parts are sources of their own (``q_rope``, ``k_rope``), projected from the layer input
-    whatever query and key read.
-
-    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.3.
-    """
-
-    is_plain = True
-
-
-class Rotary(ScoreTerm):
-    """Rotary positions: roles are rotated by ``positions.Rotation``, before they are stored."""
-
-    is_plain = True
-
-    def __init__(self, config: AttentionConfig) -> None:
-        super().__init__(config)
-        if config.value_rope == "rotated":
-            warnings.warn(
-                "value_rope 'rotated' gives outputs that change when the text is moved; "
-                "use 'counter' or 'none' unless this is the ablation you want",
-                stacklevel=3,
-            )
+        raise NotImplementedError
 
 
 class DiagonalNorm(ScoreTerm):
@@ -339,10 +229,6 @@ class Decay(ScoreTerm):
 
 
 TERMS: Mapping[str, type[ScoreTerm]] = {
-    "kv_norm": KeyValueNorm,
-    "latent": Latent,
-    "decoupled": Decoupled,
-    "rotary": Rotary,
     "diagonal": DiagonalNorm,
     "unscaled-diagonal": UnscaledDiagonalNorm,
     "plus": PlusBias,
@@ -355,9 +241,17 @@ TERMS: Mapping[str, type[ScoreTerm]] = {
 """The class of each term."""
 
 
-def term_classes(variant: Variant) -> list[type[ScoreTerm]]:
-    """Return the classes of the terms of a variant, in the order of application."""
-    return [TERMS[term.name] for term in variant.terms]
+def term_classes(variant: Variant) -> dict[str, type[ScoreTerm]]:
+    """Return the classes of the score terms of a variant by name, in the order of application."""
+    known = {term.name: TERMS[term.name] for term in variant.terms if term.name in TERMS}
+    own = own_class(variant, ScoreTerm)
+    return known if own is None else {**known, "own": own}
+
+
+def own_class(variant: Variant, kind: type[T]) -> type[T] | None:
+    """Return the class of a user's file that a variant names, if it is of a kind."""
+    made = None if variant.own is None else OWN[variant.own].made
+    return made if made is not None and issubclass(made, kind) else None
 
 
 def normalise_diagonal(
@@ -399,14 +293,6 @@ def normalise_diagonal(
     own = torch.eye(keys, dtype=torch.bool, device=scores.device)[keys - queries :]
     ratio = ratio if factor == 1.0 else ratio * factor
     return torch.where(own, ratio[..., None, :].to(scores.dtype), scores)
-
-
-def _multiply_groups(
-    heads: Float[Tensor, "batch heads queries inner"],
-    matrices: Float[Tensor, "kv_heads inner outer"],
-) -> Float[Tensor, "batch heads queries outer"]:
-    """Multiply the heads of each group with the matrix of the group."""
-    return (heads.unflatten(1, (matrices.shape[0], -1)) @ matrices[:, None]).flatten(1, 2)
 
 
 def _find_members(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from qkvary.reports import svg
 from qkvary.reports.png import indexed_png
 from qkvary.reports.report import Chart, Group
+from qkvary.tasks.config_parts import RIGHT_CELL
 from qkvary.tasks.examples import AttentionExample
 from qkvary.text import names, numbers
 
@@ -37,6 +38,8 @@ class RunAttention(AttentionExample):
     seed: int
     run_key: str
     """The run that it is of."""
+    right_cell: str = RIGHT_CELL
+    """The cell that holds the answer of its row, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

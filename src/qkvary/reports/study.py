@@ -51,12 +51,6 @@ MOST_PANELS = 320
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
 """The costs of the picture beside the answer, the first that the study has."""
 _TRAINING = "train loss"
-_RIGHT_CELLS = {
-    "reverse": "the flipped index",
-    "copy": "the position itself",
-    "sub": "the position itself",
-    "swap": "the position half a sequence away",
-}
 
 
 def study_report(
@@ -79,7 +73,7 @@ def study_report(
         _solving(shown, tables),
         _curves(shown),
         sample_section(samples),
-        _attention(shown, attention),
+        _attention(attention),
         _variants(summary, tables),
         _published(summary),
         _provenance(summary),
@@ -304,8 +298,7 @@ def _curve_views(
                 )
 
 
-def _attention(summary: Summary, attention: Sequence[RunAttention]) -> Section:
-    tasks = {run.setting: run.task for run in summary.runs}
+def _attention(attention: Sequence[RunAttention]) -> Section:
     groups: dict[tuple[str, str], list[RunAttention]] = {}
     for example in attention:
         groups.setdefault((example.setting, example.kind), []).append(example)
@@ -313,9 +306,8 @@ def _attention(summary: Summary, attention: Sequence[RunAttention]) -> Section:
     outlined = any(best(example) for example in attention)
     for index, ((setting, kind), examples) in enumerate(groups.items(), start=1):
         aims = any(best(example) for example in examples)
-        cell = _RIGHT_CELLS.get(tasks.get(setting, ""), "the cell with the answer")
         uniform = numbers.percent(chance(examples[0]))
-        aimed = f"right cell = {cell}" if aims else ""
+        aimed = f"right cell = {examples[0].right_cell}" if aims else ""
         blocks.append(
             map_group(
                 examples,
@@ -364,14 +356,13 @@ def _variants(summary: Summary, tables: Sequence[ResultTable]) -> Section:
 
 def _published(summary: Summary) -> Section:
     """Return the published figures; with those of language models if the study trains some."""
-    tasks = {task for table in summary.tables for task in table.tasks}
     trained = {quality.variant for size in SIZES for quality in qualities(size)}
     known = trained & set(summary.variants) - {summary.baseline}
     tables: list[Block] = [
         run_tables.published_table(comparison, f"published-{index}")
         for index, comparison in enumerate(summary.published)
     ]
-    if known and not tasks.isdisjoint(("language", "characters")):
+    if known and any(table.is_language for table in summary.tables):
         title = "Language models of 300 million and 1.2 billion parameters, as published"
         note = Prose(
             "Change of perplexity against cache: of the papers’ networks, not of the networks of "

@@ -60,7 +60,7 @@ def gather_results(study: Study, store: Store, typed: str = "") -> Results:
             damaged[key] = str(error)
     summary = summarise(study, records, curves=curves, damaged=damaged, typed=typed)
     damage = [*damaged.values()]
-    attention = _gather_attention(summary, store, damage)
+    attention = _gather_attention(study, summary, store, damage)
     samples = _gather_samples(summary, store, damage)
     return Results(
         summary=summary,
@@ -77,9 +77,10 @@ def report_folder(name: str, out: Path) -> Path:
 
 
 def _gather_attention(
-    summary: Summary, store: Store, damage: list[str]
+    study: Study, summary: Summary, store: Store, damage: list[str]
 ) -> tuple[RunAttention, ...]:
     """Return the maps of the first finished run per setting and variant, in the study's order."""
+    cells = {setting.name: setting.task.right_cell for setting in study.settings}
 
     def read(data: bytes, run: RunRow) -> tuple[RunAttention, ...]:
         example = from_bytes(data)
@@ -93,6 +94,7 @@ def _gather_attention(
                 tokens=one.tokens,
                 targets=one.targets,
                 kind=one.kind,
+                right_cell=cells[run.setting],
             )
             for one in (example, *example.others)
         )

@@ -10,14 +10,13 @@ import importlib
 import importlib.util
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from qkvary.arch.own import import_file
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_name
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.studies.study import Study
 from qkvary.text.names import find_name, spell, suggest
 
 _PAPERS = "qkvary.papers"
@@ -41,7 +40,7 @@ def _definitions() -> Mapping[str, str]:
 
 
 def load_study(name: StrPath, protocol: str | None = None) -> Study:
-    """Return a study, with the sha256 of image features that were made on this machine.
+    """Return a study, with the fingerprints of data on this machine where its tasks name none.
 
     Args:
         name: The name of a built-in study, or the path of a Python file with a ``STUDY``.
@@ -76,17 +75,14 @@ def _import_definition(name: str) -> ModuleType:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise UsageError(f"expected a Python file with a STUDY, got {path}, which is not a file")
-    spec = importlib.util.spec_from_file_location(f"qkvary_user_{path.stem}", path)
-    if spec is None or spec.loader is None:
+    if path.suffix != ".py":
         raise UsageError(
             f"expected a Python file with a STUDY, got {path}: its name must end in .py"
         )
-    module = importlib.util.module_from_spec(spec)
     try:
-        spec.loader.exec_module(module)
+        return import_file(path)
     except Exception as error:
         raise UsageError(f"{path} is not a study: {_reason(error, path)}") from error
-    return module
 
 
 def _reason(error: Exception, path: Path) -> str:
@@ -113,18 +109,4 @@ def _take_study(module: ModuleType, where: str, protocol: str | None) -> Study:
         study = protocols[known]
     if not isinstance(study, Study):
         raise UsageError(f"expected a STUDY in {where} that is a qk.Study, got {study!r}")
-    return _pin_features(study)
-
-
-def _pin_features(study: Study) -> Study:
-    """Return a study with the sha256 of the image features that it reads, if it reads any."""
-    return replace(study, settings=tuple(map(_pin, study.settings)))
-
-
-def _pin(setting: Setting) -> Setting:
-    task = setting.task
-    if not isinstance(task, AnomalyTaskConfig) or task.features_sha256 is not None:
-        return setting
-    # Features of other weights are other data, with other run keys.
-    files = importlib.import_module("qkvary.data.feature_files")
-    return replace(setting, task=replace(task, features_sha256=files.hash_features(task.features)))
+    return study.pinned()

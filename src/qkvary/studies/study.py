@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, cast
 
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.labels import canonical_label, format_label, parse_label
@@ -94,21 +94,16 @@ class Setting:
 
     def _check_kinds(self) -> None:
         """Refuse parts of other classes, which no store could write."""
-        own_data = (
-            "; data of your own goes into one of these, and a task of your own needs a file in "
-            "qkvary/tasks and a class in qkvary/tasks/config.py"
-        )
-        parts = (
-            ("a task", self.task, get_args(TaskConfig), own_data),
-            ("a network", self.network, (Network,), ""),
-            ("a training", self.training, (TrainingConfig,), ""),
-        )
-        for what, part, kinds, more in parts:
-            if not isinstance(part, kinds):
+        parts: list[tuple[str, Any, type]] = [
+            ("a task", self.task, TaskConfig),
+            ("a network", self.network, Network),
+            ("a training", self.training, TrainingConfig),
+        ]
+        for what, part, kind in parts:
+            if not isinstance(part, kind):
                 raise UsageError(
-                    f"setting {self.name!r}: expected {what} of the class "
-                    f"{listed([kind.__name__ for kind in kinds], 'or')}, got {type(part).__name__}"
-                    f"{more}"
+                    f"setting {self.name!r}: expected {what} of the class {kind.__name__} or a "
+                    f"subclass, got {type(part).__name__}"
                 )
 
     def network_of(self, variant: AnyVariant, baseline: AnyVariant) -> Network:
@@ -288,6 +283,11 @@ class Study:
                 f"study {self.name!r}{setting}: expected {expected}, got {label!r}; choices: "
                 + ", ".join(choices)
             )
+
+    def pinned(self) -> Self:
+        """Return the study with the fingerprints of data on this machine where tasks name none."""
+        settings = tuple(replace(one, task=one.task.pinned()) for one in self.settings)
+        return self if settings == self.settings else replace(self, settings=settings)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -11,7 +11,12 @@ from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import find_pictures, load_features
 from qkvary.data.random_numbers import random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
+from qkvary.tasks.classification import (
+    ClassificationTask,
+    build_network,
+    example_maps,
+    require_network,
+)
 from qkvary.tasks.config import AnomalyTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
@@ -70,7 +75,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         exact = {"reads_vectors": True, "vocabulary": self.config.width, "classes": 1}
         least = {"max_tokens": self.config.set_size}
         fitting = require_network(network, EncoderConfig, "anomaly", exact=exact, least=least)
-        return Encoder(fitting, seed=seed)
+        return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the sets of the next anomalies of the epoch's order; drop a last partial batch.

@@ -1,6 +1,6 @@
 """The common part of tasks whose loss is the cross entropy of one answer out of several."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, Protocol, TypeVar, cast
 
 import numpy as np
@@ -23,6 +23,7 @@ from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, Batch, EvaluationConte
 
 Config = TypeVar("Config", bound=TaskConfig)
 Kind = TypeVar("Kind", bound=Network)
+Built = TypeVar("Built", bound=nn.Module)
 _Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
 
 EVALUATION_BATCH_TOKENS = 8_192
@@ -109,7 +110,13 @@ def build_language_model(
     exact = {} if more else {"vocabulary": vocabulary}
     fewest = {"max_tokens": task.sequence_length, "vocabulary": vocabulary}
     fitting = require_network(network, LanguageModelConfig, task.name, exact=exact, least=fewest)
-    return LanguageModel(fitting, seed=seed)
+    return build_network(fitting, LanguageModel, seed)
+
+
+def build_network(network: Network, kind: type[Built], seed: int) -> Built:
+    """Build a network: by the ``make`` of a configuration of one's own, or of the usual class."""
+    make: Callable[[int], Built] | None = getattr(network, "make", None)
+    return kind(network, seed=seed) if make is None else make(seed)
 
 
 def require_network(

@@ -1,20 +1,26 @@
-"""Configurations of tasks, with the fingerprints of their data. Torch-free."""
+"""Configurations of tasks, with the fingerprints of their data. Torch-free.
 
+Those of tasks over images are in ``image_config``.
+"""
+
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
 from qkvary.arch.choices import check_choices, check_word
+from qkvary.arch.networks import Network
+from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
-from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
-from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages
 from qkvary.data.recall_sizes import check_recall
 from qkvary.tasks.config_parts import (
-    ANOMALY_DATA_VERSION,
     MULTI30K_TOKENS,
     NUMBER_DATA_VERSION,
+    PADDING_MULTIPLE,
     RECALL_DATA_VERSION,
+    RIGHT_CELL,
     SEQUENCE_DATA_VERSION,
+    TEXT_VOCABULARY,
     Accuracy,
     AnomalyOrder,
     DrawnExamples,
@@ -24,11 +30,41 @@ from qkvary.tasks.config_parts import (
     NextToken,
     NumberProtocol,
     Protocol,
+    Scale,
     SequenceTaskName,
+    TaskConfig,
     TranslationProtocol,
     check_sizes,
     digest,
 )
+from qkvary.tasks.image_config import AnomalyTaskConfig, ImageTaskConfig
+
+__all__ = [
+    "TEXT_VOCABULARY",
+    "AnomalyOrder",
+    "AnomalyTaskConfig",
+    "CharacterTaskConfig",
+    "ImageSplits",
+    "ImageTaskConfig",
+    "LanguageTaskConfig",
+    "NumberProtocol",
+    "NumberTaskConfig",
+    "Protocol",
+    "RecallTaskConfig",
+    "SequenceTaskConfig",
+    "SequenceTaskName",
+    "TaskConfig",
+    "TextTaskConfig",
+    "TranslationProtocol",
+    "TranslationTaskConfig",
+]
+
+_RIGHT_CELLS = {
+    "reverse": "the flipped index",
+    "copy": "the position itself",
+    "sub": "the position itself",
+    "swap": "the position half a sequence away",
+}
 
 
 @stored("SequenceTaskConfig")
@@ -46,13 +82,8 @@ class SequenceTaskConfig(DrawnExamples):
     vocabulary: int = 10
     """Distinct symbols, drawn uniformly."""
     train_examples: int = 50_000
-    """Sequences in the training split."""
     validation_examples: int = 1_000
-    """Sequences in the validation split."""
     test_examples: int = 10_000
-    """Sequences in the test split."""
-    data_seed: int = 42
-    """Seed from which all three splits are drawn."""
 
     def __post_init__(self) -> None:
         check_word("sequence task", self.name, get_args(SequenceTaskName))
@@ -63,6 +94,11 @@ class SequenceTaskConfig(DrawnExamples):
             )
 
     @property
+    def module(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The module of the task: every rearrangement has its own."""
+        return f"qkvary.tasks.{self.name}"
+
+    @property
     def sequence_length(self) -> int:
         """Tokens in one sequence, for the costs."""
         return self.length
@@ -70,16 +106,18 @@ class SequenceTaskConfig(DrawnExamples):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences, without the task."""
-        return digest(
-            "sequences",
-            SEQUENCE_DATA_VERSION,
-            self.length,
-            self.vocabulary,
-            self.train_examples,
-            self.validation_examples,
-            self.test_examples,
-            self.data_seed,
-        )
+        sizes = self.length, self.vocabulary
+        return digest("sequences", SEQUENCE_DATA_VERSION, *sizes, *self.drawn)
+
+    @property
+    def right_cell(self) -> str:
+        """The column that holds the answer of a row, in words."""
+        return _RIGHT_CELLS.get(self.name, RIGHT_CELL)
+
+    def count_answers(self, network: Network) -> int:
+        """Return the number of symbols."""
+        del network
+        return self.vocabulary
 
 
 @stored("RecallTaskConfig")
@@ -90,6 +128,7 @@ class RecallTaskConfig(DrawnExamples):
     Source: Arora et al. 2023 (Zoology), section 4, and its code.
     """
 
+    module: ClassVar[str] = "qkvary.tasks.recall"
     name: Literal["recall"] = "recall"
     """Constant; it identifies the task in a record."""
     length: int
@@ -101,13 +140,8 @@ class RecallTaskConfig(DrawnExamples):
     power: float = 0.01
     """Exponent of the distances of queries, small ones being likelier; 1 for uniform distances."""
     train_examples: int = 100_000
-    """Sequences in the training split."""
     validation_examples: int = 1_000
-    """Sequences in the validation split."""
     test_examples: int = 3_000
-    """Sequences in the test split."""
-    data_seed: int = 42
-    """Seed from which all three splits are drawn."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -131,18 +165,14 @@ class RecallTaskConfig(DrawnExamples):
     @property
     def data_fingerprint(self) -> str:
         """sha256 of the settings that determine the sequences."""
-        return digest(
-            "recall",
-            RECALL_DATA_VERSION,
-            self.length,
-            self.pairs,
-            self.vocabulary,
-            self.power,
-            self.train_examples,
-            self.validation_examples,
-            self.test_examples,
-            self.data_seed,
-        )
+        sizes = self.length, self.pairs, self.vocabulary, self.power
+        return digest("recall", RECALL_DATA_VERSION, *sizes, *self.drawn)
+
+    def scale(self, network: Network, metric: str) -> Scale:
+        """Return the scale of accuracy: a guess knows which pair is likeliest at a query."""
+        del network, metric
+        guess = data_module("recall").score_positions(self.length, self.pairs, self.power)
+        return Scale(guess, 1.0)
 
 
 @stored("CharacterTaskConfig")
@@ -153,6 +183,7 @@ class CharacterTaskConfig(NextToken):
     Source: Borji 2023, section 3.5 (tiny Shakespeare).
     """
 
+    module: ClassVar[str] = "qkvary.tasks.characters"
     name: Literal["characters"] = "characters"
     """Constant; it identifies the task in a record."""
     context: int
@@ -183,6 +214,11 @@ class CharacterTaskConfig(NextToken):
             )
 
     @property
+    def is_language(self) -> bool:
+        """True."""
+        return True
+
+    @property
     def has_test(self) -> bool:
         """False: the last part of the text is scored as validation and as test."""
         return False
@@ -195,19 +231,22 @@ class CharacterTaskConfig(NextToken):
 
 @stored("LanguageTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LanguageTaskConfig(NextToken, HashedData):
+class LanguageTaskConfig(HashedData, NextToken):
     """Predict the next token of a prepared set of documents.
 
     Source: the language models of papers 1 and 3.
     """
 
+    module: ClassVar[str] = "qkvary.tasks.language"
     name: Literal["language"] = "language"
     """Constant; it identifies the task in a record."""
     data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
-    data_sha256: str
+    data_sha256: str | None = None
     """Fingerprint of the data set."""
-    has_test: bool = field(default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER})
+    has_test: bool = field(  # pyright: ignore[reportIncompatibleMethodOverride]
+        default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
+    )
     """Whether the set has a test split; without one the validation split is scored at the end."""
     context: int
     """Tokens per row."""
@@ -232,6 +271,27 @@ class LanguageTaskConfig(NextToken, HashedData):
                 "has one document per row"
             )
 
+    @property
+    def is_language(self) -> bool:
+        """True."""
+        return True
+
+    def count_answers(self, network: Network) -> int | None:
+        """Return the fewest tokens that the network's table may have been padded for."""
+        rows: int | None = getattr(network, "vocabulary", None)
+        is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
+        return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
+
+    def find_fingerprint(self) -> str:
+        """Return the fingerprint of the prepared set, which is prepared first where that can be."""
+        return data_module("prepared").read_fingerprint(
+            data_module("prepared_sets").ensure_prepared(self.data)
+        )
+
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the prepared set, or prepare that of a corpus."""
+        data_module("prepared_sets").check_prepared(self.data, self.data_fingerprint, report)
+
 
 @stored("NumberTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +301,7 @@ class NumberTaskConfig(NextToken):
     Source: Borji 2023, section 3.3 (number generation), and its code.
     """
 
+    module: ClassVar[str] = "qkvary.tasks.numbers"
     name: Literal["numbers"] = "numbers"
     """Constant; it identifies the task in a record."""
     context: int
@@ -267,9 +328,10 @@ class NumberTaskConfig(NextToken):
 
 @stored("TextTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TextTaskConfig(Accuracy, HashedData):
+class TextTaskConfig(HashedData, Accuracy):
     """Predict the label of a text from some of its bytes."""
 
+    module: ClassVar[str] = "qkvary.tasks.texts"
     name: Literal["texts"] = "texts"
     """Constant; it identifies the task in a record."""
     data: str = field(default="english-novels", metadata=NOT_IDENTIFYING)
@@ -277,7 +339,7 @@ class TextTaskConfig(Accuracy, HashedData):
     their authors; not part of a run's identity."""
     labels: tuple[str, ...] | None = None
     """The labels to tell apart; None for all."""
-    data_sha256: str
+    data_sha256: str | None = None
     """Fingerprint of the texts with these labels."""
     context: int
     """Bytes per window; a shorter text is padded."""
@@ -296,78 +358,30 @@ class TextTaskConfig(Accuracy, HashedData):
         """Tokens in one sequence, for the costs."""
         return self.context
 
+    def count_answers(self, network: Network) -> int | None:
+        """Return the number of labels, which the network's classes are."""
+        return getattr(network, "classes", None)
 
-@stored("ImageTaskConfig")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageTaskConfig(Accuracy):
-    """Predict the class of an image.
+    def find_fingerprint(self) -> str:
+        """Return the fingerprint of the texts with these labels."""
+        return data_module("labelled_texts").load_labelled_texts(self.data, self.labels).fingerprint
 
-    Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
-    """
-
-    name: str
-    """The data set; any name for images of one's own."""
-    splits: ImageSplits = "clean"
-    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
-    the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
-    training and validation images apart from each other, so that nine of ten validation images are
-    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
-    validation_images: int = 5_000
-    """Validation images; where validation is on the test images, all of those instead."""
-    augment: bool = False
-    """Whether to flip and crop training images at random."""
-    resize_to: int | None = field(default=None, metadata=ADDED_LATER)
-    """Rows and columns to which images are resized when they are batched; None for their own."""
-    evaluation_batch_size: int = 500
-    """Images per forward pass of an evaluation."""
-    own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
-    """Images of one's own, as ``data.own_images.describe_images`` returns them."""
-
-    def __post_init__(self) -> None:
-        if self.own is None and self.name not in IMAGE_SETS:
-            raise ValueError(
-                f"expected an image data set, got {self.name!r}; choices: {', '.join(IMAGE_SETS)}; "
-                "images of your own need own=describe_images(FOLDER) of qkvary.data.own_images"
-            )
-        if self.own is not None and (self.name in IMAGE_SETS or self.splits != "clean"):
-            raise ValueError(
-                "expected a new name and clean splits for images of your own, got "
-                f"{self.name!r} and {self.splits}"
-            )
-        check_word("splits", self.splits, get_args(ImageSplits))
-        check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
-        if self.validation_images >= self.images.train_images:
-            raise ValueError(
-                f"task {self.name}: expected fewer validation_images than the "
-                f"{self.images.train_images:,} images, got {self.validation_images:,}"
-            )
-
-    @property
-    def images(self) -> ImageSet:
-        """The data set."""
-        return IMAGE_SETS[self.name] if self.own is None else self.own.as_set(self.name)
-
-    @property
-    def image_size(self) -> int:
-        """Rows and columns of an image when the network reads it."""
-        return self.images.pixels.size if self.resize_to is None else self.resize_to
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Fingerprint of the data set."""
-        return self.images.fingerprint
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the texts."""
+        del report
+        check = data_module("labelled_texts").check_labelled_texts
+        check(self.data, self.labels, self.data_fingerprint)
 
 
 @stored("TranslationTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranslationTaskConfig(HashedData):
+class TranslationTaskConfig(HashedData, TaskConfig):
     """Translate sentences.
 
     Source: Borji 2023, section 3.6 (Multi30k), and its code.
     """
 
-    higher_is_better: ClassVar[bool] = True
-    has_test: ClassVar[bool] = True
+    module: ClassVar[str] = "qkvary.tasks.translation"
     name: Literal["translation"] = "translation"
     """Constant; it identifies the task in a record."""
     source: str
@@ -389,8 +403,8 @@ class TranslationTaskConfig(HashedData):
     data: str = field(default="multi30k", metadata=NOT_IDENTIFYING)
     """``multi30k``, a folder with files of the same names, or the common path of two files, such as
     ``mine`` for ``mine.fr`` and ``mine.en``; not part of a run's identity."""
-    data_sha256: str = MULTI30K_SHA256
-    """Fingerprint of the files."""
+    data_sha256: str | None = None
+    """Fingerprint of the files; None for that of Multi30k."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -400,6 +414,8 @@ class TranslationTaskConfig(HashedData):
                 f"task translation: expected two languages, got {self.source} for both"
             )
         if self.data == "multi30k":
+            if self.data_sha256 is None:
+                object.__setattr__(self, "data_sha256", MULTI30K_SHA256)
             check_word("language of Multi30k", self.source, ("de", "en"))
             check_word("language of Multi30k", self.target, ("de", "en"))
         if not 0.0 <= self.label_smoothing < 1.0:
@@ -422,76 +438,25 @@ class TranslationTaskConfig(HashedData):
         """The headline metric."""
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
-
-@stored("AnomalyTaskConfig")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnomalyTaskConfig(Accuracy):
-    """Find the one image of a set that shows another class than the others.
-
-    Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
-    """
-
-    name: Literal["anomaly"] = "anomaly"
-    """Constant; it identifies the task in a record."""
-    features: FeatureSetName
-    """The images, and the network that describes them."""
-    order: AnomalyOrder = "shuffled"
-    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
-    positions can learn instead of the task."""
-    set_size: int = 10
-    """Images in a set."""
-    data_seed: int = 42
-    """Seed from which the sets of validation and test are drawn."""
-    evaluation_batch_size: int = 500
-    """Sets per forward pass of an evaluation."""
-    features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
-    """sha256 of the file of features, for those that are made on the machine; a study takes that of
-    the file that is there when it is loaded."""
-
-    def __post_init__(self) -> None:
-        check_choices(self)
-        check_sizes(self, "evaluation_batch_size")
-        if self.features_sha256 is not None and not FEATURE_SETS[self.features].is_made_here:
-            raise ValueError(
-                f"task anomaly: expected no features_sha256 with {self.features}, whose numbers "
-                f"are fixed, got {self.features_sha256}"
-            )
-        if self.set_size < 3:
-            raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
-
     @property
-    def width(self) -> int:
-        """Numbers that describe an image."""
-        return FEATURE_SETS[self.features].width
+    def higher_is_better(self) -> bool:
+        """True."""
+        return True
 
-    @property
-    def sequence_length(self) -> int:
-        """Images in a set, for the costs."""
-        return self.set_size
+    def scale(self, network: Network, metric: str) -> Scale | None:
+        """Return the scale of a BLEU, which nothing but a translation reaches, or of the loss."""
+        if metric.endswith("bleu"):
+            return Scale(0.0, 1.0 if metric.endswith("published_bleu") else 100.0)
+        return TaskConfig.scale(self, network, metric)
 
-    @property
-    def data_fingerprint(self) -> str:
-        """sha256 of the features and the settings that determine the sets."""
-        return digest(
-            "anomaly",
-            ANOMALY_DATA_VERSION,
-            FEATURE_SETS[self.features].fingerprint,
-            self.order,
-            self.set_size,
-            self.data_seed,
-            *filter(None, [self.features_sha256]),
-        )
+    def find_fingerprint(self) -> str:
+        """Return the fingerprint of the files."""
+        return self._load().fingerprint
 
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the sentences of both languages."""
+        del report
+        self._load()
 
-TaskConfig = (
-    SequenceTaskConfig
-    | RecallTaskConfig
-    | CharacterTaskConfig
-    | LanguageTaskConfig
-    | NumberTaskConfig
-    | TextTaskConfig
-    | ImageTaskConfig
-    | TranslationTaskConfig
-    | AnomalyTaskConfig
-)
-"""Every task that ships with qkvary."""
+    def _load(self) -> Any:
+        return data_module("translations").load_translations(self.data, self.languages)

@@ -1,8 +1,12 @@
 """The common parts of configurations of tasks: metrics, checks, constants. Torch-free."""
 
 import hashlib
-from typing import Any, ClassVar, Literal, NamedTuple
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
+from qkvary.arch.networks import Network
 from qkvary.data.split_names import DataSplit
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
@@ -35,6 +39,12 @@ TEXT_VOCABULARY = 257
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
 
+RIGHT_CELL = "the cell with the answer"
+"""The cell of an attention map that holds the answer of its row, where there is no better name."""
+
+PADDING_MULTIPLE = 64
+"""Tables of language models are padded to a multiple of this, as the papers' and the presets'."""
+
 ANOMALY_DATA_VERSION = 1
 """Incremented by hand when other sets of images are drawn."""
 
@@ -61,22 +71,128 @@ class Scale(NamedTuple):
         return (score - self.guess) / (self.perfect - self.guess)
 
 
-class Accuracy:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskConfig:
+    """What a task is, and everything about it that is known without training.
+
+    A task is a frozen dataclass of this class with a stored kind, in the file that has its ``load``
+    or, where commands have to know it without torch, in one of its own.
+    """
+
+    module: ClassVar[str] = ""
+    """The module whose ``load`` makes the task of a configuration; empty for that of the class."""
+    name: str
+    """The name of the task in records."""
+
+    @property
+    def metric(self) -> str:
+        """The headline metric, a key of what the task scores."""
+        raise NotImplementedError
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger headline metric is better."""
+        raise NotImplementedError
+
+    @property
+    def has_test(self) -> bool:
+        """Whether the data have a test split."""
+        return True
+
+    @property
+    def is_language(self) -> bool:
+        """Whether it models a language, as the networks of the published tables do."""
+        return False
+
+    @property
+    def right_cell(self) -> str:
+        """The cell of an attention map that holds the answer of its row, in words."""
+        return RIGHT_CELL
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of what determines the examples."""
+        raise NotImplementedError
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        raise NotImplementedError
+
+    def count_tokens(self, network: Network) -> int:
+        """Return the tokens of one sequence in a network, for the costs.
+
+        Raises:
+            ValueError: for a network that does not cut the examples into tokens.
+        """
+        del network
+        return self.sequence_length
+
+    def count_answers(self, network: Network) -> int | None:
+        """Return the number of answers that a guess chooses from; None if it is not known."""
+        return getattr(network, "vocabulary", None)
+
+    def scale(self, network: Network, metric: str) -> Scale | None:
+        """Return the scale of a metric, or None if a guess is not known; a guess is uniform.
+
+        Args:
+            network: The network of the task.
+            metric: Name of the metric, such as ``test_accuracy``; its last word says what it is.
+        """
+        answers = self.count_answers(network)
+        if answers is not None and metric.endswith("accuracy"):
+            return Scale(1.0 / answers, 1.0)
+        if answers is not None and metric.endswith("loss"):
+            return Scale(math.log(answers), 0.0)
+        return None
+
+    def pinned(self) -> Self:
+        """Return the task with the fingerprint of its data on this machine, where it names none."""
+        return self
+
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check that the data is there and the expected one; download or prepare it if possible.
+
+        Args:
+            report: Called with a message where that takes long.
+
+        Raises:
+            QkvaryError: if it is not.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accuracy(TaskConfig):
     """A task whose headline metric is accuracy."""
 
-    __slots__ = ()
-    metric: ClassVar[str] = "accuracy"
-    higher_is_better: ClassVar[bool] = True
-    has_test: ClassVar[bool] = True
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "accuracy"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """True."""
+        return True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnExamples(Accuracy):
     """A task whose examples are drawn from a seed, a number of them for each split."""
 
-    __slots__ = ()
     train_examples: int
+    """Sequences in the training split."""
     validation_examples: int
+    """Sequences in the validation split."""
     test_examples: int
+    """Sequences in the test split."""
+    data_seed: int = 42
+    """Seed from which all three splits are drawn."""
+
+    @property
+    def drawn(self) -> tuple[int, int, int, int]:
+        """The numbers of examples of all splits, and the seed that they are drawn from."""
+        return self.train_examples, self.validation_examples, self.test_examples, self.data_seed
 
     def count_examples(self, split: DataSplit) -> int:
         """Return the number of examples of a split."""
@@ -87,13 +203,22 @@ class DrawnExamples(Accuracy):
         }[split]
 
 
-class NextToken:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextToken(TaskConfig):
     """A task that predicts the next token of a window, whose headline metric is the loss."""
 
-    __slots__ = ()
-    metric: ClassVar[str] = "loss"
-    higher_is_better: ClassVar[bool] = False
     context: int
+    """Tokens of a window."""
+
+    @property
+    def metric(self) -> str:
+        """The headline metric."""
+        return "loss"
+
+    @property
+    def higher_is_better(self) -> bool:
+        """False."""
+        return False
 
     @property
     def sequence_length(self) -> int:
@@ -102,15 +227,39 @@ class NextToken:
 
 
 class HashedData:
-    """A task with data of its own, which a sha256 identifies."""
+    """A task whose data is at a place, ``data``, and identified by its sha256, ``data_sha256``.
+
+    Without a sha256 a study takes that of the data that is there when it is loaded.
+    """
 
     __slots__ = ()
-    data_sha256: str
+    data: str
+    data_sha256: str | None
 
     @property
     def data_fingerprint(self) -> str:
-        """The fingerprint of the data."""
+        """The fingerprint of the data.
+
+        Raises:
+            ValueError: if it is not known yet.
+        """
+        if self.data_sha256 is None:
+            raise ValueError(
+                f"expected data_sha256, the fingerprint of {self.data}, got None; pinned() takes "
+                "that of the data that is there"
+            )
         return self.data_sha256
+
+    def find_fingerprint(self) -> str:
+        """Return the fingerprint of the data that is there."""
+        raise NotImplementedError
+
+    def pinned(self) -> Self:
+        """Return the task with the fingerprint of its data on this machine, where it names none."""
+        if self.data_sha256 is not None:
+            return self
+        config = cast("Any", self)
+        return replace(config, data_sha256=self.find_fingerprint())
 
 
 def check_sizes(task: Any, *sizes: str) -> None:

@@ -15,6 +15,7 @@ from qkvary.tasks.classification import (
     EVALUATION_BATCH_TOKENS,
     ClassificationTask,
     attention_maps,
+    build_network,
     example_maps,
     require_network,
 )
@@ -75,7 +76,7 @@ class DigitSequenceTask(ClassificationTask[SequenceTaskConfig]):
         exact = {"vocabulary": config.vocabulary, "classes": config.vocabulary}
         least = {"max_tokens": config.length}
         fitting = require_network(network, EncoderConfig, config.name, exact=exact, least=least)
-        return Encoder(fitting, seed=seed)
+        return build_network(fitting, Encoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next sequences of the epoch's shuffled order; drop a last partial batch.

@@ -17,7 +17,12 @@ from qkvary.data.images import Images, load_images
 from qkvary.data.own_images import Labelled, load_own_images
 from qkvary.data.random_numbers import permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
+from qkvary.tasks.classification import (
+    ClassificationTask,
+    build_network,
+    example_maps,
+    require_network,
+)
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
@@ -68,7 +73,7 @@ class ImageTask(ClassificationTask[ImageTaskConfig]):
             "classes": about.classes,
         }
         fitting = require_network(network, VisionTransformerConfig, config.name, exact=exact)
-        return VisionTransformer(fitting, seed=seed)
+        return build_network(fitting, VisionTransformer, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next images of the epoch's shuffled order; drop a last partial batch.

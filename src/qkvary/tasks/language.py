@@ -270,9 +270,9 @@ def _open(config: LanguageTaskConfig) -> PreparedData:
     path = Path(config.data)
     is_path = path.is_absolute() or path.exists()
     data = open_prepared(path if is_path else find_prepared(config.data))
-    if data.fingerprint != config.data_sha256:
+    if data.fingerprint != config.data_fingerprint:
         raise DamagedError(
-            f"expected the prepared set {config.data_sha256[:12]} in {config.data}, got "
+            f"expected the prepared set {config.data_fingerprint[:12]} in {config.data}, got "
             f"{data.fingerprint[:12]}: prepare it again, or start another run"
         )
     return data

@@ -12,7 +12,12 @@ from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
 from qkvary.data.split_names import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import ClassificationTask, example_maps, require_network
+from qkvary.tasks.classification import (
+    ClassificationTask,
+    build_network,
+    example_maps,
+    require_network,
+)
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.config_parts import TEXT_VOCABULARY
 from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
@@ -44,7 +49,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
             DamagedError: if a file is damaged, or the texts are others.
         """
         super().__init__(config)
-        texts = check_labelled_texts(config.data, config.labels, config.data_sha256)
+        texts = check_labelled_texts(config.data, config.labels, config.data_fingerprint)
         self.labels, self.texts = texts.labels, texts.splits
         self._train = tuple(_Windows(some, config.context) for some in texts.splits["train"])
 
@@ -57,7 +62,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
         exact = {"pooling": "mean", "vocabulary": TEXT_VOCABULARY, "classes": len(self.labels)}
         least = {"max_tokens": self.config.context}
         fitting = require_network(network, EncoderConfig, "texts", exact=exact, least=least)
-        return Encoder(fitting, seed=seed)
+        return build_network(fitting, Encoder, seed)
 
     def logits(self, model: nn.Module, inputs: Tensor) -> Tensor:
         """Return the logits of the labels; padding is masked."""

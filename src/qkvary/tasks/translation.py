@@ -16,7 +16,7 @@ from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
 from qkvary.tasks.bleu import sacrebleu_score, word_bleu
-from qkvary.tasks.classification import require_network
+from qkvary.tasks.classification import build_network, require_network
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -108,7 +108,7 @@ class TranslationTask:
         fitting = require_network(
             network, EncoderDecoderConfig, "translation", exact=exact, least=least
         )
-        return EncoderDecoder(fitting, seed=seed)
+        return build_network(fitting, EncoderDecoder, seed)
 
     def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
         """Return the next pairs of the epoch's shuffled order; drop a last partial batch.

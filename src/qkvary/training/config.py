@@ -3,16 +3,25 @@
 import dataclasses
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
-from qkvary.arch.canonical import ADDED_LATER, identity_json, stored, stored_as
+from qkvary.arch.canonical import (
+    ADDED_LATER,
+    from_dict,
+    identity_json,
+    stored,
+    stored_as,
+    to_dict,
+)
 from qkvary.arch.choices import check_choices, check_word
-from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.arch.networks import Network
+from qkvary.arch.own import code_of, import_code, own_classes, version_of
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.tasks.config import ImageTaskConfig, TaskConfig
+from qkvary.tasks.config import TaskConfig
 
 NUMERICS_VERSION = 2
 """Incremented by hand when a run's numbers change by more than rounding: its key then changes."""
@@ -315,6 +324,15 @@ class RunConfig:
             )
 
     @property
+    def code(self) -> tuple[str, ...]:
+        """The user's files, and modules, that another process has to import to know the run."""
+        return code_of(own_classes(self.network, self.task))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Send classes of a user's file to another process by the file, not by reference."""
+        return _make_run, (self.code, to_dict(self))
+
+    @property
     def threads(self) -> int:
         """CPU threads of each process."""
         return self.training.execution.threads
@@ -326,13 +344,7 @@ class RunConfig:
         Raises:
             ValueError: if the network of an image task is none over patches.
         """
-        if isinstance(self.network, VisionTransformerConfig):
-            return self.network.tokens
-        if not isinstance(self.task, ImageTaskConfig):
-            return self.task.sequence_length
-        raise ValueError(
-            f"expected a VisionTransformerConfig for task {self.task.name}, got {self.network}"
-        )
+        return self.task.count_tokens(self.network)
 
     @property
     def execution(self) -> ExecutionSettings:
@@ -352,4 +364,11 @@ class RunConfig:
         """
         data = self.task.data_fingerprint if data_fingerprint is None else data_fingerprint
         identity = f"{identity_json(self)}\n{data}\nnumerics {NUMERICS_VERSION}\n"
+        for kind in own_classes(self.network, self.task):
+            identity += f"{kind.__name__} {version_of(kind)}\n"
         return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def _make_run(code: Sequence[str], fields: dict[str, Any]) -> RunConfig:
+    import_code(code)
+    return from_dict(RunConfig, fields)

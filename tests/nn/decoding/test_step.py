@@ -233,7 +233,7 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
         for projection in block.attention.projections.values():
             parts = (getattr(projection, "down", None), projection.weight)
             found += [part for part in parts if part is not None]
-        latent = block.attention.key_value.latent
+        latent = block.attention.latent
         found += [] if latent is None else [latent.key.weight, latent.value.weight]
         found.append(block.attention.o_proj.weight)
         linears = (block.feed_forward.up, block.feed_forward.gate, block.feed_forward.down)

@@ -10,6 +10,7 @@ import pytest
 
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.network import Costs, network_costs
+from qkvary.data import prepared_sets
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256, TINY_STORIES_SHA256
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import prepare_corpus
@@ -18,7 +19,6 @@ from qkvary.papers.ours.studies.lm_dilution import STUDY as DILUTION
 from qkvary.papers.ours.studies.lm_rotary import STUDY as ROTARY
 from qkvary.papers.ours.studies.lm_small import STUDY as SMALL
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running import data_sets
 from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
@@ -186,8 +186,8 @@ def test_what_runs_read_is_prepared_once(places: Path, monkeypatch: pytest.Monke
         return Path(reference)
 
     expected = {"bytes": ENGLISH_NOVELS_SHA256, "gpt2-4096": TINY_STORIES_SHA256}
-    monkeypatch.setattr(data_sets, "ensure_prepared", prepare)
-    monkeypatch.setattr(data_sets, "read_fingerprint", lambda path: expected[path.name])
+    monkeypatch.setattr(prepared_sets, "ensure_prepared", prepare)
+    monkeypatch.setattr(prepared_sets, "read_fingerprint", lambda path: expected[path.name])
     for name in ("english_novels", "tinystories"):
         (places / "data" / name).mkdir(parents=True)
     told: list[str] = []
@@ -199,7 +199,7 @@ def test_what_runs_read_is_prepared_once(places: Path, monkeypatch: pytest.Monke
 def test_the_hub_is_not_asked_for_a_set_that_was_made_of_a_local_text(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_sets, "ensure_prepared", pytest.fail)
+    monkeypatch.setattr(prepared_sets, "ensure_prepared", pytest.fail)
     with pytest.raises(UsageError) as caught:
         prepare_sets(DILUTION.cells(), pytest.fail)
     assert str(caught.value) == (
@@ -243,7 +243,7 @@ def test_another_data_set_at_a_path_is_rejected(stand_in: PreparedData) -> None:
 def test_what_is_prepared_is_left_alone(
     stand_in: PreparedData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_sets, "ensure_prepared", None)
+    monkeypatch.setattr(prepared_sets, "ensure_prepared", None)
     prepare_sets([shortened(SMALL.cells()[0], stand_in)], pytest.fail)
 
 
@@ -251,7 +251,7 @@ def test_what_is_prepared_is_left_alone(
 def test_the_corpus_is_the_one_that_runs_are_named_after(study: Study, tmp_path: Path) -> None:
     task = study.settings[0].task
     assert isinstance(task, LanguageTaskConfig)
-    assert len(task.data_sha256) == 64
+    assert len(task.data_fingerprint) == 64
     if DATA is not None:
         data = prepare_corpus(*task.data.split("/"), out=tmp_path)
         assert data.fingerprint == task.data_sha256

@@ -14,7 +14,6 @@ from qkvary.papers.ours.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_flo
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
-from qkvary.tasks.guesses import scale_of
 
 PUBLISHED = {(64, 4): 512, (128, 8): 512, (256, 16): 256}
 """Length and pairs, and sequences per step: code of Arora et al. 2023, figure 2."""
@@ -50,7 +49,7 @@ def test_published_grid() -> None:
 
 
 def guess_of(setting: Setting) -> float:
-    scale = scale_of(setting.task, setting.network, setting.task.metric)
+    scale = setting.task.scale(setting.network, setting.task.metric)
     assert scale is not None
     assert scale.perfect == 1
     return scale.guess

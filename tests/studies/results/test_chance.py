@@ -10,7 +10,6 @@ from qkvary.studies.results.analysis import summarise
 from qkvary.studies.study import Study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.config_parts import Scale
-from qkvary.tasks.guesses import scale_of
 from tests.studies.made_up import make_record, make_setting, make_study
 
 
@@ -59,7 +58,7 @@ def test_a_loss_is_compared_with_the_logarithm_of_the_vocabulary(
     )
     # The 320 rows of the table are padding but for 257 bytes.
     guess = math.log(257)
-    assert scale_of(setting.task, network, "test_loss") == Scale(guess, 0.0)
+    assert setting.task.scale(network, "test_loss") == Scale(guess, 0.0)
     study = make_study(setting, variants=("QKV@rotary",), seeds=(1,), baseline="QKV@rotary")
     record = make_record(
         study.cells()[0],
@@ -70,6 +69,6 @@ def test_a_loss_is_compared_with_the_logarithm_of_the_vocabulary(
     )
     said = summarise(study, [record]).headline
     assert any("Nothing was learnt on text" in sentence for sentence in said) != learns
-    assert scale_of(setting.task, network, "test_perplexity") is None
+    assert setting.task.scale(network, "test_perplexity") is None
     exact = dataclasses.replace(network, vocabulary=257)
-    assert scale_of(setting.task, exact, "test_loss") == Scale(guess, 0.0)
+    assert setting.task.scale(exact, "test_loss") == Scale(guess, 0.0)

@@ -9,7 +9,7 @@ from qkvary.nn.feed_forward import FeedForward
 from qkvary.nn.linear import is_watched
 from qkvary.nn.projections import LowRank
 from qkvary.nn.quantized_weights import Dequantized
-from qkvary.nn.terms import Latent
+from qkvary.nn.roles import Latent
 
 
 def is_as_built(network: nn.Module) -> bool:

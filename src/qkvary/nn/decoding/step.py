@@ -184,8 +184,8 @@ def _supports_scores(cache: LayerCache) -> bool:
     variant = cache.config.variant
     return (
         variant.stride is None
-        and variant.core == "softmax"
-        and all(term.is_plain for term in term_classes(variant))
+        and variant.core_name == "softmax"
+        and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
 
@@ -363,13 +363,12 @@ class NativeStep:
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
-        maker = attention.key_value
-        if maker.norm is not None:
-            gain = self._at(maker.norm.weight)
+        if attention.kv_norm is not None:
+            gain = self._at(attention.kv_norm.weight)
             layer.shared_norm = _Norm(weight=gain, kind=RMS_NORM, epsilon=KV_NORM_EPS)
-        if maker.latent is not None:
-            layer.latent_key = self._matrix(maker.latent.key, "weight", None)
-            layer.latent_value = self._matrix(maker.latent.value, "weight", None)
+        if attention.latent is not None:
+            layer.latent_key = self._matrix(attention.latent.key, "weight", None)
+            layer.latent_value = self._matrix(attention.latent.value, "weight", None)
         for source, projection in attention.projections.items():
             if reads_memory and source != sharing.query:
                 continue

@@ -7,6 +7,8 @@ their rows), ``comparisons`` (differences), ``contrasts``, ``frontier``, ``learn
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from qkvary.arch.labels import parse_label
+from qkvary.arch.own import PACKAGE, not_counted
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.chance import describe_chance
@@ -30,7 +32,7 @@ from qkvary.studies.results.table_inputs import (
 )
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
-from qkvary.text.names import typed_seeds
+from qkvary.text.names import listed, typed_seeds
 
 _CONFIGURED = {"device", "kernel"}
 """Keys of a record's environment that follow from its configuration, not from the machine."""
@@ -105,6 +107,7 @@ def summarise(
                 study.limits, counts, tables, study.seeds, learning_rates, len(environments)
             ),
             *_log_caveats(curves or {}),
+            *_cost_caveats(study),
         ),
         method=_method(study, tables, contrasts),
         tables=tables,
@@ -159,6 +162,18 @@ def _environments(
 
 def _agree(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
     return all(one[name] == other[name] for name in one.keys() & other.keys())
+
+
+def _cost_caveats(study: Study) -> tuple[str, ...]:
+    """State which parts of a user's file the costs leave out."""
+    networks = {
+        setting.network_of(parse_label(label), parse_label(study.baseline))
+        for setting in study.settings
+        for label in study.variants_of(setting)
+        if "@own-" in label or type(setting.network).__module__.partition(".")[0] != PACKAGE
+    }
+    parts = [*dict.fromkeys(part for one in networks for part in not_counted(one))]
+    return (f"The costs do not count {listed(sorted(parts))}.",) if parts else ()
 
 
 def _log_caveats(logs: Mapping[str, Iterable[Event]]) -> tuple[str, ...]:

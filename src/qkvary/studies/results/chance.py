@@ -7,7 +7,6 @@ from statistics import fmean
 
 from qkvary.studies.results.summary import RunRow
 from qkvary.studies.study import Study
-from qkvary.tasks.guesses import scale_of
 from qkvary.text.names import listed
 from qkvary.text.numbers import real
 
@@ -35,7 +34,7 @@ def describe_chance(study: Study, runs: Iterable[RunRow]) -> tuple[tuple[str, ..
     guesses = {
         setting.name: f"{metrics[setting.name].removeprefix('test_')} {real(scale.guess)}"
         for setting in settings
-        if (scale := scale_of(setting.task, setting.network, metrics[setting.name])) is not None
+        if (scale := setting.task.scale(setting.network, metrics[setting.name])) is not None
         and max(scale.learnt(fmean(some)) for some in values[setting.name].values()) < LEARNT
     }
     if not guesses:

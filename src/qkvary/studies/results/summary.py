@@ -179,6 +179,8 @@ class ResultTable:
     """Whether the data of its settings have a test split; None if only some have."""
     scale: Scale | None = None
     """The metric of a guess and of a perfect network, averaged as the rows; None if not known."""
+    is_language: bool = False
+    """Whether any of its tasks models a language."""
 
     @property
     def metric_title(self) -> str:

@@ -17,7 +17,6 @@ from qkvary.studies.results.summary import ResultTable, TableKind
 from qkvary.studies.results.verdicts import DifferenceWording, is_share, steps_wording
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from qkvary.tasks.config_parts import Scale
-from qkvary.tasks.guesses import scale_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,12 +199,13 @@ def _specify(
         ),
         is_tested=is_tested.pop() if len(is_tested) == 1 else None,
         scale=_average_scale(members, metric),
+        is_language=any(setting.task.is_language for setting in members),
     )
 
 
 def _average_scale(members: Sequence[Setting], metric: str) -> Scale | None:
     """Return the scale of a table's metric, averaged as its rows are."""
-    scales = {one.name: scale_of(one.task, one.network, metric) for one in members}
+    scales = {one.name: one.task.scale(one.network, metric) for one in members}
     tasks = {one.name: one.task.name for one in members}
     guess, perfect = (
         average_over_tasks(

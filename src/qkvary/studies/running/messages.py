@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.arch.own import import_code
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.studies.study import Cell
@@ -48,6 +49,7 @@ class Job:
         cells = [{**_fields(cell), "run": to_dict(cell.run)} for cell in self.cells]
         fields = {**_fields(self), "store": str(self.store), "cells": cells}
         fields["again"] = dict(self.again)
+        fields["code"] = [*dict.fromkeys(one for cell in self.cells for one in cell.run.code)]
         return encode(fields).encode() + b"\n"
 
     @classmethod
@@ -55,6 +57,7 @@ class Job:
         """Return the job that a line encodes."""
         fields = cast("dict[str, Any]", decode(line))
         fields["store"] = Path(fields["store"])
+        import_code(fields.pop("code"))
         fields["cells"] = tuple(_cell(cell) for cell in fields["cells"])
         return cls(**fields)
 

@@ -1,0 +1,112 @@
+"""Classes of a user's own file: their import, their versions, and what is not known of them.
+
+Nothing here is loaded through pickle: a file is imported because a person names it. Torch-free.
+"""
+
+import functools
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from qkvary.arch.terms import OWN
+from qkvary.arch.variants import Variant
+
+PACKAGE = __name__.partition(".")[0]
+PREFIX = f"{PACKAGE}_own_"
+"""The first part of the names of imported files."""
+
+
+def import_file(path: Path) -> ModuleType:
+    """Import a Python file, which may register classes; an error in the file is raised as it is.
+
+    Raises:
+        ValueError: if it is not a Python file.
+    """
+    name = PREFIX + path.absolute().as_posix().encode().hex()
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ValueError(f"expected a Python file, got {path}")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up.
+    before, sys.modules[name] = sys.modules.get(name), module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        if before is not None:
+            sys.modules[name] = before
+        raise
+    return module
+
+
+def import_code(code: Iterable[str]) -> None:
+    """Import modules by name, and files by path, that this process has not imported yet."""
+    for one in code:
+        if one.endswith(".py"):
+            if PREFIX + one.encode().hex() not in sys.modules:
+                import_file(Path(one))
+        else:
+            importlib.import_module(one)
+
+
+def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
+    """Return the classes from outside this package that a network is made of, and of other values.
+
+    Args:
+        network: The configuration of a network.
+        others: Other values, such as a task.
+    """
+    names = dict.fromkeys(layer.variant.own for layer in network.layers if layer.variant.own)
+    kinds = [OWN[name].made for name in names] + [type(one) for one in (network, *others)]
+    return tuple(kind for kind in kinds if kind.__module__.partition(".")[0] != PACKAGE)
+
+
+def code_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
+    """Return what another process has to import to know some classes, for ``import_code``."""
+    modules = (kind.__module__ for kind in classes)
+    found = (
+        bytes.fromhex(name.removeprefix(PREFIX)).decode() if name.startswith(PREFIX) else name
+        for name in modules
+    )
+    return tuple(dict.fromkeys(found))
+
+
+@functools.cache
+def version_of(kind: type[Any]) -> str:
+    """Return the version of a class: the ``version`` that it states, or the sha256 of its file.
+
+    Raises:
+        ValueError: if it has neither.
+    """
+    stated = getattr(kind, "version", None)
+    if isinstance(stated, str | int):
+        return str(stated)
+    try:
+        path = inspect.getsourcefile(kind)
+    except TypeError:
+        path = None
+    if path is None or not Path(path).is_file():
+        raise ValueError(
+            f"expected a version of {kind.__name__}, which is in no file, got none; give the class "
+            'one, such as version = "1", and change it whenever its numbers change'
+        )
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def not_counted(network: Any) -> tuple[str, ...]:
+    """Return the parts of a network that costs leave out, since nothing is known of their cost."""
+    parts, kind = own_parts(layer.variant for layer in network.layers), type(network)
+    is_own = kind.__module__.partition(".")[0] != PACKAGE
+    return (*parts, *([f"what {kind.__name__} adds to its blocks"] * is_own))
+
+
+def own_parts(variants: Iterable[Variant]) -> tuple[str, ...]:
+    """Return the parts of users' files that variants have, with their meaning."""
+    names = dict.fromkeys(one.own for one in variants if one.own is not None)
+    return tuple(f"{name} ({OWN[name].words})" for name in names)

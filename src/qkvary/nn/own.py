@@ -1,0 +1,41 @@
+"""Registers score terms, cores and attention layers of a user's own file."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from qkvary.arch.terms import OWN, OwnPart
+from qkvary.nn.attention import Attention
+from qkvary.nn.kernels import Core
+from qkvary.nn.terms import ScoreTerm
+
+T = TypeVar("T", bound=type[ScoreTerm] | type[Core] | type[Attention])
+
+
+def own(name: str, words: str) -> Callable[[T], T]:
+    """Register a class, so that labels may name it: ``Q-K=V@own-NAME``.
+
+    A ``ScoreTerm`` changes the scores after all other terms, a ``Core`` takes the place of the
+    softmax, and an ``Attention`` that of the layer. The class may state a ``version``; else the
+    runs of a study depend on its whole file.
+
+    Args:
+        name: Its name: small letters, digits and ``-``.
+        words: Its meaning, as a clause of a sentence.
+
+    Raises:
+        ValueError: for another class, or the name of a class of another file.
+    """
+
+    def register(made: T) -> T:
+        if not issubclass(made, ScoreTerm | Core | Attention):
+            # All bad input is a ValueError.
+            raise ValueError(  # noqa: TRY004
+                f"expected a ScoreTerm, a Core or an Attention for own-{name}, got {made.__name__}"
+            )
+        known = OWN.get(name)
+        if known is not None and known.made.__module__ != made.__module__:
+            raise ValueError(f"expected a new name, got {name!r}, which another file registers")
+        OWN[name] = OwnPart(name, words, made)
+        return made
+
+    return register

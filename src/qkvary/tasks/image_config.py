@@ -1,0 +1,185 @@
+"""Configurations of the tasks over images, with the fingerprints of their data. Torch-free."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Self, get_args
+
+from qkvary.arch.canonical import ADDED_LATER, stored
+from qkvary.arch.choices import check_choices, check_word
+from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.data.catalog import data_module
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
+from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages
+from qkvary.tasks.config_parts import (
+    ANOMALY_DATA_VERSION,
+    Accuracy,
+    AnomalyOrder,
+    ImageSplits,
+    check_sizes,
+    digest,
+)
+
+
+@stored("ImageTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageTaskConfig(Accuracy):
+    """Predict the class of an image.
+
+    Source: Borji 2023, section 3.2, and its public code; Kayyam et al. 2026, section 3.2.
+    """
+
+    module: ClassVar[str] = "qkvary.tasks.images"
+    name: str
+    """The data set; any name for images of one's own."""
+    splits: ImageSplits = "clean"
+    """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
+    the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
+    training and validation images apart from each other, so that nine of ten validation images are
+    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
+    validation_images: int = 5_000
+    """Validation images; where validation is on the test images, all of those instead."""
+    augment: bool = False
+    """Whether to flip and crop training images at random."""
+    resize_to: int | None = field(default=None, metadata=ADDED_LATER)
+    """Rows and columns to which images are resized when they are batched; None for their own."""
+    evaluation_batch_size: int = 500
+    """Images per forward pass of an evaluation."""
+    own: OwnImages | None = field(default=None, metadata=ADDED_LATER)
+    """Images of one's own, as ``data.own_images.describe_images`` returns them."""
+
+    def __post_init__(self) -> None:
+        if self.own is None and self.name not in IMAGE_SETS:
+            raise ValueError(
+                f"expected an image data set, got {self.name!r}; choices: {', '.join(IMAGE_SETS)}; "
+                "images of your own need own=describe_images(FOLDER) of qkvary.data.own_images"
+            )
+        if self.own is not None and (self.name in IMAGE_SETS or self.splits != "clean"):
+            raise ValueError(
+                "expected a new name and clean splits for images of your own, got "
+                f"{self.name!r} and {self.splits}"
+            )
+        check_word("splits", self.splits, get_args(ImageSplits))
+        check_sizes(self, "validation_images", "evaluation_batch_size", "resize_to")
+        if self.validation_images >= self.images.train_images:
+            raise ValueError(
+                f"task {self.name}: expected fewer validation_images than the "
+                f"{self.images.train_images:,} images, got {self.validation_images:,}"
+            )
+
+    @property
+    def images(self) -> ImageSet:
+        """The data set."""
+        return IMAGE_SETS[self.name] if self.own is None else self.own.as_set(self.name)
+
+    @property
+    def image_size(self) -> int:
+        """Rows and columns of an image when the network reads it."""
+        return self.images.pixels.size if self.resize_to is None else self.resize_to
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Fingerprint of the data set."""
+        return self.images.fingerprint
+
+    def count_tokens(self, network: Network) -> int:
+        """Return the patches that a network cuts an image into, and its class token.
+
+        Raises:
+            ValueError: if the network is none over patches.
+        """
+        if isinstance(network, VisionTransformerConfig):
+            return network.tokens
+        raise ValueError(f"expected a VisionTransformerConfig for task {self.name}, got {network}")
+
+    def count_answers(self, network: Network) -> int:
+        """Return the number of classes."""
+        del network
+        return self.images.classes
+
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the images, or download them."""
+        del report
+        if self.own is None:
+            data_module("images").check_images(self.name)
+        else:
+            data_module("own_images").load_own_images(self.own)
+
+
+@stored("AnomalyTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnomalyTaskConfig(Accuracy):
+    """Find the one image of a set that shows another class than the others.
+
+    Source: Borji 2023, section 3.2; Kayyam et al. 2026, section A.3.
+    """
+
+    module: ClassVar[str] = "qkvary.tasks.anomaly"
+    name: Literal["anomaly"] = "anomaly"
+    """Constant; it identifies the task in a record."""
+    features: FeatureSetName
+    """The images, and the network that describes them."""
+    order: AnomalyOrder = "shuffled"
+    """Place of the anomaly: ``shuffled``, or always ``last`` as published, which networks that know
+    positions can learn instead of the task."""
+    set_size: int = 10
+    """Images in a set."""
+    data_seed: int = 42
+    """Seed from which the sets of validation and test are drawn."""
+    evaluation_batch_size: int = 500
+    """Sets per forward pass of an evaluation."""
+    features_sha256: str | None = field(default=None, metadata=ADDED_LATER)
+    """sha256 of the file of features, for those that are made on the machine; a study takes that of
+    the file that is there when it is loaded."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_sizes(self, "evaluation_batch_size")
+        if self.features_sha256 is not None and not FEATURE_SETS[self.features].is_made_here:
+            raise ValueError(
+                f"task anomaly: expected no features_sha256 with {self.features}, whose numbers "
+                f"are fixed, got {self.features_sha256}"
+            )
+        if self.set_size < 3:
+            raise ValueError(f"task anomaly: set_size must be at least 3, got {self.set_size}")
+
+    @property
+    def width(self) -> int:
+        """Numbers that describe an image."""
+        return FEATURE_SETS[self.features].width
+
+    @property
+    def sequence_length(self) -> int:
+        """Images in a set, for the costs."""
+        return self.set_size
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the features and the settings that determine the sets."""
+        return digest(
+            "anomaly",
+            ANOMALY_DATA_VERSION,
+            FEATURE_SETS[self.features].fingerprint,
+            self.order,
+            self.set_size,
+            self.data_seed,
+            *filter(None, [self.features_sha256]),
+        )
+
+    def count_answers(self, network: Network) -> int:
+        """Return the number of images in a set."""
+        del network
+        return self.set_size
+
+    def pinned(self) -> Self:
+        """Return the task with the sha256 of the features that were made on this machine."""
+        if self.features_sha256 is not None:
+            return self
+        found = data_module("feature_files").hash_features(self.features)
+        return replace(self, features_sha256=found)
+
+    def check_data(self, report: Callable[[str], None]) -> None:
+        """Check the features, and the images that samples show if they are on this machine."""
+        del report
+        data_module("image_features").load_features(self.features, self.features_sha256)
+        if shown := FEATURE_SETS[self.features].images:
+            data_module("images").find_images(shown)
