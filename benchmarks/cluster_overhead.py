@@ -15,7 +15,7 @@ from qkvary.storage.environment import now
 from qkvary.studies.definitions.quickstart import STUDY
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
-from qkvary.studies.running.recording import make_record
+from qkvary.studies.running.records import make_record
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.running.work_loop import RunContext, RunResult

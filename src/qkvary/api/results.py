@@ -62,7 +62,7 @@ class Result(Generic[Value]):
         columns = [column.key for column in found.columns]
         rows = [[cell.raw for cell in row] for row in found.rows]
         # pandas is optional.
-        import pandas as pd  # noqa: PLC0415
+        import pandas as pd
 
         return pd.DataFrame(rows, columns=columns)
 

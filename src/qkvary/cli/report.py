@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.api.training_texts import write_texts
 from qkvary.cli._options import (
     DEFAULT_OUT,
     DEFAULT_PART,
@@ -18,7 +19,6 @@ from qkvary.cli._options import (
 )
 from qkvary.cli._output import show
 from qkvary.cli._streams import print_error
-from qkvary.cli._texts import write_texts
 from qkvary.cli._trainings import choose_training
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.reports.study import study_report

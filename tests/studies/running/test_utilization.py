@@ -10,8 +10,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.studies.running import utilization, worker
-from qkvary.studies.running.recording import run_identity
-from qkvary.studies.running.records import Record, from_json, to_json
+from qkvary.studies.running.records import Record, from_json, run_identity, to_json
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.utilization import (
     measure_utilization,
