@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from qkvary.api.plans import plan
     from qkvary.api.studies import run_study
     from qkvary.api.texts import evaluate, generate
+    from qkvary.api.training import train
     from qkvary.api.variants import variants
     from qkvary.nn.attention import Attention
     from qkvary.nn.cache import KVCache
     from qkvary.nn.language_model import LanguageModel
+    from qkvary.studies.pretraining import TrainingOptions
     from qkvary.studies.running.executors.contract import ClusterOptions
     from qkvary.studies.study import Setting, Study
 
@@ -33,6 +35,7 @@ __all__ = [
     "LanguageModel",
     "Setting",
     "Study",
+    "TrainingOptions",
     "analyze",
     "convert",
     "cost",
@@ -41,6 +44,7 @@ __all__ = [
     "load",
     "plan",
     "run_study",
+    "train",
     "variants",
 ]
 
@@ -51,6 +55,7 @@ _MODULES = {
     "LanguageModel": "nn.language_model",
     "Setting": "studies.study",
     "Study": "studies.study",
+    "TrainingOptions": "studies.pretraining",
     "analyze": "api.analyses",
     "convert": "api.conversions",
     "cost": "api.costs",
@@ -59,6 +64,7 @@ _MODULES = {
     "load": "api.models",
     "plan": "api.plans",
     "run_study": "api.studies",
+    "train": "api.training",
     "variants": "api.variants",
 }
 

@@ -27,8 +27,12 @@ CATALOGS = {
         *("tasks", "checkpoints", "studies", "reports", "conversions"),
         "studies/running/executors",
     )
-} | {"src/qkvary/inference/evaluation/task_measurement.py"}
-"""They find files by name; the last imports what needs lm-eval when tasks are scored."""
+} | {
+    "src/qkvary/inference/evaluation/task_measurement.py",
+    "src/qkvary/studies/running/executors/task.py",
+}
+"""They find files by name; the last two import what needs lm-eval, and what trains, when it is
+used."""
 ROOT_NAMES = ROOT / "src/qkvary/__init__.py"
 """The public names, each of which is imported when it is first used."""
 

@@ -141,18 +141,7 @@ def train(
             require_training_memory(cell.run, processes=distribution.size)
         if dry_run:
             return _describe_plan(study, store, planned)
-        requested = study.cells()[0].run.execution
-        begun = distribution.run_on_first(
-            lambda: to_dict(_begun_execution(study, store, options, shown))
-        )
-        if begun is not None:
-            study = with_execution(study, from_dict(ExecutionSettings, begun))
-        distribution.run_on_first(lambda: _check_finished(study, store))
-        keep_freed_memory()
-        if not distribution.rank:
-            _announce(study, store, planned, shown)
-            note_training(store, study, call)
-        _train_cells(study, store, options, distribution, requested, shown)
+        study = _train(study, store, planned, options, distribution, call, shown)
         if distribution.rank:
             return _describe_rank(study, store)
     # What describes the runs is not needed to train them.
@@ -160,6 +149,31 @@ def train(
 
     found = planned.data
     return describe_runs(study, store, call, None if found is None else find_share_error(found))
+
+
+def _train(
+    study: Study,
+    store: Store,
+    planned: PlannedSet,
+    options: TrainingOptions,
+    distribution: Distribution,
+    call: str,
+    shown: Display,
+) -> Study:
+    """Train the unfinished runs; return the study with the execution settings of its runs."""
+    requested = study.cells()[0].run.execution
+    begun = distribution.run_on_first(
+        lambda: to_dict(_begun_execution(study, store, options, shown))
+    )
+    if begun is not None:
+        study = with_execution(study, from_dict(ExecutionSettings, begun))
+    distribution.run_on_first(lambda: _check_finished(study, store))
+    keep_freed_memory()
+    if not distribution.rank:
+        _announce(study, store, planned, shown)
+        note_training(store, study, call)
+    _train_cells(study, store, options, distribution, requested, shown)
+    return study
 
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager[Distribution]:
