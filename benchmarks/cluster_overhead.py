@@ -13,12 +13,12 @@ from pathlib import Path
 
 from qkvary.papers.ours.studies.quickstart import STUDY
 from qkvary.storage.environment import now
+from qkvary.studies.running.cells import RunResult
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
-from qkvary.studies.running.recording import make_record
+from qkvary.studies.running.records import make_record
 from qkvary.studies.running.runner import RunnerOptions, run_study
-from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.running.work_loop import RunContext, RunResult
+from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from timing.interleaved import Timing, print_case, read_quick
 
@@ -27,8 +27,8 @@ CORES = 2
 MOST_SECONDS = 0.2
 
 
-def do_nothing(cell: Cell, _claim: Claim, _context: RunContext) -> RunResult:
-    """Return the record of a run without training it."""
+def train_cell(cell: Cell, _directory: Path, /, **_options: object) -> RunResult:
+    """Return the record of a run without training it; the nodes import this file."""
     return RunResult(record=make_record(cell, status="done", started=now()))
 
 
@@ -46,10 +46,10 @@ def study_of(runs: int, first_seed: int) -> Study:
 def measure(runs: int, *, shared_folder: bool) -> float:
     """Return the seconds per run of a study on the connected cluster, with warm workers."""
     # It leaves the connection of its caller, with which the workers would end.
-    executor = RayExecutor(ClusterOptions(shared_folder=shared_folder), do_nothing)
+    executor = RayExecutor(ClusterOptions(shared_folder=shared_folder))
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        options = RunnerOptions(quiet=True, executor=executor)
+        options = RunnerOptions(quiet=True, executor=executor, trainer=Path(__file__).stem)
         run_study(study_of(WARM_RUNS, 10**6), store, options)
         start = time.perf_counter()
         summary = run_study(study_of(runs, 0), store, options)

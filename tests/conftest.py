@@ -187,9 +187,9 @@ def forked_workers() -> Iterator[None]:
 @pytest.fixture
 def started_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Start the workers of studies as users do."""
-    from qkvary.studies.running import worker_process
+    from qkvary.studies.running.executors import local
 
-    monkeypatch.setattr(worker_process, "subprocess", subprocess)
+    monkeypatch.setattr(local, "subprocess", subprocess)
 
 
 @pytest.fixture(scope="session")

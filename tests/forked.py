@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running import worker_process
+from qkvary.studies.running.executors import local
 
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 """The ends of the pipes to a child process, as ``subprocess`` names them."""
@@ -124,4 +124,4 @@ def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[Any]:
 def fork_workers(patch: pytest.MonkeyPatch) -> None:
     """Let runners of studies fork their workers."""
     forking = types.SimpleNamespace(Popen=ForkedPython, PIPE=subprocess.PIPE)
-    patch.setattr(worker_process, "subprocess", forking)
+    patch.setattr(local, "subprocess", forking)

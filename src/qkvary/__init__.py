@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from qkvary.api.report import report as report
     from qkvary.api.show import show as show
     from qkvary.api.studies import run_study as run_study
+    from qkvary.api.training import train as train
     from qkvary.api.unpack import unpack as unpack
     from qkvary.api.variants import variants as variants
     from qkvary.nn.attention import Attention as Attention
     from qkvary.nn.cache import KVCache as KVCache
     from qkvary.nn.language_model import LanguageModel as LanguageModel
+    from qkvary.studies.pretraining import TrainingOptions as TrainingOptions
     from qkvary.studies.running.executors.contract import ClusterOptions as ClusterOptions
     from qkvary.studies.study import Setting as Setting
     from qkvary.studies.study import Study as Study
@@ -52,9 +54,11 @@ _MODULES = {
     "Purpose": "api.plan",
     "Setting": "studies.study",
     "Study": "studies.study",
+    "TrainingOptions": "studies.pretraining",
     "load": "api.load",
     # Verbs that are not in the table yet.
     "run_study": "api.studies",
+    "train": "api.training",
 }
 """The modules of the names that are no verbs."""
 

@@ -12,7 +12,7 @@ from qkvary.cli.main import main
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.runner import RunSummary
 from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
 from qkvary.studies.study import Cell, Study

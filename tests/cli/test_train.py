@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from qkvary.api.training import Display, _count_threads, _prepare
 from qkvary.checkpoints import training_state
-from qkvary.cli._training_options import Computing, Corpus
 from qkvary.cli.main import main
-from qkvary.cli.train import _prepare
 from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage import checkpoint_folders
+from qkvary.studies.pretraining import TrainingOptions
 from qkvary.training.distribution import SingleProcess
 from tests.cli.tiny_training import TEXT, TINY, digest, document, tiny_places, train, with_tiny
 
@@ -189,11 +189,11 @@ def test_all_processors_are_used_unless_several_processes_share_them(
 ) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 5)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    assert Computing().overrides("cpu")["threads"] == 5
-    assert Computing(threads=3).overrides("cpu")["threads"] == 3
-    assert Computing().overrides("cuda")["threads"] == 1
+    assert _count_threads(TrainingOptions()) == 5
+    assert _count_threads(TrainingOptions(threads=3)) == 3
+    assert _count_threads(TrainingOptions(device="cuda")) == 1
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert Computing().overrides("cpu")["threads"] == 1
+    assert _count_threads(TrainingOptions()) == 1
 
 
 def test_a_text_that_is_not_there_is_named(
@@ -227,8 +227,8 @@ def test_a_loss_that_is_not_finite_exits_with_5(
 def test_other_processes_take_the_set_that_the_first_one_prepared(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    preset, corpus = with_tiny()["lm-tiny"], Corpus(data=str(places / "mine.txt"))
-    first = _prepare(preset, corpus, SingleProcess())
+    preset, text = with_tiny()["lm-tiny"], str(places / "mine.txt")
+    first = _prepare(text, preset, None, Display(), SingleProcess())
 
     class Other(SingleProcess):
         """The second of two processes."""
@@ -239,5 +239,5 @@ def test_other_processes_take_the_set_that_the_first_one_prepared(
             del work
             return str(first.path)
 
-    monkeypatch.setattr("qkvary.cli.train.find_or_prepare", None)
-    assert _prepare(preset, corpus, Other()).fingerprint == first.fingerprint
+    monkeypatch.setattr("qkvary.api.training.find_or_prepare", None)
+    assert _prepare(text, preset, None, Display(), Other()).fingerprint == first.fingerprint

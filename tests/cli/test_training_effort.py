@@ -7,15 +7,15 @@ import math
 import pytest
 from rich.console import Console
 
+from qkvary.api.training_effort import count_scored, describe_effort, estimate_seconds
 from qkvary.arch.models import as_model
-from qkvary.cli._training_effort import count_scored, describe_effort, estimate_seconds
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.macs import forward_macs
 from qkvary.data.reuse import PlannedSet
 from qkvary.studies.running import timing
-from qkvary.studies.running.messages import WorkerMessage
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
+from qkvary.training.progress import Event
 
 
 def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunConfig:
@@ -83,14 +83,13 @@ def test_no_more_is_scored_than_a_text_has() -> None:
     assert count_scored(run, dataclasses.replace(UNKNOWN, text_bytes=20)) == 20 + 3 * 20
 
 
-def test_progress_within_a_step_is_shown() -> None:
+def test_progress_within_a_step_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Console(file=io.StringIO(), width=100)
-    display = TrainingDisplay(screen, ())
+    monkeypatch.setattr("qkvary.cli._training_progress.console", lambda _stream: screen)
+    display = TrainingDisplay()
     for part, loss in ((0.125, math.nan), (0.0, 2.5)):
-        message = WorkerMessage(kind="progress", cell=0, steps=3_060, part=part, loss=loss)
         display._line._shown = -math.inf  # pyright: ignore[reportPrivateUsage]
-        display.handle(message)
-    assert screen.file.getvalue().splitlines() == [  # type: ignore[attr-defined]
-        "step 1 of 3,060, 12% of it",
-        "step 0 of 3,060, loss 2.5000",
-    ]
+        display.callbacks.on_event(Event(step=0, steps=3_060, part=part, loss=loss))
+    first, second = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert "12%" in first
+    assert "loss 2.5" in second

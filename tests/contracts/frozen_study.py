@@ -59,7 +59,7 @@ STUDY = Study(
 
 def main() -> None:
     """Train each run of the study up to half of its steps."""
-    from qkvary.studies.running.recording import run_identity
+    from qkvary.studies.running.records import run_identity
     from qkvary.studies.running.store import Store
     from qkvary.tasks.catalog import load_task
     from qkvary.training.loop import train

@@ -31,7 +31,7 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.running import run_archive
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import Store
 from tests.checkpoints.formats.test_char_gpt import CONFIG as CHARACTERS
 from tests.checkpoints.formats.test_char_gpt import write as write_characters

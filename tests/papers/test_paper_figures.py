@@ -28,7 +28,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.tasks.examples import Sample
 from tests.studies.made_up import make_record

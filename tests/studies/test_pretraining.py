@@ -8,7 +8,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import (
     VALIDATION_TOKENS,
     DataReference,
-    TrainingOverrides,
+    TrainingOptions,
     training_study,
 )
 from qkvary.tasks.config import LanguageTaskConfig
@@ -75,7 +75,7 @@ def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> 
             (reported - 1, VALIDATION_TOKENS),
         ):
             (cell,) = training_study(
-                find_preset(name), DATA, overrides=TrainingOverrides(steps=steps)
+                find_preset(name), DATA, options=TrainingOptions(steps=steps)
             ).cells()
             assert isinstance(cell.run.task, LanguageTaskConfig)
             assert cell.run.task.validation_tokens == expected
@@ -84,8 +84,8 @@ def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> 
 def test_guards_may_be_chosen() -> None:
     preset = find_preset("lm-300m")
     (usual,) = training_study(preset, DATA).cells()
-    overrides = TrainingOverrides(on_nonfinite="skip", spike_guard=False)
-    (cell,) = training_study(preset, DATA, overrides=overrides).cells()
+    options = TrainingOptions(on_nonfinite="skip", spike_guard=False)
+    (cell,) = training_study(preset, DATA, options=options).cells()
     guards = usual.run.training.guards
     assert (guards.on_nonfinite, guards.spikes) == ("stop", True)
     expected = dataclasses.replace(guards, on_nonfinite="skip", spikes=False)
@@ -99,11 +99,11 @@ def test_the_table_fits_the_tokenizer() -> None:
 
 def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> None:
     preset = find_preset("lm-300m")
-    (cell,) = training_study(preset, DATA, overrides=TrainingOverrides(steps=200)).cells()
+    (cell,) = training_study(preset, DATA, options=TrainingOptions(steps=200)).cells()
     training = cell.run.training
     assert (training.steps, training.schedule.warmup_steps) == (200, 20)
     assert (training.evaluate_every, training.log_every) == (10, 2)
-    (cell,) = training_study(preset, DATA, overrides=TrainingOverrides(steps=10**6)).cells()
+    (cell,) = training_study(preset, DATA, options=TrainingOptions(steps=10**6)).cells()
     assert cell.run.training == dataclasses.replace(preset.training, steps=10**6)
 
 
@@ -129,15 +129,15 @@ def test_a_shorter_run_has_a_shorter_warm_up_and_more_frequent_validations() -> 
 def test_a_short_run_scores_less_than_it_trains_on(
     preset: str, sizes: dict[str, int], validated: int, tested: int | None
 ) -> None:
-    overrides = TrainingOverrides(**sizes)  # type: ignore[arg-type]
-    (cell,) = training_study(find_preset(preset), DATA, overrides=overrides).cells()
+    options = TrainingOptions(**sizes)  # type: ignore[arg-type]
+    (cell,) = training_study(find_preset(preset), DATA, options=options).cells()
     task = cell.run.task
     assert isinstance(task, LanguageTaskConfig)
     assert (task.validation_tokens, task.test_tokens) == (validated, tested)
 
 
 def test_overrides_reach_the_run() -> None:
-    overrides = TrainingOverrides(
+    options = TrainingOptions(
         batch_size=24,
         context=128,
         learning_rate=0.5,
@@ -146,14 +146,13 @@ def test_overrides_reach_the_run() -> None:
         test_tokens=77,
         protocol="packed",
         document_mask=True,
-        execution={
-            "micro_batch_size": 3,
-            "precision": "full",
-            "compile": True,
-            "recompute_blocks": True,
-        },
+        device="cuda:1",
+        micro_batch_size=3,
+        precision="full",
+        compile=True,
+        recompute_blocks=True,
     )
-    study = training_study(find_preset("lm-300m"), DATA, overrides=overrides, device="cuda:1")
+    study = training_study(find_preset("lm-300m"), DATA, options=options)
     (cell,) = study.cells()
     assert "steps of 24 rows of 128 tokens" in study.description
     run = cell.run
@@ -173,20 +172,18 @@ def test_overrides_reach_the_run() -> None:
 def test_a_compiled_preset_may_be_left_uncompiled() -> None:
     preset = find_preset("gpt2-124m")
     assert preset.training.execution.compile
-    (cell,) = training_study(
-        preset, DATA, overrides=TrainingOverrides(execution={"compile": False})
-    ).cells()
+    (cell,) = training_study(preset, DATA, options=TrainingOptions(compile=False)).cells()
     assert not cell.run.training.execution.compile
 
 
 def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
     (cell,) = training_study(
-        find_preset("lm-300m"), DATA, overrides=TrainingOverrides(batch_size=4)
+        find_preset("lm-300m"), DATA, options=TrainingOptions(batch_size=4)
     ).cells()
     assert cell.run.training.execution.micro_batch_size == 4
-    overrides = TrainingOverrides(batch_size=4, execution={"micro_batch_size": 5})
+    options = TrainingOptions(batch_size=4, micro_batch_size=5)
     with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
-        training_study(find_preset("lm-300m"), DATA, overrides=overrides)
+        training_study(find_preset("lm-300m"), DATA, options=options)
 
 
 def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:

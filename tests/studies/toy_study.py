@@ -63,7 +63,7 @@ def toy_study(seeds: Sequence[int], *, steps: int = 10) -> Study:
 
 
 def options(workers: int = 2, **others: Any) -> RunnerOptions:
-    return RunnerOptions(workers=workers, worker_module=TOY_WORKER, quiet=True, **others)
+    return RunnerOptions(workers=workers, trainer=TOY_WORKER, quiet=True, **others)
 
 
 def run_toy(study: Study, root: Path, workers: int = 2, **others: Any) -> RunSummary:
@@ -74,6 +74,8 @@ RUNNER = """
 import sys
 from pathlib import Path
 from tests.studies.toy_study import run_toy, toy_study
+from tests.studies.toy_worker import mutate
+mutate()
 root, seeds, steps, workers = sys.argv[1:]
 seeds = [int(seed) for seed in seeds.split(",")]
 summary = run_toy(toy_study(seeds, steps=int(steps)), Path(root), int(workers))

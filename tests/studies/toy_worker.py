@@ -1,4 +1,4 @@
-"""A worker that trains nothing: ``python -m tests.studies.toy_worker``, in milliseconds.
+"""A ``train_cell`` that trains nothing, in milliseconds.
 
 It makes a run as the real one does: steps whose state depends on all steps before, a log,
 checkpoints, a record. The state is a digest instead of weights. The seed of a run says what goes
@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,27 +25,25 @@ from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
 from qkvary.studies.running import store
 from qkvary.studies.running.attention_maps import to_bytes
-from qkvary.studies.running.recording import make_record
-from qkvary.studies.running.store import Claim
-from qkvary.studies.running.work_loop import RunContext, RunResult, serve
+from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
+from qkvary.studies.running.records import make_record
 from qkvary.studies.study import Cell
 from qkvary.tasks.examples import AttentionExample
-from qkvary.training.progress import Event
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.run_log import restore_log
 from tests.storage import byte_checkpoints
 
-STEP_SECONDS = float(os.environ.get("TOY_STEP_SECONDS", "0"))
 CHECKPOINT_EVERY = 4
 
 RAISES, DIVERGES, CRASHES, DISK_FULL, TALKS = 1001, 1002, 1003, 1004, 1005
 """Seeds of runs that do not end well."""
 
 
-def note(claim: Claim, what: str) -> None:
+def note(directory: Path, what: str) -> None:
     """Append to the list of executions: one system call, so that lines never mix."""
-    path = claim.store.path.parent / "executions.txt"
+    path = directory.parents[2] / "executions.txt"
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-    os.write(descriptor, f"{what} {claim.key} {os.getpid()}\n".encode())
+    os.write(descriptor, f"{what} {directory.name} {os.getpid()}\n".encode())
     os.close(descriptor)
 
 
@@ -63,13 +62,13 @@ def misbehave(seed: int, step: int) -> None:
         os.write(1, b"a library prints to standard output\n")
 
 
-def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
+def resumed(directory: Path, journal: Journal, say: Any) -> tuple[int, str]:
     stored = byte_checkpoints.load_newest(
-        claim.directory / "checkpoints", accept=lambda _stored: None, report=say
+        directory / "checkpoints", accept=lambda _stored: None, report=say
     )
     if stored is None:
         journal.rewind(FileEntry.of(b""))
-        return 0, claim.key
+        return 0, directory.name
     mark = FileEntry(**cast("dict[str, Any]", stored.about["journal"]))
     cut = restore_log(journal, mark, stored.step)
     if cut is not None and cut.message:
@@ -78,32 +77,40 @@ def resumed(claim: Claim, journal: Journal, say: Any) -> tuple[int, str]:
     return stored.step, stored.files["state.txt"].decode()
 
 
-def train_cell(cell: Cell, claim: Claim, context: RunContext) -> RunResult | None:
-    note(claim, "start")
-    journal = Journal(claim.directory / "metrics.jsonl")
+def train_cell(
+    cell: Cell,
+    directory: Path,
+    /,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    callbacks: Callbacks = NO_CALLBACKS,
+    options: CellOptions = DEFAULT_OPTIONS,
+) -> RunResult | None:
+    note(directory, "start")
+    journal = Journal(directory / "metrics.jsonl")
     steps = cell.run.training.steps
     step, state = resumed(
-        claim,
+        directory,
         journal,
-        lambda text: context.callbacks.on_event(Event(step=0, steps=steps, warning=text)),
+        lambda text: callbacks.on_event(Event(step=0, steps=steps, warning=text)),
     )
     try:
         while step < steps:
-            if context.stop():
-                save(claim, journal, step, state)
+            if stop():
+                save(directory, journal, step, state)
                 return None
             misbehave(cell.seed, step)
-            time.sleep(STEP_SECONDS)
+            time.sleep(float(os.environ.get("TOY_STEP_SECONDS", "0")))
             state = hashlib.sha256(f"{state} {step} {cell.seed}".encode()).hexdigest()
             step += 1
             journal.append({"event": "train", "step": step, "loss": number(state)})
-            context.callbacks.on_event(Event(step=step, steps=steps, loss=number(state)))
+            callbacks.on_event(Event(step=step, steps=steps, loss=number(state)))
             if step % CHECKPOINT_EVERY == 0:
-                save(claim, journal, step, state)
+                save(directory, journal, step, state)
         journal.mark()
     finally:
         journal.close()
-    note(claim, "end")
+    note(directory, "end")
     return finished(cell, state)
 
 
@@ -111,11 +118,11 @@ def number(state: str) -> float:
     return int(state[:12], 16) / 16**12
 
 
-def save(claim: Claim, journal: Journal, step: int, state: str) -> None:
+def save(directory: Path, journal: Journal, step: int, state: str) -> None:
     mark = journal.mark()
     about = {"journal": {"size": mark.size, "sha256": mark.sha256}}
     stored = byte_checkpoints.Stored(step=step, files={"state.txt": state.encode()}, about=about)
-    byte_checkpoints.save(claim.directory / "checkpoints", stored)
+    byte_checkpoints.save(directory / "checkpoints", stored)
 
 
 def finished(cell: Cell, state: str) -> RunResult:
@@ -139,16 +146,17 @@ def executions(root: Path) -> list[list[str]]:
     return [line.split() for line in path.read_text().splitlines()] if path.exists() else []
 
 
-if __name__ == "__main__":
+def careless(self: store.Store, key: str, config: Any, *, again: int | None = None) -> store.Claim:
+    """Claim a run without looking whether it is done."""
+    directory = self.directory(key)
+    store.make_directory(directory)
+    return store.Claim(self, key, config, store.OwnerLock(directory / "run.lock"), ())
+
+
+def mutate() -> None:
+    """Make the mistake of this process and its forks that a variable names."""
     mutant = os.environ.get("TOY_MUTANT", "")
     if mutant == "no_lock":
         fcntl.flock = lambda _descriptor, _how: None  # type: ignore[assignment]
     elif mutant == "no_second_look":
-
-        def careless(self: store.Store, key: str, config: Any, *, again: bool = False) -> Claim:
-            directory = self.directory(key)
-            store.make_directory(directory)
-            return Claim(self, key, config, store.OwnerLock(directory / "run.lock"), ())
-
         store.Store.claim = careless  # type: ignore[method-assign]
-    sys.exit(serve(train_cell))

@@ -1,43 +1,79 @@
 """The progress of a training: one updated line, and a line for each validation."""
 
 import math
+import os
+import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
-from rich.console import Console
-
-from qkvary.cli._output import ProgressLine, print_line
+from qkvary.api.training import Display
+from qkvary.cli._data_prepare import show_preparation
+from qkvary.cli._output import ProgressLine, console, print_line
 from qkvary.cli._streams import print_error
-from qkvary.studies.running.messages import WorkerMessage
+from qkvary.data.preparation import Progress
+from qkvary.storage.locks import Owner
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.signals import STOPPING
 from qkvary.studies.study import Cell
 from qkvary.text.units import duration
+from qkvary.training.progress import Callbacks, Event
 
 
-class TrainingDisplay:
-    """Prints the worker messages and log entries of runs."""
+class TrainingDisplay(Display):
+    """Prints what a training does on standard error."""
 
-    def __init__(self, screen: Console, cells: tuple[Cell, ...], *, quiet: bool = False) -> None:
-        """Print to a console; only errors if ``quiet``."""
-        self._line, self._cells, self._quiet = ProgressLine(screen), cells, quiet
+    def __init__(self, *, quiet: bool = False) -> None:
+        """Print only warnings and errors if ``quiet``."""
+        self._line, self.is_visible = ProgressLine(console(sys.stderr)), not quiet
+        self._cell: Cell | None = None
         self._first: tuple[float, float] | None = None
-        self.code = 0
+        self._waits_for = ""
+        self.callbacks = Callbacks(on_start=self._begin, on_event=self._progress, on_log=self._log)
 
-    def handle(self, message: WorkerMessage) -> None:
-        """Print one worker message."""
-        if message.kind == "progress":
-            self._progress(message)
-        elif message.kind == "started":
-            self._first = None
-            self._print(self._cells[message.cell].title, style="bold")
-        elif message.kind == "ended":
-            self._ended(message)
-        elif message.kind == "waiting":
-            self._print(f"waiting for {message.text}")
-        elif message.kind == "note":
-            self._print_error(message.text)
+    def note(self, text: str) -> None:
+        """Print a sentence."""
+        self._print(text)
 
-    def log(self, _cell: Cell, entry: Mapping[str, Any]) -> None:
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self._line.clear()
+        print_error(text)
+
+    def prepare(self) -> AbstractContextManager[Callable[[Progress], None]]:
+        """Show the progress of the preparation of the data."""
+        return show_preparation()
+
+    def wait(self, cell: Cell, owner: Owner | None) -> None:
+        """Print the owner of a run, once."""
+        if owner is not None and str(owner) != self._waits_for:
+            self._waits_for = str(owner)
+            self._print(f"waiting for {owner}: {cell.title}")
+
+    def stop(self) -> None:
+        """Print that the training is stopped."""
+        # A handler may interrupt a print, so it must not print itself.
+        with suppress(OSError):
+            os.write(2, f"\n{STOPPING}\n".encode())
+
+    def close(self) -> None:
+        """Clear the line of progress."""
+        self._line.clear()
+
+    def end(self, cell: Cell, record: Record, seconds: float) -> None:
+        """Print how a run has ended."""
+        if record.status == "done":
+            took = duration(seconds, 2)
+            self._print(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
+        else:
+            self.warn(f"{cell.title} {record.status}: {record.message}")
+
+    def _begin(self, cell: Cell) -> None:
+        self._cell, self._first = cell, None
+        self._print(cell.title, style="bold")
+
+    def _log(self, entry: Mapping[str, Any]) -> None:
         """Print one entry of a run's log."""
         step = f"step {entry['step']:,}"
         if entry["event"] == "validation":
@@ -53,52 +89,36 @@ class TrainingDisplay:
             changes = [f"{name} {now} (was {begun})" for name, (begun, now) in changed.items()]
             self._print(", ".join([f"resumed at {step}", *changes]))
 
-    def close(self) -> None:
-        """Clear the line of progress."""
-        self._line.clear()
-
-    def _ended(self, message: WorkerMessage) -> None:
-        if message.status == "diverged":
-            self._print_error(f"{self._cells[message.cell].title} diverged: {message.text}")
-            self.code = self.code or 5
-        elif message.status == "failed":
-            self._print_error(f"{self._cells[message.cell].title} failed: {message.text}")
-            self.code = self.code or 1
-        else:
-            took = duration(message.seconds, 2)
-            self._print(
-                f"{self._cells[message.cell].title} is done in {took}: loss {message.loss:.4f}"
+    def _progress(self, event: Event) -> None:
+        if event.warning:
+            self.warn(
+                event.warning if self._cell is None else f"{self._cell.title}: {event.warning}"
             )
-
-    def _progress(self, message: WorkerMessage) -> None:
+            return
         now = time.monotonic()
         if self._first is None:
-            self._first = (now, message.step + message.part)
-        if not self._quiet:
-            self._line.show(lambda: self._describe(message, now))
+            self._first = (now, event.step + event.part)
+        if self.is_visible:
+            self._line.show(lambda: self._describe(event, now))
 
-    def _describe(self, message: WorkerMessage, now: float) -> str:
-        done = message.step + message.part
-        if message.part:
-            parts = [f"step {message.step + 1:,} of {message.steps:,}, {message.part:.0%} of it"]
+    def _describe(self, event: Event, now: float) -> str:
+        done = event.step + event.part
+        if event.part:
+            parts = [f"step {event.step + 1:,} of {event.steps:,}, {event.part:.0%} of it"]
         else:
-            parts = [f"step {message.step:,} of {message.steps:,}"]
-        if message.loss is not None and math.isfinite(message.loss):
-            parts.append(f"loss {message.loss:.4f}")
+            parts = [f"step {event.step:,} of {event.steps:,}"]
+        if event.loss is not None and math.isfinite(event.loss):
+            parts.append(f"loss {event.loss:.4f}")
         began, first = self._first or (now, done)
-        if done > first:
+        if done > first and self._cell is not None:
             rate = (done - first) / (now - began)
-            run = self._cells[message.cell].run
+            run = self._cell.run
             tokens = run.training.batch_size * run.sequence_length
             parts.append(f"{rate * tokens:,.0f} tokens/s")
-            parts.append(f"{duration((message.steps - done) / rate, 2)} left")
+            parts.append(f"{duration((event.steps - done) / rate, 2)} left")
         return ", ".join(parts)
 
     def _print(self, text: str, style: str = "") -> None:
-        if not self._quiet:
+        if self.is_visible:
             self._line.clear()
             print_line(self._line.screen, text, style)
-
-    def _print_error(self, text: str) -> None:
-        self._line.clear()
-        print_error(text)

@@ -23,6 +23,7 @@ from qkvary.data.prepared_sets import (
     prepare_corpus,
 )
 from qkvary.data.shard_groups import finished_plan
+from qkvary.data.splits import explain_share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import JsonValue
@@ -201,3 +202,12 @@ def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], Non
     limit = next(limits, None)
     if limit is not None and (corpus is None or limit != corpus.max_tokens):
         warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
+
+
+def find_share_error(data: PreparedData) -> str | None:
+    """Return a warning if the held-out share is far from the requested one, else None."""
+    rule = data.about["plan"]["source"]["held_out"]
+    if rule is None:
+        return None
+    held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
+    return explain_share_error(rule["share"], held_out, rest)

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from qkvary.data.prepared import PreparedData
-from qkvary.data.splits import explain_share_error
+from qkvary.data.reuse import find_share_error
 from qkvary.reports.report import Block, Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.text.numbers import fixed, whole
@@ -32,15 +32,6 @@ def summarise_prepared(data: PreparedData) -> dict[str, Any]:
         "warning": find_share_error(data),
         "overlap": data.about["overlap"],
     }
-
-
-def find_share_error(data: PreparedData) -> str | None:
-    """Return a warning if the held-out share is far from the requested one, else None."""
-    rule = data.about["plan"]["source"]["held_out"]
-    if rule is None:
-        return None
-    held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
-    return explain_share_error(rule["share"], held_out, rest)
 
 
 def prepared_report(data: PreparedData, *more: Block) -> Report:

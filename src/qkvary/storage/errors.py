@@ -57,6 +57,14 @@ class DivergedError(QkvaryError):
     exit_code = 5
 
 
+class StoppedError(QkvaryError):
+    """A signal stopped it after a checkpoint."""
+
+    def __init__(self, number: int) -> None:
+        self.exit_code = 128 + number  # type: ignore[misc]
+        super().__init__("stopped; the same command resumes where it stopped")
+
+
 class BusyError(QkvaryError):
     """Another process owns it; the message names the owner."""
 

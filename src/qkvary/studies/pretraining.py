@@ -1,18 +1,23 @@
-"""Builds the study of ``qkvary train`` from a preset, a prepared set and overrides. Torch-free."""
+"""Builds the study of ``qkvary train`` from a preset, a prepared set and options. Torch-free."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
+from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
 from qkvary.training.config import (
     ExecutionConfig,
     OnNonfinite,
+    Precision,
     TrainingConfig,
 )
 from qkvary.training.presets import Preset
+from qkvary.training.trackers import TrackerName, require_tracker
 
 VALIDATIONS = 20
 """Number of validations of a shortened run."""
@@ -24,33 +29,95 @@ on; the final test scores as many at most where this makes validations smaller."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOverrides:
-    """Overrides of a preset; None keeps its value."""
+class ExecutionOptions:
+    """Execution settings of a training; None keeps the preset's."""
+
+    micro_batch_size: int | None = None
+    """Rows per forward pass, in each process."""
+    precision: Precision | None = None
+    """full, or bf16: products in bfloat16."""
+    compile: bool | None = None
+    """Compile the network with torch."""
+    recompute_blocks: bool | None = None
+    """Recompute blocks for their gradient: less memory, a third more work."""
+    threads: int | None = None
+    """Threads on a CPU; the number of processors if not given, 1 under torchrun."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PresetOptions(ExecutionOptions):
+    """Changes to a preset; None keeps its value."""
 
     steps: int | None = None
-    """Optimizer steps; fewer steps shorten warm-up and validation intervals too."""
+    """Steps; warm-up and validations are shortened with them."""
+    minutes: float | None = None
+    """Minutes of each run instead of steps, estimated on this processor."""
     batch_size: int | None = None
     """Rows per step, over all processes."""
     context: int | None = None
-    """Tokens per row."""
+    """Tokens per row: 256, 1k."""
     learning_rate: float | None = None
-    """Peak learning rate."""
+    """The peak of the learning rate."""
     evaluate_every: int | None = None
     """Steps between validations."""
     validation_tokens: int | None = None
-    """Tokens per validation."""
+    """Tokens per validation; as many as published, else 64k, fewer in a short run."""
     test_tokens: int | None = None
-    """Tokens scored at the end; all by default."""
+    """Tokens scored at the end; all if not given, fewer in a short run."""
     on_nonfinite: OnNonfinite | None = None
-    """Handling of non-finite steps."""
+    """Action at a step with a non-finite loss or gradient: stop, or skip."""
     spike_guard: bool | None = None
-    """Whether a loss that stays far above its usual level ends a run."""
+    """End a run whose loss stays far above earlier ones."""
     protocol: Protocol | None = None
-    """Arrangement of documents in rows."""
+    """packed, or padded-paper: the published one."""
     document_mask: bool = False
-    """Whether tokens attend to their own document only."""
-    execution: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Overrides of the execution: values by the names of ``ExecutionConfig``."""
+    """Attend within a document only."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingOptions(PresetOptions):
+    """Changes to a preset, and how its runs are executed."""
+
+    tokenizer: str | None = None
+    """gpt2, bytes, characters, or a tokenizer.json; the preset's own if not given."""
+    device: str = "cpu"
+    """Device: cpu, cuda, cuda:1, mps."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Number format of the weights."""
+    sample: str | None = None
+    """Continue this text at each validation."""
+    log: TrackerName | None = None
+    """A tracker that gets a copy of the logs; none if not given."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between two checkpoints."""
+    keep: int = DEFAULT_KEEP
+    """Number of newest checkpoints to keep; at least 1."""
+    allow_change: bool = False
+    """Resume runs that were begun with another device, other threads or micro-batches."""
+    anew: bool = False
+    """Leave such runs, and begin new ones."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
+
+    def check(self) -> None:
+        """Refuse two lengths of a training, an invalid interval, and a tracker that is absent.
+
+        Raises:
+            UsageError: for any of these, or an invalid device.
+        """
+        check_device(self.device)
+        if self.steps is not None and self.minutes is not None:
+            raise UsageError("expected --steps or --minutes, got both")
+        if not 0.0 <= self.checkpoint_seconds < math.inf:
+            raise UsageError(
+                "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
+                f"{self.checkpoint_seconds}"
+            )
+        require_tracker(self.log)
+
+
+NO_OPTIONS = TrainingOptions()
+"""The preset as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +142,7 @@ def training_study(
     *,
     variants: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (0,),
-    overrides: TrainingOverrides = TrainingOverrides(),
-    device: str = "cpu",
-    dtype: Literal["float32", "float64"] = "float32",
+    options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
     """Return the study that trains a preset.
 
@@ -86,25 +151,23 @@ def training_study(
         data: The prepared set.
         variants: Labels, the first of which is the baseline; by default the preset's variant.
         seeds: Seeds of the runs.
-        overrides: Overrides of the preset.
-        device: Device of the runs.
-        dtype: Type of the weights.
+        options: Changes to the preset.
 
     Raises:
-        UsageError: if the preset is limited to another variant, or an override is invalid.
+        UsageError: if the preset is limited to another variant, or an option is invalid.
         ValueError: if a variant is unknown or invalid for the network.
     """
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
-    if overrides.context is not None:
-        network = replace(first.network, max_tokens=overrides.context)
+    if options.context is not None:
+        network = replace(first.network, max_tokens=options.context)
         first = replace(first, network=network)
     setting = Setting(
         name=f"{preset.name} on {data.name}",
-        task=_task(first, data, overrides),
+        task=_task(first, data, options),
         network=first.network,
-        training=_training(first.training, overrides),
+        training=_training(first.training, options),
         keep_networks=True,
     )
     return Study(
@@ -115,63 +178,64 @@ def training_study(
         variants=labels,
         baseline=labels[0],
         seeds=seeds,
-        device=device,
-        dtype=dtype,
+        device=options.device,
+        dtype=options.dtype,
     )
 
 
-def _task(preset: Preset, data: DataReference, overrides: TrainingOverrides) -> LanguageTaskConfig:
+def _task(preset: Preset, data: DataReference, options: TrainingOptions) -> LanguageTaskConfig:
     task = preset.task(data=data.folder, data_sha256=data.fingerprint)
     reported = preset.reported_step or preset.training.steps
-    whole = overrides.steps is None or overrides.steps >= reported
+    whole = options.steps is None or options.steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     tested = None
-    if overrides.steps is not None and overrides.steps < preset.training.steps:
-        rows = overrides.steps * (overrides.batch_size or preset.training.batch_size)
+    if options.steps is not None and options.steps < preset.training.steps:
+        rows = options.steps * (options.batch_size or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
     return replace(
         task,
-        protocol=overrides.protocol or task.protocol,
-        document_mask=overrides.document_mask,
-        validation_tokens=overrides.validation_tokens or usual,
-        test_tokens=overrides.test_tokens or tested,
+        protocol=options.protocol or task.protocol,
+        document_mask=options.document_mask,
+        validation_tokens=options.validation_tokens or usual,
+        test_tokens=options.test_tokens or tested,
         has_test=data.has_test,
     )
 
 
-def _training(training: TrainingConfig, overrides: TrainingOverrides) -> TrainingConfig:
-    steps = overrides.steps or training.steps
+def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingConfig:
+    steps = options.steps or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
     every = min(training.evaluate_every, max(1, steps // VALIDATIONS))
-    rate, guards = overrides.learning_rate, training.guards
+    rate, guards = options.learning_rate, training.guards
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = overrides.batch_size or training.batch_size
+    batch = options.batch_size or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=overrides.evaluate_every or (every if short else training.evaluate_every),
+        evaluate_every=options.evaluate_every or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
         guards=replace(
             guards,
-            on_nonfinite=overrides.on_nonfinite or guards.on_nonfinite,
-            spikes=guards.spikes if overrides.spike_guard is None else overrides.spike_guard,
+            on_nonfinite=options.on_nonfinite or guards.on_nonfinite,
+            spikes=guards.spikes if options.spike_guard is None else options.spike_guard,
         ),
-        execution=_execution(training.execution, overrides.execution, batch),
+        execution=_execution(training.execution, options, batch),
     )
 
 
 def _execution(
-    execution: ExecutionConfig, overrides: Mapping[str, Any], batch_size: int
+    execution: ExecutionConfig, options: ExecutionOptions, batch_size: int
 ) -> ExecutionConfig:
-    given = {name: value for name, value in overrides.items() if value is not None}
+    named = {one.name: getattr(options, one.name) for one in fields(ExecutionOptions)}
+    given = {name: value for name, value in named.items() if value is not None}
     if given.get("micro_batch_size", 0) > batch_size:
         raise UsageError(
             f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "

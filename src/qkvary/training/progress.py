@@ -137,6 +137,8 @@ def _do_nothing(*_values: object) -> None:
 class Callbacks:
     """Functions that a run calls during training."""
 
+    on_start: Callable[[Any], None] = _do_nothing
+    """Called with a run, as its study names it, before it is begun or resumed."""
     on_event: Callable[[Event], None] = _do_nothing
     """Called with progress events, at most four times a second, and with warnings."""
     on_log: Callable[[Mapping[str, JsonValue]], None] = _do_nothing

@@ -9,25 +9,40 @@ from qkvary.studies.running.live import (
     LiveDisplay,
     PlainDisplay,
     ProgressView,
-    WorkerLine,
 )
 from tests.studies.toy_study import toy_study
 
+FIRST, SECOND, *_ = CELLS = toy_study([1, 2, 3]).cells()
+
 
 def view() -> ProgressView:
-    line = WorkerLine(title="reverse [bold]Q-K=V[/bold]", step=7, steps=13, loss=0.25)
     return ProgressView(
         name="toy [red]",
         total=11,
         counts=Counter(done=2, failed=2, diverged=1),
         seconds_left=61.0,
-        runs_per_minute=3.25,
-        workers={1: line, 2: WorkerLine()},
+        running=lambda: [(FIRST, {"event": "train", "step": 7, "loss": 0.25}), (SECOND, {})],
     )
 
 
+def test_the_time_left_is_that_of_the_runs_most_like_those_that_are_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shown = ProgressView(name="", total=6)
+    monkeypatch.setattr(live.time, "monotonic", lambda: shown.began + 4.0)
+    shown.estimate(CELLS)
+    assert shown.seconds_left is None
+    shown.add_seconds(FIRST, 2.0)
+    shown.estimate([SECOND])
+    assert shown.seconds_left == 2.0, "one at a time so far"
+    shown.add_seconds(SECOND, 6.0)
+    shown.estimate(CELLS[2:])
+    assert shown.seconds_left == (2.0 + 6.0) * 2 / 2, "two at a time"
+    assert "30.0 runs/min" in shown.summary()
+
+
 def test_the_summary_line_of_a_study() -> None:
-    expected = "5 of 11 runs, 2 failed, 1 diverged, 3.2 runs/min, 61 s left"
+    expected = "5 of 11 runs, 2 failed, 1 diverged, 61 s left"
     assert view().summary() == expected
     assert ProgressView(name="", total=3).summary() == "0 of 3 runs"
 
@@ -76,7 +91,7 @@ def test_a_terminal_shows_the_mean_of_each_variant_in_each_setting() -> None:
     assert ["mean", "so", "far", "accuracy"] in lines
 
 
-def test_a_terminal_shows_a_bar_and_every_worker() -> None:
+def test_a_terminal_shows_a_bar_and_every_run() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=100, height=30, color_system=None)
     display = LiveDisplay(console, view())
@@ -85,7 +100,7 @@ def test_a_terminal_shows_a_bar_and_every_worker() -> None:
     display.ended("nothing")
     display.close()
     shown = file.getvalue()
-    for text in ("toy", "5/11", "61 s left", "worker 1", "[bold]Q-K=V[/bold]", "step 7/13"):
+    for text in ("toy", "5/11", "61 s left", FIRST.title, "step 7/10", "starting"):
         assert text in shown
     assert "loss 0.25" in shown
     assert "a [note]" in shown

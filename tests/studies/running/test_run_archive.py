@@ -13,7 +13,7 @@ from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.storage.manifest import MANIFEST_NAME, describe
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running import run_archive
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,

@@ -16,8 +16,7 @@ from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import Manifest, describe
 from qkvary.studies.running import records
 from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.recording import make_record, run_identity
-from qkvary.studies.running.records import Record
+from qkvary.studies.running.records import Record, make_record, run_identity
 from qkvary.studies.running.store import Claim, Store
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study

@@ -11,8 +11,8 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.reports.study_results import report_folder
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import DataReference, TrainingOverrides, training_study
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.running.trainings import (
     FOLDER,
@@ -34,7 +34,7 @@ NAME = "train lm-10m on some"
 def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study:
     preset = find_preset("lm-10m")
     return training_study(
-        preset, DATA, variants=variants, seeds=seeds, overrides=TrainingOverrides(steps=steps)
+        preset, DATA, variants=variants, seeds=seeds, options=TrainingOptions(steps=steps)
     )
 
 

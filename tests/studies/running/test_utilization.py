@@ -9,16 +9,16 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from qkvary.studies.running import utilization, worker
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running import utilization
+from qkvary.studies.running.cells import execute_cell
 from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import Store
+from qkvary.studies.running.training import train_cell
 from qkvary.studies.running.utilization import (
     measure_utilization,
     product_flops_per_second,
     training_flops_per_second,
 )
-from qkvary.studies.running.work_loop import RunContext
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
@@ -65,13 +65,10 @@ def test_a_product_is_timed_as_a_run_computes_it(
 
 def made(run: RunConfig, folder: Path) -> Record:
     cell = Cell(setting="one", variant="QKV", run=run)
-    claim = Store(folder).claim(cell.run_key, run_identity(run))
-    assert claim is not None
-    context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)
-    result = worker.train_cell(cell, claim, context)
-    assert result is not None
-    claim.finish(result.record)
-    return result.record
+    execute_cell(Store(folder), cell, train_cell)
+    record = Store(folder).record(cell.run_key)
+    assert record is not None
+    return record
 
 
 def results(record: Record) -> tuple[Any, ...]:

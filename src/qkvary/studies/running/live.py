@@ -1,7 +1,8 @@
-"""The progress display of a study: live on a terminal, plain lines elsewhere."""
+"""Progress display of a study: live on a terminal, plain lines elsewhere."""
 
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from rich.console import Console, Group
@@ -14,24 +15,10 @@ from qkvary.studies.study import Cell
 from qkvary.text.names import count
 from qkvary.text.units import duration
 
-PLAIN_SECONDS = 10.0
-"""Seconds between two lines of progress where there is no terminal."""
+PLAIN_SECONDS, LIVE_SECONDS = 10.0, 0.25
+"""Seconds between two lines without a terminal, and two pictures on one."""
 COLUMN_WIDTH = 16
 """Columns of a terminal for each setting in the table of means."""
-
-
-@dataclass(slots=True, kw_only=True)
-class WorkerLine:
-    """The progress of one worker."""
-
-    title: str = "starting"
-    """Title of the run."""
-    step: int = 0
-    """Completed steps."""
-    steps: int = 0
-    """Steps of the whole run."""
-    loss: float | None = None
-    """Latest training loss."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,14 +29,18 @@ class ProgressView:
     """Name of the study."""
     total: int
     """Runs of the study."""
+    running: Callable[[], Iterable[tuple[Cell, dict[str, object]]]] = tuple
+    """Returns the runs that are executed, each with the newest event of its log."""
     counts: Counter[str] = field(default_factory=Counter[str])
     """Runs that have ended, by status."""
+    seconds: dict[tuple[str, ...], list[float]] = field(
+        default_factory=dict[tuple[str, ...], list[float]]
+    )
+    """The durations of runs, by setting and variant, by setting, and of all."""
+    began: float = field(default_factory=time.monotonic)
+    """When this runner began."""
     seconds_left: float | None = None
     """Estimated seconds until all are done."""
-    runs_per_minute: float | None = None
-    """Runs ended per minute so far."""
-    workers: dict[int, WorkerLine] = field(default_factory=dict[int, WorkerLine])
-    """The workers by number."""
     results: dict[tuple[str, str], list[float]] = field(
         default_factory=dict[tuple[str, str], list[float]]
     )
@@ -61,17 +52,39 @@ class ProgressView:
             column = f"{cell.setting}\n{cell.run.task.metric}"
             self.results.setdefault((cell.variant, column), []).append(result)
 
+    def add_seconds(self, cell: Cell, seconds: float) -> None:
+        """Add the duration of a run."""
+        for group in _groups(cell):
+            self.seconds.setdefault(group, []).append(seconds)
+
+    def estimate(self, left: Iterable[Cell]) -> None:
+        """Estimate the time that is left from the runs that are most like those that are left."""
+        elapsed, whole = time.monotonic() - self.began, self.seconds.get((), [])
+        expected = [
+            next((self.seconds[group] for group in _groups(cell) if group in self.seconds), [])
+            for cell in left
+        ]
+        if not whole or not all(expected):
+            self.seconds_left = None
+            return
+        parallel = max(1.0, sum(whole) / max(elapsed, 1e-9))
+        self.seconds_left = sum(sum(some) / len(some) for some in expected) / parallel
+
     def summary(self) -> str:
         """Return the progress in one line."""
-        ended = self.counts.total()
+        ended, made = self.counts.total(), len(self.seconds.get((), ()))
         parts = [f"{ended} of {count(self.total, 'run')}"]
         bad = (status for status in ("failed", "diverged") if self.counts[status])
         parts += [f"{self.counts[status]} {status}" for status in bad]
-        if self.runs_per_minute is not None:
-            parts.append(f"{self.runs_per_minute:.1f} runs/min")
+        if made:
+            parts.append(f"{60.0 * made / (time.monotonic() - self.began):.1f} runs/min")
         if self.seconds_left is not None and ended < self.total:
             parts.append(f"{duration(self.seconds_left, 2)} left")
         return ", ".join(parts)
+
+
+def _groups(cell: Cell) -> tuple[tuple[str, ...], ...]:
+    return (cell.setting, cell.variant), (cell.setting,), ()
 
 
 class Display:
@@ -120,7 +133,7 @@ class PlainDisplay(Display):
 
 
 class LiveDisplay(Display):
-    """Shows a bar, the time left, a line per worker and the means so far in a terminal.
+    """Shows a bar, the time left, a line per running run and the means so far in a terminal.
 
     Bar and table show that a run has ended.
     """
@@ -144,9 +157,9 @@ class LiveDisplay(Display):
         self._live.console.print(Text(text))
 
     def refresh(self) -> None:
-        """Redraw, at most eight times a second."""
+        """Redraw, at most four times a second."""
         now = time.monotonic()
-        if now - self._drawn >= 0.125:
+        if now - self._drawn >= LIVE_SECONDS:
             self._drawn = now
             self._bar.update(
                 self._task, completed=self._view.counts.total(), total=self._view.total
@@ -159,11 +172,12 @@ class LiveDisplay(Display):
 
     def _render(self) -> Group:
         table = Table.grid(padding=(0, 2))
-        for number, line in sorted(self._view.workers.items()):
-            step = f"step {line.step}/{line.steps}" if line.steps else ""
-            loss = f"loss {line.loss:.4g}" if line.loss is not None else ""
+        for cell, event in self._view.running():
+            step, loss = event.get("step"), event.get("loss")
             table.add_row(
-                Text(f"  worker {number}", style="dim"), Text(line.title), Text(step), Text(loss)
+                Text(f"  {cell.title}"),
+                Text("starting" if step is None else f"step {step}/{cell.run.training.steps}"),
+                Text(f"loss {loss:.4g}" if isinstance(loss, float) else ""),
             )
         return Group(self._bar, Text(f"  {self._view.summary()}"), table, self._means())
 

@@ -1,31 +1,33 @@
-"""Runs a study: finds the runs that are left, and has them executed. Torch-free.
+"""Runs a study: hands its open runs to an executor, and reads the store for what became of them.
 
-Workers, and tasks of a cluster, claim runs from the store by themselves, so a second runner on the
-same store, on this machine or another, shares the work.
+Every task claims its runs from the store, so that a second runner on the same store, on this
+machine or another, shares the work. Torch-free.
 """
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
 from rich.console import Console
 
-from qkvary.storage.errors import NewerFormatError, UsageError
-from qkvary.studies.running.data_sets import prepare_sets
-from qkvary.studies.running.executors.contract import Executor
-from qkvary.studies.running.executors.supervision import ClusterTasks
-from qkvary.studies.running.ledger import Ledger, RunSummary
+from qkvary.storage.errors import (
+    UsageError,
+)
+from qkvary.studies.running.cells import (
+    CellOptions,
+)
+from qkvary.studies.running.executors.contract import Executor, Task
+from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
-from qkvary.studies.running.local_workers import LocalWorkers
-from qkvary.studies.running.messages import Job
-from qkvary.studies.running.publishing import Publisher
+from qkvary.studies.running.scheduler import Scheduler
 from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker
 
-WORKER_MODULE = "qkvary.studies.running.worker"
+TRAINER = "qkvary.studies.running.training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +44,12 @@ class RunnerOptions:
     """Seconds between two checkpoints of a run."""
     quiet: bool = False
     """Whether to print nothing."""
-    worker_module: str = WORKER_MODULE
-    """The program of the workers."""
+    trainer: str = TRAINER
+    """The module whose ``train_cell`` trains a run."""
     tracker: TrackerName | None = None
     """The tracker that gets a copy of the logs; None for none."""
     executor: Executor | None = None
-    """Submits the runs to a cluster; None for worker processes of this machine."""
+    """Executes the runs; None for worker processes of this machine."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 1:
@@ -59,6 +61,32 @@ class RunnerOptions:
                 f"expected --log wandb with --no-shared-folder, got {self.tracker}, which writes "
                 "files on each node"
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSummary:
+    """The outcome of running a study."""
+
+    planned: int
+    """Runs of the study."""
+    done: int
+    """Runs that completed."""
+    failed: int
+    """Runs that ended with an error."""
+    diverged: int
+    """Runs whose loss or gradient was not finite."""
+    missing: int
+    """Runs without a record."""
+    executed: int
+    """Runs that ended in the workers of this runner."""
+    seconds: float
+    """Duration."""
+    exit_code: int
+    """Exit code for the command."""
+    message: str = ""
+    """Why the runner stopped early, if it did."""
+    notes: tuple[str, ...] = ()
+    """Warnings that were shown."""
 
 
 def run_study(
@@ -82,48 +110,58 @@ def run_study(
         publish: Shows the results so far to the user; called now and then, with new results.
     """
     chosen = options or RunnerOptions()
-    ledger = Ledger(study.cells(), store)
-    ledger.view.name = study.name
+    # Several cells may share one run.
+    cells = tuple({cell.run_key: cell for cell in study.cells()}.values())
+    runner = Scheduler(
+        study.name,
+        cells,
+        chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
+        Task(
+            store=store.path.absolute(),
+            cells=(),
+            options=CellOptions(
+                checkpoint_seconds=chosen.checkpoint_seconds,
+                tracker=chosen.tracker,
+                project=study.name,
+            ),
+            trainer=chosen.trainer,
+        ),
+        retry_failed=chosen.retry_failed,
+        publish=publish,
+    )
     if not chosen.quiet:
         console = console or Console(stderr=True)
         kind = LiveDisplay if console.is_terminal else PlainDisplay
-        ledger.display = kind(console, ledger.view)
-    ledger.publisher = Publisher(publish)
-    job = Job(
-        store=store.path.absolute(),
-        cells=ledger.cells,
-        checkpoint_seconds=chosen.checkpoint_seconds,
-        tracker=chosen.tracker,
-        project=study.name,
-        # It is filled before the first run starts.
-        again=ledger.again,
-    )
-    if chosen.executor is None:
-        workers = LocalWorkers(ledger, job, workers=chosen.workers, module=chosen.worker_module)
-    else:
-        workers = ClusterTasks(ledger, job, chosen.executor)
+        runner.display = kind(console, runner.view)
 
     def handle_signal(number: int, _frame: FrameType | None) -> None:
-        if ledger.signal:
-            workers.kill()
-            ledger.display.close()
+        if runner.signal:
+            runner.kill()
             os._exit(128 + number)
-        ledger.signal = number
+        runner.signal = number
         leave_terminal(number)
 
     try:
         with handle_endings(handle_signal):
-            _execute(ledger, workers, retry_failed=chosen.retry_failed)
-            return ledger.summary(strict=chosen.strict)
+            runner.run()
+            return _summarise(runner, strict=chosen.strict)
     finally:
-        ledger.display.close()
+        runner.display.close()
 
 
-def _execute(ledger: Ledger, workers: LocalWorkers | ClusterTasks, *, retry_failed: bool) -> None:
-    try:
-        ledger.find_open_runs(retry_failed=retry_failed)
-    except NewerFormatError as error:
-        ledger.abort(error.exit_code, str(error))
-        return
-    prepare_sets(ledger.remaining.values(), ledger.note)
-    workers.supervise()
+def _summarise(runner: Scheduler, *, strict: bool) -> RunSummary:
+    counts = runner.view.counts
+    troubled = strict and (counts["failed"] or counts["diverged"])
+    code = 128 + runner.signal if runner.signal and runner.remaining else runner.exit_code
+    return RunSummary(
+        planned=len(runner.cells),
+        done=counts["done"],
+        failed=counts["failed"],
+        diverged=counts["diverged"],
+        missing=len(runner.remaining),
+        executed=runner.executed,
+        seconds=time.monotonic() - runner.view.began,
+        exit_code=code or (1 if troubled else 0),
+        message=runner.message,
+        notes=tuple(runner.notes),
+    )

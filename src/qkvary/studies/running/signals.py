@@ -3,9 +3,17 @@
 import os
 import signal
 import stat
+import threading
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from types import FrameType
+
+STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
+"""The message when a training or a study is interrupted."""
+RUNNER_GONE = threading.Event()
+"""Set in a worker whose runner has ended."""
+TERMINATED = threading.Event()
+"""Set when a signal ended a task of this process; a worker takes no other then."""
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -18,7 +26,13 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 @contextmanager
 def handle_endings(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Call ``handler`` for these signals inside the block, and what was called before after it."""
+    """Call ``handler`` for these signals inside the block, and what was called before after it.
+
+    Only the main thread can do so; another leaves them as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = {number: signal.signal(number, handler) for number in ending_signals()}
     try:
         yield

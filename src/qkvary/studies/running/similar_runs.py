@@ -12,7 +12,7 @@ from typing import Any, Literal, cast
 from qkvary.arch.canonical import from_dict
 from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.jsonvalues import decode
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
 from qkvary.studies.study import Cell, Study
 from qkvary.training.config import ExecutionSettings, RunConfig

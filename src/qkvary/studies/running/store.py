@@ -18,7 +18,8 @@ store at once. Torch-free.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +35,7 @@ from qkvary.storage.durable import (
     remove_dir,
     remove_file,
 )
-from qkvary.storage.errors import DamagedError, UnsafeError
+from qkvary.storage.errors import BusyError, DamagedError, UnsafeError
 from qkvary.storage.journal import JOURNAL_NAME, parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
@@ -49,6 +50,8 @@ RECORD_NAME = "record.json"
 ATTENTION_NAME = "attention.safetensors"
 SAMPLES_NAME = "samples.safetensors"
 LOCK_NAME = "run.lock"
+LATEST_BYTES = 4096
+"""Bytes at the end of a log, among which its newest event is found."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 
@@ -123,6 +126,16 @@ class Store:
             path = directory / JOURNAL_NAME
             data = path.read_bytes() if path.exists() else b""
         return list(parse_journal(data, where=str(directory / JOURNAL_NAME)).events)
+
+    def latest(self, key: str) -> dict[str, Any]:
+        """Return the newest event in the log of a run that is executed; empty if it has none."""
+        try:
+            with (self.directory(key) / JOURNAL_NAME).open("rb") as file:
+                file.seek(max(0, file.seek(0, 2) - LATEST_BYTES))
+                events = parse_journal(file.read(), where="").events
+        except FileNotFoundError:
+            return {}
+        return events[-1] if events else {}
 
     def attention(self, key: str) -> bytes | None:
         """Return the bytes of a finished run's attention maps, or None if it has none.
@@ -215,6 +228,32 @@ class Store:
         except BaseException:
             lock.release()
             raise
+
+    def check(
+        self, key: str, config: Mapping[str, Any], note: Callable[[str], None]
+    ) -> Record | None:
+        """Return the record of a finished run; reopen a damaged one, and tidy up after a kill.
+
+        Args:
+            key: The run's key.
+            config: The run's configuration, as JSON values.
+            note: Called with a description of damage.
+
+        Raises:
+            NewerFormatError: if a newer qkvary wrote the run.
+        """
+        if self.state(key) != "done":
+            return None
+        problem = self.find_damage(key)
+        if problem is not None or not self.is_clean(key):
+            with suppress(BusyError):
+                claim = self.claim(key, config)
+                if claim is not None:
+                    for warning in claim.warnings:
+                        note(warning)
+                    claim.release()
+                    return None
+        return None if problem else self.record(key)
 
     def is_clean(self, key: str) -> bool:
         """Return whether the checkpoints of a finished run have been removed."""

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running.executors import supervision
+from qkvary.studies.running import nodes
+from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
-from qkvary.studies.running.ledger import RunSummary
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.work_loop import MAX_CRASHES
 from qkvary.studies.study import Study
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import Loopback
-from tests.studies.toy_study import ends, leftovers, run_toy, starts, table, toy_study
+from tests.studies.toy_study import TOY_WORKER, ends, leftovers, run_toy, starts, table, toy_study
 
 pytestmark = pytest.mark.cluster
 
@@ -32,10 +31,8 @@ def run(cluster: Loopback, tmp_path: Path) -> Callable[..., RunSummary]:
     cluster.complete()
 
     def run_there(study: Study, **chosen: Any) -> RunSummary:
-        executor = RayExecutor(
-            ClusterOptions(address=cluster.address, **chosen), toy_worker.train_cell
-        )
-        options = RunnerOptions(executor=executor, quiet=True)
+        executor = RayExecutor(ClusterOptions(address=cluster.address, **chosen))
+        options = RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
         return run_study(study, Store(tmp_path / "runs"), options)
 
     return run_there
@@ -150,7 +147,7 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
 def test_a_node_that_does_not_see_the_folder_says_so(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervision, "atomic_write_file", lambda _path, _data: None)
+    monkeypatch.setattr(nodes, "atomic_write_file", lambda _path, _data: None)
     summary = run(toy_study([0]))
     assert summary.exit_code == 2
     assert (

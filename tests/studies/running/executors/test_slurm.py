@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from qkvary.storage.errors import UsageError
+from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import ClusterOptions, Task
 from qkvary.studies.running.executors.slurm import FOLDER, SlurmExecutor
-from qkvary.studies.running.messages import Job
+from qkvary.studies.running.executors.task import execute_task
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies import toy_worker
 from tests.studies.running.executors.loopback import STEP_SECONDS
 from tests.studies.running.executors.test_ray import after, check_equal
-from tests.studies.toy_study import ROOT, ends, run_toy, starts, toy_study
+from tests.studies.toy_study import ROOT, TOY_WORKER, ends, run_toy, starts, toy_study
 
 pytestmark = pytest.mark.cluster
 
@@ -30,8 +31,8 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_options(root: Path, **others: Any) -> RunnerOptions:
     options = ClusterOptions(runs_per_job=5, **others)
-    executor = SlurmExecutor(options, root / "runs", toy_worker.train_cell, cluster="local")
-    return RunnerOptions(executor=executor, quiet=True)
+    executor = SlurmExecutor(options, root / "runs", cluster="local")
+    return RunnerOptions(executor=executor, quiet=True, trainer=TOY_WORKER)
 
 
 @pytest.fixture
@@ -68,16 +69,16 @@ def test_jobs_with_a_folder_of_their_own_return_their_runs(
     study, node = toy_study(range(5)), tmp_path / "node"
     node.mkdir()
     monkeypatch.setenv("TMPDIR", str(node))
-    results, load = list[Path](), SlurmExecutor._end
+    results, load = list[Path](), SlurmExecutor.load
 
-    def cut_first(self: SlurmExecutor, job: Any, task: Task) -> Any:
+    def cut_first(self: SlurmExecutor, job: Any) -> Any:
         path = job.paths.result_pickle
         if path.exists() and not results:
             results.append(path)
             path.write_bytes(path.read_bytes()[:-50])
-        return load(self, job, task)
+        return load(self, job)
 
-    monkeypatch.setattr(SlurmExecutor, "_end", cut_first)
+    monkeypatch.setattr(SlurmExecutor, "load", cut_first)
     killer = after(node, 4, lambda: kill_owner(node))
     options = make_options(tmp_path, shared_folder=False)
     summary = run_study(study, Store(tmp_path / "runs"), options)
@@ -93,18 +94,14 @@ def test_jobs_with_a_folder_of_their_own_return_their_runs(
 
 
 def test_two_studies_keep_apart(tmp_path: Path) -> None:
-    first, second = (
-        SlurmExecutor(ClusterOptions(), tmp_path, toy_worker.train_cell, cluster="local")
-        for _ in range(2)
-    )
+    first, second = (SlurmExecutor(ClusterOptions(), tmp_path, cluster="local") for _ in range(2))
     tasks = make_tasks(first, tmp_path)[:1]
-    second.submit(tasks)
-    first.submit([])
-    first.close()
+    (future,) = second.submit_all(execute_task, tasks)
+    first.submit_all(execute_task, [])
+    first.shutdown()
     assert list((tmp_path / FOLDER).glob("*/*_submitted.pkl"))
-    while not second.collect(0.1):
-        pass
-    second.close()
+    assert future.result(timeout=60).ends
+    second.shutdown()
     assert not (tmp_path / FOLDER).exists()
 
 
@@ -175,12 +172,13 @@ def make_tasks(executor: SlurmExecutor, store: Path) -> list[Task]:
     cells = toy_study(range(5)).cells()
     return [
         Task(
-            numbers=(number,),
-            job=Job(store=store, cells=(cell,), checkpoint_seconds=1.0),
+            store=store,
+            cells=(cell,),
+            options=CellOptions(),
+            trainer=TOY_WORKER,
             resources=executor.needs(cell),
-            marker="",
         )
-        for number, cell in enumerate(cells)
+        for cell in cells
     ]
 
 
@@ -193,8 +191,8 @@ def test_sbatch_gets_the_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     options = ClusterOptions(
         partition="short", minutes=30, parallel_jobs=3, slurm={"account": "mine"}
     )
-    executor = SlurmExecutor(options, tmp_path / "runs", toy_worker.train_cell)
-    executor.submit(make_tasks(executor, tmp_path / "runs"))
+    executor = SlurmExecutor(options, tmp_path / "runs")
+    executor.submit_all(execute_task, make_tasks(executor, tmp_path / "runs"))
     lines = (tmp_path / "script").read_text().splitlines()
     said = dict(
         line.removeprefix("#SBATCH --").split("=", 1)
@@ -214,6 +212,6 @@ def test_what_slurm_refuses_is_one_sentence(
     write_program(programs, "srun", "exit 0")
     write_program(programs, "sbatch", "echo sbatch: error: invalid partition specified >&2; exit 1")
     monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
-    executor = SlurmExecutor(ClusterOptions(), tmp_path / "runs", toy_worker.train_cell)
+    executor = SlurmExecutor(ClusterOptions(), tmp_path / "runs")
     with pytest.raises(UsageError, match=r"Slurm refuses the jobs: .*invalid partition specified"):
-        executor.submit(make_tasks(executor, tmp_path / "runs"))
+        executor.submit_all(execute_task, make_tasks(executor, tmp_path / "runs"))

@@ -1,14 +1,24 @@
-"""The contract of executors, which submit tasks to a scheduler, collect their ends and cancel them.
+"""What executors share: their options, the tasks they get, and the methods they have. Torch-free.
 
-An executor decides nothing about runs. Each of its tasks claims its runs from the store as a local
-worker does, so a task that is executed twice, or late, does no harm. Torch-free.
+An executor is one of ``concurrent.futures``: ``submit(function, task)`` returns a future. It
+decides nothing about runs. Each task claims its runs from the store, so a task that is executed
+twice, or late, does no harm.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+import concurrent.futures
+import math
+import pickle
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
 
-from qkvary.studies.running.messages import Job, WorkerMessage
+from qkvary.arch.own import import_code
+from qkvary.storage.errors import QkvaryError
+from qkvary.studies.running.cells import CellEnd, CellOptions
 from qkvary.studies.study import Cell
 
 
@@ -47,76 +57,160 @@ class ClusterOptions:
 class Resources:
     """What a run needs of a node."""
 
-    cores: int
+    cores: int = 1
     """CPU cores."""
-    gpus: float
+    gpus: float = 0.0
     """GPUs, possibly a share of one."""
-    memory_bytes: int
+    memory_bytes: int = 0
     """Main memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Runs that one process of a cluster executes one after the other."""
+    """Runs that one process executes one after the other."""
 
-    numbers: tuple[int, ...]
-    """Numbers of its runs in the study."""
-    job: Job
-    """Its runs."""
-    resources: Resources
+    store: Path
+    """The folder of all runs."""
+    cells: tuple[Cell, ...]
+    """The runs."""
+    options: CellOptions
+    """How they are executed."""
+    trainer: str
+    """The module whose ``train_cell`` trains them."""
+    again: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Versions of the records of finished runs to be made again, by run key."""
+    resources: Resources = Resources()
     """What each of them needs."""
-    marker: str | None
-    """A file in the store, by which the node knows that it sees the same folder; None if it need
-    not see it."""
+    marker: str | None = None
+    """A file in the store, by which a node knows that it sees the same folder."""
+    scratch: str | None = None
+    """Name of the folder of unfinished runs, on a node that does not see the store."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what makes the task in another process, the code of a user's classes first."""
+        code = dict.fromkeys(one for cell in self.cells for one in cell.run.code)
+        values = {one.name: getattr(self, one.name) for one in fields(self)}
+        return _restore, (tuple(code), pickle.dumps(values))
+
+
+def _restore(code: tuple[str, ...], values: bytes) -> Task:
+    import_code(code)
+    # Between our own processes.
+    return Task(**pickle.loads(values))  # noqa: S301
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class TaskEnd:
     """The end of a task."""
 
-    task: Task
-    """The task."""
-    messages: tuple[WorkerMessage, ...] = ()
-    """Messages about its runs."""
+    ends: tuple[CellEnd, ...] = ()
+    """What became of the first of its runs; the others were not reached."""
+    warnings: tuple[str, ...] = ()
+    """Warnings, with the titles of the runs."""
     runs: bytes = b""
-    """Its finished runs, packed, if nodes do not see the store."""
-    error: str = ""
-    """Why it ended without messages, if it did."""
+    """The finished runs, packed, if the node does not see the store."""
+    error: QkvaryError | None = None
+    """Why no run can continue, for example because the disk is full."""
 
 
-class Executor(Protocol):
-    """A scheduler that executes tasks."""
+class Executor(concurrent.futures.Executor):
+    """An executor that can also be stopped in order, and killed."""
 
-    runs_per_task: int
+    runs_per_task = 1
     """Runs to put into one task."""
-    shared_folder: bool
-    """Whether all nodes see the folder of runs."""
+    shared_folder = True
+    """Whether all tasks see the folder of runs."""
+    is_remote = False
+    """Whether tasks are executed on other machines too."""
+    stop_seconds = math.inf
+    """Maximum of seconds to wait for the checkpoints of tasks that are stopped."""
 
-    def needs(self, cell: Cell) -> Resources:
+    def needs(self, _cell: Cell, /) -> Resources:
         """Return what a run needs of a node."""
-        ...
+        return Resources()
 
-    def find_obstacle(self, needs: Resources, /) -> str | None:
+    def find_obstacle(self, _needs: Resources, /) -> str | None:
         """Return why runs with these needs would wait without end, or None."""
-        ...
+        return None
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit tasks; they wait until the scheduler finds a place for them."""
-        ...
+    def submit_all(
+        self, function: Callable[[Task], TaskEnd], tasks: Sequence[Task]
+    ) -> list[Future[TaskEnd]]:
+        """Submit several tasks at once."""
+        return [self.submit(function, task) for task in tasks]
 
-    def collect(self, seconds: float) -> Sequence[Ending]:
-        """Return the tasks that have ended, after at most about ``seconds``."""
-        ...
+    def stop(self) -> None:
+        """Cancel all tasks; those that are executed write a checkpoint and end."""
+        raise NotImplementedError
 
-    def cancel(self, *, now: bool = False) -> None:
-        """Cancel all tasks; those that are executed write a checkpoint and end.
+    def kill(self) -> None:
+        """Cancel all tasks without a checkpoint, where the scheduler can."""
+        raise NotImplementedError
 
-        Args:
-            now: Whether to end them without a checkpoint, where the scheduler can, because this
-                process ends.
-        """
-        ...
 
-    def close(self) -> None:
-        """Disconnect from the scheduler."""
-        ...
+class PollingExecutor(Executor):
+    """An executor whose scheduler has to be asked for the ends of its tasks."""
+
+    is_remote = True
+    stop_seconds = 60.0
+    poll_seconds = 0.25
+    """Seconds between two questions."""
+
+    def __init__(self) -> None:
+        self.pending: dict[Any, Future[TaskEnd]] = {}
+        """The futures by the scheduler's own handles of the tasks."""
+        self._asking: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def watch(self, handle: Any) -> Future[TaskEnd]:
+        """Return the future of a task that was submitted."""
+        future = self.pending[handle] = Future[TaskEnd]()
+        future.set_running_or_notify_cancel()
+        if self._asking is None:
+            self._asking = threading.Thread(target=self._ask, daemon=True)
+            self._asking.start()
+        return future
+
+    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
+        """Return the handles of the tasks that have ended."""
+        raise NotImplementedError
+
+    def load(self, handle: Any) -> TaskEnd:
+        """Return the end of a task, or raise the scheduler's error."""
+        raise NotImplementedError
+
+    def _ask(self) -> None:
+        while not self._closed.wait(self.poll_seconds):
+            try:
+                for handle in self.find_ended(list(self.pending)):
+                    self._settle(handle)
+            # Whatever is wrong with the scheduler, the runner has to know.
+            except Exception as error:  # noqa: BLE001
+                for future in [self.pending.pop(handle) for handle in list(self.pending)]:
+                    future.set_exception(ConnectionError(str(error)))
+
+    def _settle(self, handle: Any) -> None:
+        future = self.pending.pop(handle)
+        try:
+            future.set_result(_require_end(self.load(handle)))
+        # A damaged pickle can raise any exception.
+        except Exception as error:  # noqa: BLE001
+            future.set_exception(error)
+
+    def await_ends(self, seconds: float) -> None:
+        """Wait for the tasks that have not ended, for at most so many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.pending and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002
+        """Ask no more."""
+        self._closed.set()
+        if self._asking is not None and self._asking is not threading.current_thread():
+            self._asking.join(timeout=5.0)
+
+
+def _require_end(end: object) -> TaskEnd:
+    if not isinstance(end, TaskEnd):
+        raise TypeError(f"expected the end of a task, got {type(end).__name__}")
+    return end

@@ -5,25 +5,21 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
-    Ending,
     Executor,
+    PollingExecutor,
     Resources,
     Task,
+    TaskEnd,
 )
-from qkvary.studies.running.executors.execution import (
-    Execution,
-    needed_resources,
-    read_ending,
-)
-from qkvary.studies.running.work_loop import TrainFunction
-from qkvary.studies.running.worker import train_cell
+from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.study import Cell
 from qkvary.text.units import data_size
 
@@ -50,30 +46,25 @@ _HOST_AND_PORT = re.compile(r"(?:ray://)?\[?(?P<host>.+?)\]?:(?P<port>[0-9]+)")
 _UNTIL_IT_ENDS = -1
 
 
-class RayExecutor:
+class RayExecutor(PollingExecutor):
     """Executes tasks on a Ray cluster."""
 
-    runs_per_task = 1
-
-    def __init__(self, options: ClusterOptions, train_run: TrainFunction = train_cell) -> None:
+    def __init__(self, options: ClusterOptions) -> None:
         """Connect to a running cluster.
 
         Args:
             options: Its address, and the GPUs of a run.
-            train_run: Trains one run.
 
         Raises:
             UsageError: if no cluster answers.
         """
+        super().__init__()
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         self._ray: Any = importlib.import_module("ray")
-        self._train_run, self._gpu_share = train_run, options.gpu_share
-        self.shared_folder = options.shared_folder
-        self._tasks: dict[Any, Task] = {}
+        self._gpu_share, self.shared_folder = options.gpu_share, options.shared_folder
         self._is_mine = not self._ray.is_initialized()
         if self._is_mine:
             self._connect(options.address or os.environ.get("RAY_ADDRESS") or "auto")
-        self._execute = self._ray.remote(Execution.__call__)
 
     def _connect(self, address: str) -> None:
         try:
@@ -114,37 +105,45 @@ class RayExecutor:
                 )
         return None
 
-    def submit(self, tasks: Sequence[Task]) -> None:
-        """Submit tasks; Ray repeats those whose worker or node dies."""
-        for task in tasks:
-            wanted = task.resources
-            remote = self._execute.options(
-                name=task.job.cells[0].title,
-                num_cpus=wanted.cores,
-                num_gpus=wanted.gpus,
-                memory=wanted.memory_bytes,
-                max_retries=_UNTIL_IT_ENDS,
-            )
-            self._tasks[remote.remote(Execution.of(task, self._train_run))] = task
+    def submit(  # type: ignore[override]
+        self, fn: Callable[[Task], TaskEnd], task: Task, /
+    ) -> Future[TaskEnd]:
+        """Submit a task, which Ray repeats if its worker or node dies."""
+        wanted = task.resources
+        remote = self._ray.remote(fn).options(
+            name=task.cells[0].title,
+            num_cpus=wanted.cores,
+            num_gpus=wanted.gpus,
+            memory=wanted.memory_bytes,
+            max_retries=_UNTIL_IT_ENDS,
+        )
+        return self.watch(remote.remote(task))
 
-    def collect(self, seconds: float) -> Sequence[Ending]:
+    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
         """Return the tasks that have ended."""
-        waiting = list(self._tasks)
-        if not waiting:
+        if not handles:
             return []
-        ended, _ = self._ray.wait(waiting, num_returns=len(waiting), timeout=seconds)
-        return [self._end(one) for one in ended]
+        return self._ray.wait(list(handles), num_returns=len(handles), timeout=0)[0]
 
-    def _end(self, reference: Any) -> Ending:
-        return read_ending(self._tasks.pop(reference), lambda: self._ray.get(reference))
+    def load(self, handle: Any) -> TaskEnd:
+        """Return the end of a task."""
+        return self._ray.get(handle)
 
-    def cancel(self, *, now: bool = False) -> None:
-        """Interrupt or kill the tasks that are executed, and drop the others."""
-        for reference in self._tasks:
-            self._ray.cancel(reference, force=now)
+    def stop(self) -> None:
+        """Interrupt the tasks that are executed, and drop the others."""
+        self._cancel(force=False)
 
-    def close(self) -> None:
+    def kill(self) -> None:
+        """Kill the tasks that are executed, and drop the others."""
+        self._cancel(force=True)
+
+    def _cancel(self, *, force: bool) -> None:
+        for handle in list(self.pending):
+            self._ray.cancel(handle, force=force)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Disconnect from the cluster, unless the caller had connected to it."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
         if self._is_mine:
             self._ray.shutdown()
 

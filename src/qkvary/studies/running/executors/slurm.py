@@ -5,9 +5,9 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,19 +15,13 @@ from qkvary.storage.durable import make_directory, remove_dir
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running.executors.contract import (
     ClusterOptions,
-    Ending,
     Executor,
+    PollingExecutor,
     Resources,
     Task,
+    TaskEnd,
 )
-from qkvary.studies.running.executors.execution import (
-    Execution,
-    Returned,
-    needed_resources,
-    read_ending,
-)
-from qkvary.studies.running.work_loop import TrainFunction
-from qkvary.studies.running.worker import train_cell
+from qkvary.studies.running.executors.needs import needed_resources
 from qkvary.studies.study import Cell
 
 FOLDER = "slurm"
@@ -36,30 +30,28 @@ POLL_SECONDS = 2.0
 """Seconds between two checks of the jobs of a queue."""
 END_SECONDS = 5.0
 """Maximum of seconds to wait for the end of cancelled jobs, before their files are removed."""
-_STEP_SECONDS = 0.1
 _OWN_ONLY = 0o700
 
 
 class _Job:
     """The function of a job, which submitit calls again after a preemption or a time limit."""
 
-    def __call__(self, execution: Execution) -> Returned:
-        return execution()
+    def __call__(self, function: Callable[[Task], TaskEnd], task: Task) -> TaskEnd:
+        return function(task)
 
-    def checkpoint(self, execution: Execution) -> Any:
+    def checkpoint(self, function: Callable[[Task], TaskEnd], task: Task) -> Any:
         """Return what submitit submits again; the run's own checkpoints hold its state."""
         helpers: Any = importlib.import_module("submitit.helpers")
-        return helpers.DelayedSubmission(self, execution)
+        return helpers.DelayedSubmission(self, function, task)
 
 
-class SlurmExecutor:
+class SlurmExecutor(PollingExecutor):
     """Executes tasks in jobs of Slurm, or in local processes through the same library."""
 
     def __init__(
         self,
         options: ClusterOptions,
         folder: Path,
-        train_run: TrainFunction = train_cell,
         *,
         cluster: Literal["slurm", "local"] = "slurm",
     ) -> None:
@@ -68,47 +60,48 @@ class SlurmExecutor:
         Args:
             options: Limits and partition.
             folder: The folder of runs.
-            train_run: Trains one run.
             cluster: ``local`` for processes of this machine, for tests.
 
         Raises:
             UsageError: if this machine has no Slurm.
         """
+        super().__init__()
+        # Every check of a job reads the common folder.
+        self.poll_seconds = 0.1 if cluster == "local" else POLL_SECONDS
         if cluster == "slurm" and shutil.which("sbatch") is None:
             raise UsageError(
                 "expected Slurm's sbatch on PATH, got none: submit from a login node of the cluster"
             )
         self.runs_per_task, self.shared_folder = options.runs_per_job, options.shared_folder
         self._submitit: Any = importlib.import_module("submitit")
-        self._options, self._train_run, self._cluster = options, train_run, cluster
+        self._options, self._cluster = options, cluster
         own = f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
         self._folder = folder.absolute() / FOLDER / own
-        self._jobs: dict[str, tuple[Any, Task]] = {}
         self._failed = self._cancelled = False
 
     def needs(self, cell: Cell) -> Resources:
         """Return what a run needs of a node."""
         return needed_resources(cell, self._options.gpu_share)
 
-    def find_obstacle(self, _needs: Resources) -> str | None:
-        """Return None: Slurm refuses what no node of a partition has."""
-        return None
-
-    def submit(self, tasks: Sequence[Task]) -> None:
+    def submit_all(
+        self, function: Callable[[Task], TaskEnd], tasks: Sequence[Task]
+    ) -> list[Future[TaskEnd]]:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
         # It holds pickles, which nobody else may replace.
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
+        futures: dict[int, Future[TaskEnd]] = {}
         for needs in dict.fromkeys(task.resources for task in tasks):
-            array = [task for task in tasks if task.resources == needs]
-            executions = [Execution.of(task, self._train_run) for task in array]
+            array = [number for number, task in enumerate(tasks) if task.resources == needs]
+            some = [tasks[number] for number in array]
             try:
-                jobs = self._scheduler(needs).map_array(_Job(), executions)
+                jobs = self._scheduler(needs).map_array(_Job(), [function] * len(some), some)
             except self._submitit.core.utils.FailedJobError as error:
                 last = str(error).strip().splitlines()[-1]
                 raise UsageError(f"Slurm refuses the jobs: {last}") from error
-            self._jobs |= {job.job_id: (job, task) for job, task in zip(jobs, array, strict=True)}
+            futures |= {n: self.watch(job) for n, job in zip(array, jobs, strict=True)}
+        return [futures[number] for number in range(len(tasks))]
 
     def _scheduler(self, needs: Resources) -> Any:
         chosen = self._options
@@ -129,39 +122,35 @@ class SlurmExecutor:
         scheduler.update_parameters(**parameters)
         return scheduler
 
-    def collect(self, seconds: float) -> Sequence[Ending]:
-        """Return the tasks whose jobs have ended."""
-        ended = [name for name, (job, _) in self._jobs.items() if job.done()]
-        if not ended:
-            # Every check of a job reads the common folder.
-            time.sleep(seconds if self._cluster == "local" else POLL_SECONDS)
-        return [self._end(*self._jobs.pop(name)) for name in ended]
+    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
+        """Return the jobs that have ended."""
+        return [job for job in handles if job.done()]
 
-    def _end(self, job: Any, task: Task) -> Ending:
-        ending = read_ending(task, job.result)
-        if not ending.error:
-            return ending
-        self._failed |= not self._cancelled
-        return replace(ending, error=f"job {job.job_id}: {ending.error}")
+    def load(self, handle: Any) -> TaskEnd:
+        """Return the end of a job's task."""
+        try:
+            return handle.result()
+        except Exception:
+            # Its log is kept.
+            self._failed |= not self._cancelled
+            raise
 
-    def cancel(self, *, now: bool = False) -> None:
-        """Cancel the jobs; Slurm kills those that do not end.
-
-        Args:
-            now: Whether to remove their files too, without waiting for their end.
-        """
+    def stop(self) -> None:
+        """Cancel the jobs; Slurm kills those that do not end."""
         self._cancelled = True
-        for job, _ in self._jobs.values():
+        for job in list(self.pending):
             job.cancel(check=False)
-        if now:
-            self._remove_files()
 
-    def close(self) -> None:
+    def kill(self) -> None:
+        """Cancel the jobs, and remove their files without waiting for their end."""
+        self.stop()
+        self._remove_files()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Remove the files of the jobs, unless one of them failed."""
-        deadline = time.monotonic() + END_SECONDS
-        while self._jobs and time.monotonic() < deadline:
-            self.collect(_STEP_SECONDS)
-        if self._cancelled or not self._jobs:
+        self.await_ends(END_SECONDS)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if self._cancelled or not self.pending:
             self._remove_files()
 
     def _remove_files(self) -> None:

@@ -1,4 +1,4 @@
-"""The real worker: one tiny study, trained by two processes, stopped and resumed."""
+"""One run: claimed, trained, stopped and resumed, recorded; by a worker of a study too."""
 
 import itertools
 import os
@@ -9,21 +9,23 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from qkvary.arch.canonical import identity_dict, to_dict
 from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
-from qkvary.studies.running import worker
-from qkvary.studies.running.messages import Job, WorkerMessage
-from qkvary.studies.running.recording import run_identity
+from qkvary.studies.running import training
+from qkvary.studies.running.cells import CellOptions, RunResult, execute_cell
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
-from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.running.work_loop import RunContext, RunResult, Worker
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.text.names import slug
+from qkvary.training.progress import Callbacks
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
 from tests.training.recorded_tracker import Recorded
@@ -33,8 +35,6 @@ quick_path = pytest.fixture(quick_folder)
 RUNNER = """
 import sys
 from pathlib import Path
-from qkvary.studies.running.messages import Job
-from qkvary.studies.running.recording import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import toy_study
@@ -44,6 +44,8 @@ study = toy_study([7], steps=160)
 summary = run_study(study, Store(Path(sys.argv[1]) / "runs"), options)
 sys.exit(summary.exit_code)
 """
+LONG = CellOptions(checkpoint_seconds=1e9)
+STRICT = CellOptions(records_failures=False)
 
 
 def start(root: Path) -> "subprocess.Popen[bytes]":
@@ -54,14 +56,8 @@ def start(root: Path) -> "subprocess.Popen[bytes]":
 
 def in_this_process(study: Study, root: Path) -> None:
     """Make all runs without a worker process."""
-    store = Store(root / "runs")
-    context = RunContext(stop=lambda: False, checkpoint_seconds=1e9)
     for cell in study.cells():
-        claim = store.claim(cell.run_key, {"here": True})
-        assert claim
-        made = worker.train_cell(cell, claim, context)
-        assert made
-        claim.finish(made.record, attention=made.attention)
+        assert execute_cell(Store(root / "runs"), cell, train_cell, options=LONG).outcome == "made"
 
 
 def test_a_study_that_is_killed_ends_as_one_that_is_not(quick_path: Path) -> None:
@@ -111,15 +107,12 @@ def test_data_that_is_not_what_the_configuration_says_is_refused(
         data_fingerprint = "of something else"
 
     cell = toy_study([7]).cells()[0]
-    monkeypatch.setattr(worker, "load_task", lambda _config: Other())
-    worker.load_cell_task.cache_clear()
-    claim = Store(tmp_path).claim(cell.run_key, {})
-    assert claim
-    context = RunContext(stop=lambda: False, checkpoint_seconds=1.0)
+    monkeypatch.setattr(training, "load_task", lambda _config: Other())
+    training.load_cell_task.cache_clear()
     with pytest.raises(DamagedError, match="got of something else"):
-        worker.train_cell(cell, claim, context)
-    claim.release()
-    worker.load_cell_task.cache_clear()
+        execute_cell(Store(tmp_path), cell, train_cell)
+    assert Store(tmp_path).state(cell.run_key) == "open"
+    training.load_cell_task.cache_clear()
 
 
 def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path) -> None:
@@ -130,17 +123,10 @@ def test_a_run_that_is_stopped_leaves_a_checkpoint_and_no_record(tmp_path: Path)
         asked.append(True)
         return len(asked) > 4
 
-    claim: Claim | None = Store(tmp_path).claim(cell.run_key, {})
-    assert claim
-    context = RunContext(stop=stop, checkpoint_seconds=1e9)
-    assert worker.train_cell(cell, claim, context) is None
-    claim.release()
-    assert newest(claim.directory / "checkpoints") == "step-000000000004"
-
-
-def test_a_runner_uses_the_real_worker_by_default() -> None:
-    assert RunnerOptions().worker_module == worker.__name__
-    assert callable(run_study)
+    end = execute_cell(Store(tmp_path), cell, train_cell, stop=stop, options=LONG)
+    assert end.outcome == "stopped"
+    folder = Store(tmp_path).directory(cell.run_key)
+    assert newest(folder / "checkpoints") == "step-000000000004"
 
 
 def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
@@ -155,13 +141,12 @@ def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
     claim.release()
     tried: list[str] = []
 
-    def make(*_arguments: object) -> RunResult | None:
+    def make(*_arguments: object, **_options: object) -> RunResult | None:
         tried.append("once")
         raise DamagedError("train-00000.bin was changed")
 
-    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
     with pytest.raises(DamagedError, match=r"train-00000.bin was changed"):
-        Worker(job, make, [].append).work()
+        execute_cell(store, cell, make)
     assert tried == ["once"]
     assert kept.is_dir()
 
@@ -176,44 +161,31 @@ def test_damaged_checkpoints_are_quarantined_by_studies_only(
     kept.mkdir(parents=True)
     tried: list[bool] = []
 
-    def make(*_arguments: object) -> RunResult | None:
+    def make(*_arguments: object, **_options: object) -> RunResult | None:
         tried.append(kept.is_dir())
         if kept.is_dir():
             raise NoValidCheckpointError("every checkpoint in some folder is damaged: of no use")
-        worker.stop()
         return None
 
-    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
-    messages: list[WorkerMessage] = []
-    with pytest.raises(
-        NoValidCheckpointError, match=f"; move {kept.parents[1]} away to start again$"
-    ):
-        Worker(job, make, messages.append, records_failures=False).work()
+    warnings: list[str] = []
+    callbacks = Callbacks(on_event=lambda event: warnings.append(event.warning))
+    with pytest.raises(NoValidCheckpointError, match=f"; move {folder} away to start again$"):
+        execute_cell(Store(tmp_path), cell, make, callbacks=callbacks, options=STRICT)
     assert kept.is_dir()
-    assert not [news for news in messages if news.kind == "note"]
-    worker = Worker(job, make, messages.append)
-    worker.work()
+    assert warnings == []
+    assert execute_cell(Store(tmp_path), cell, make, callbacks=callbacks).outcome == "stopped"
     assert tried == [True, True, False]
-    (note,) = [news.text for news in messages if news.kind == "note"]
-    assert note == (
-        "every checkpoint in some folder is damaged: of no use; the run starts again, and the "
-        f"damaged files are in {folder / 'damaged-1'}"
-    )
+    (warning,) = warnings
+    assert str(folder / "damaged-1") in warning
     assert (folder / "damaged-1" / "checkpoints" / kept.name).is_dir()
 
 
 def resume(root: Path, cell: Cell, steps: int) -> Path:
     """Resume a run for some steps, or to its end; return its folder."""
-    claim = Store(root).claim(cell.run_key, run_identity(cell.run))
-    assert claim
     asked = itertools.count()
-    around = RunContext(stop=lambda: next(asked) >= steps, checkpoint_seconds=1e9)
-    made = worker.train_cell(cell, claim, around)
-    if made is None:
-        claim.release()
-    else:
-        claim.finish(made.record, attention=made.attention)
-    return claim.directory
+    store = Store(root)
+    execute_cell(store, cell, train_cell, stop=lambda: next(asked) >= steps, options=LONG)
+    return store.directory(cell.run_key)
 
 
 def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
@@ -244,16 +216,18 @@ def test_a_run_stays_open_after_any_error(tmp_path: Path) -> None:
     kept = Store(tmp_path).directory(cell.run_key) / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
 
-    def make(*_arguments: object) -> RunResult | None:
+    def make(*_arguments: object, **_options: object) -> RunResult | None:
         raise ZeroDivisionError("by a person's mistake")
 
-    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1.0)
     with pytest.raises(ZeroDivisionError):
-        Worker(job, make, [].append, records_failures=False).work()
+        execute_cell(Store(tmp_path), cell, make, options=STRICT)
     assert kept.is_dir()
     assert Store(tmp_path).state(cell.run_key) == "open"
-    Worker(job, make, [].append).work()
+    execute_cell(Store(tmp_path), cell, make)
     assert Store(tmp_path).state(cell.run_key) == "done"
+
+
+TRACKED = replace(LONG, tracker="trackio")
 
 
 class Hanging(Recorded):
@@ -268,12 +242,9 @@ def test_a_tracker_that_hangs_at_its_end_loses_no_run(
 ) -> None:
     (cell, *_) = toy_study([7], steps=2).cells()
     monkeypatch.setitem(sys.modules, "trackio", Hanging("trackio"))
-    job = Job(store=tmp_path, cells=(cell,), checkpoint_seconds=1e9, tracker="trackio")
-    messages: list[WorkerMessage] = []
     with pytest.raises(KeyboardInterrupt):
-        Worker(job, worker.train_cell, messages.append).work()
+        execute_cell(Store(tmp_path), cell, train_cell, options=TRACKED)
     assert Store(tmp_path).state(cell.run_key) == "done"
-    assert messages[-1].kind == "ended"
 
 
 def test_a_tracker_gets_no_path_of_this_machine(
@@ -285,13 +256,11 @@ def test_a_tracker_gets_no_path_of_this_machine(
     monkeypatch.setitem(sys.modules, "trackio", library)
     elsewhere = replace(cell, run=replace(cell.run, task=data))
 
-    def make(_cell: Cell, _claim: Claim, context: RunContext) -> RunResult | None:
-        context.callbacks.on_log({"event": "train", "step": 1, "loss": 1.0})
+    def make(_cell: Cell, _folder: Path, **given: Any) -> RunResult | None:
+        given["callbacks"].on_log({"event": "train", "step": 1, "loss": 1.0})
         return None
 
-    job = Job(store=tmp_path, cells=(elsewhere,), checkpoint_seconds=1e9, tracker="trackio")
-    only = Worker(job, lambda *given: (only.stop(), make(*given))[1], [].append)
-    only.work()
+    execute_cell(Store(tmp_path), elsewhere, make, options=TRACKED)
     assert "/elsewhere/pairs" in str(to_dict(elsewhere.run))
     assert "/elsewhere/pairs" not in str(library.calls)
     assert library.calls[0][3]["task"]["kind"] == to_dict(data)["kind"]
@@ -303,10 +272,8 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     (cell, *_) = toy_study([7], steps=20).cells()
     library = Recorded("trackio")
     monkeypatch.setitem(sys.modules, "trackio", library)
-    job = Job(
-        store=tmp_path, cells=(cell,), checkpoint_seconds=1e9, tracker="trackio", project="My Study"
-    )
-    Worker(job, worker.train_cell, [].append).work()
+    options = replace(TRACKED, project="My Study")
+    execute_cell(Store(tmp_path), cell, train_cell, options=options)
     begun, *logged, ended = library.calls
     assert begun[1:3] == ("my-study", f"{slug(cell.title)}-{cell.run_key[:8]}")
     assert begun[3] == identity_dict(cell.run)

@@ -1,11 +1,16 @@
-"""The effort of a training: passes over its text, and time."""
+"""The effort of a training: passes over its text, time, and the steps that a time allows."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
 from qkvary.data.reuse import PlannedSet
+from qkvary.storage.errors import UsageError
+from qkvary.studies.running import timing
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import list_trainings
+from qkvary.studies.study import Study
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.text.names import count
 from qkvary.text.numbers import real, whole
@@ -17,6 +22,8 @@ MOST_PASSES = 16
 "Scaling Data-Constrained Language Models"."""
 TEST_PASSES = 3
 """Forward passes of the test: windows, and documents with and without padding."""
+FIRST_STEPS = 1_000
+"""Steps from which the time of others is estimated."""
 FEWEST_STEPS = 200
 """Steps below which a smaller batch is the better use of a text."""
 
@@ -33,10 +40,7 @@ def estimate_seconds(run: RunConfig, planned: PlannedSet) -> float | None:
     """Return the seconds of a run's steps and evaluations here, or None for another device."""
     if run.device != "cpu":
         return None
-    # Other commands need no torch.
-    from qkvary.studies.running.timing import estimate_language_seconds
-
-    return estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
+    return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
 
 
 def count_scored(run: RunConfig, planned: PlannedSet) -> int:
@@ -98,3 +102,44 @@ def _suggest(run: RunConfig, passes: float) -> str:
         return f"try --steps {steps}"
     batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
     return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+
+
+def choose_steps(
+    minutes: float,
+    study_of: Callable[[int], Study],
+    planned: PlannedSet,
+    store: Store,
+    command: str,
+) -> int:
+    """Return the steps that take so many minutes here, with two digits.
+
+    A command that was typed before has the steps that were chosen then, so that it resumes.
+
+    Args:
+        minutes: Minutes of each run, validations and test included.
+        study_of: Returns the training with a number of steps.
+        planned: The training data.
+        store: The store of the runs.
+        command: The command line.
+
+    Raises:
+        UsageError: for a time that is no time, or a device that cannot be timed.
+    """
+    if not 0 < minutes < math.inf:
+        raise UsageError(f"expected a number of minutes above 0, got {minutes}")
+    for training in list_trainings(store):
+        if command in training.commands and "minutes" in command:
+            return training.study.settings[0].training.steps
+    steps = FIRST_STEPS
+    # Validations and their sizes depend on the steps.
+    for _ in range(3):
+        run = study_of(steps).cells()[0].run
+        seconds = estimate_seconds(run, planned)
+        if seconds is None:
+            raise UsageError(
+                f"expected --steps on {run.device}, got --minutes, which is estimated for a "
+                "processor"
+            )
+        steps = max(1, int(steps * 60 * minutes / seconds))
+    digits = max(0, len(str(steps)) - 2)
+    return steps // 10**digits * 10**digits

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from qkvary.cli._runs_output import print_scores
-from qkvary.studies.running.recording import run_identity
+from qkvary.cli._training_scores import print_scores
+from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from tests.studies.made_up import make_record, make_study

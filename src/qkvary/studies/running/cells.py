@@ -1,0 +1,259 @@
+"""Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
+
+``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. The
+store holds what it did. The caller supplies the function that trains, which needs torch.
+"""
+
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from qkvary.arch.canonical import identity_dict
+from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
+from qkvary.storage.environment import now
+from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
+from qkvary.storage.jsonvalues import JsonValue
+from qkvary.studies.running.records import Record, make_record, run_identity
+from qkvary.studies.running.store import Claim, Store
+from qkvary.studies.study import Cell
+from qkvary.text.names import slug
+from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
+from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
+
+COPIES_NAME = "logs"
+"""The folder of the copies of logs, below the store."""
+MAX_CRASHES = 3
+"""A run that crashes more processes than this without progress counts as failed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellOptions:
+    """How runs are executed; no result depends on it."""
+
+    checkpoint_seconds: float = 30.0
+    """Seconds between two checkpoints."""
+    keep: int = DEFAULT_KEEP
+    """Number of newest checkpoints to keep."""
+    tracker: TrackerName | None = None
+    """The tracker that gets a copy of the log."""
+    project: str = ""
+    """The name of the study there."""
+    prompt: str | None = None
+    """Text that the network continues at each validation, for the log; None for none."""
+    records_failures: bool = True
+    """Whether to record a run that raises an error, or crashes too often, as failed. If not, the
+    error is raised, and the run stays open with its checkpoints."""
+
+
+DEFAULT_OPTIONS = CellOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """The result of a run."""
+
+    record: Record
+    """The record."""
+    attention: bytes | None = None
+    """Attention maps, if it has any."""
+    samples: bytes | None = None
+    """Samples, if it has any."""
+
+
+class TrainFunction(Protocol):
+    """Trains a run in a folder that this process owns."""
+
+    def __call__(
+        self,
+        cell: Cell,
+        directory: Path,
+        /,
+        *,
+        stop: Callable[[], bool],
+        callbacks: Callbacks,
+        options: CellOptions,
+    ) -> RunResult | None:
+        """Return the result; None if ``stop`` ended the run after a checkpoint."""
+        ...
+
+
+Outcome = Literal["made", "elsewhere", "busy", "stopped"]
+"""``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
+can be resumed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellEnd:
+    """What became of a run in this process; its status is in the store."""
+
+    outcome: Outcome
+    """How it ended."""
+    seconds: float = 0.0
+    """Seconds that this process spent on it."""
+
+
+def never_stop() -> bool:
+    """Return False."""
+    return False
+
+
+def execute_cell(
+    store: Store,
+    cell: Cell,
+    train: TrainFunction,
+    *,
+    stop: Callable[[], bool] = never_stop,
+    callbacks: Callbacks = NO_CALLBACKS,
+    options: CellOptions = DEFAULT_OPTIONS,
+    again: int | None = None,
+    on_first: Callable[[Callable[[], JsonValue]], Any] | None = None,
+) -> CellEnd:
+    """Train a run if it is open, and record it.
+
+    Args:
+        store: The store of the run.
+        cell: The run.
+        train: Trains it.
+        stop: Returns True if the run should write a checkpoint and end.
+        callbacks: Called during training, with warnings about the store too.
+        options: How it is executed.
+        again: The version of the record of a finished run that is to be made again.
+        on_first: Calls a function on the first of several processes that train together, and
+            returns its result on all of them; each of them calls ``execute_cell``.
+
+    Raises:
+        QkvaryError: if no run can continue, for example because the disk is full.
+    """
+    claims: list[Claim] = []
+
+    def claim() -> JsonValue:
+        key = cell.run_key
+        if store.state(key) == "running":
+            return "busy"
+        try:
+            found = store.claim(key, run_identity(cell.run), again=again)
+        except BusyError:
+            return "busy"
+        claims.extend([found] if found else [])
+        return "elsewhere" if found is None else "made"
+
+    outcome: Outcome = claim() if on_first is None else on_first(claim)  # type: ignore[assignment]
+    if outcome != "made":
+        return CellEnd(outcome=outcome)
+    callbacks.on_start(cell)
+    if not claims:
+        made = train(
+            cell, store.directory(cell.run_key), stop=stop, callbacks=callbacks, options=options
+        )
+        return CellEnd(outcome="made" if made else "stopped")
+    return _execute(claims[0], cell, train, stop, callbacks, options)
+
+
+def _execute(
+    claim: Claim,
+    cell: Cell,
+    train: TrainFunction,
+    stop: Callable[[], bool],
+    callbacks: Callbacks,
+    options: CellOptions,
+) -> CellEnd:
+    started = time.perf_counter()
+
+    def warn(text: str) -> None:
+        callbacks.on_event(Event(step=0, steps=0, warning=text))
+
+    for warning in claim.warnings:
+        warn(warning)
+    if options.records_failures and claim.deaths > MAX_CRASHES:
+        warn("it crashed too often and counts as failed")
+        reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
+        record_failure(claim, cell, describe_crashes(claim, reason))
+        return CellEnd(outcome="made")
+    copy = _copy_log(claim, cell, options, warn)
+
+    def on_log(entry: Mapping[str, JsonValue]) -> None:
+        copy.log(entry)
+        callbacks.on_log(entry)
+
+    try:
+        made = None
+        try:
+            around = replace(callbacks, on_log=on_log)
+            made = _attempt(claim, cell, train, stop, around, options)
+        finally:
+            if made is None:
+                claim.release()
+        if made is None:
+            return CellEnd(outcome="stopped")
+        claim.finish(made.record, attention=made.attention, samples=made.samples)
+        return CellEnd(outcome="made", seconds=time.perf_counter() - started)
+    finally:
+        # After the record: a tracker that hangs loses no run.
+        copy.finish()
+
+
+def _attempt(
+    claim: Claim,
+    cell: Cell,
+    train: TrainFunction,
+    stop: Callable[[], bool],
+    callbacks: Callbacks,
+    options: CellOptions,
+) -> RunResult | None:
+    started = now()
+
+    def attempt() -> RunResult | None:
+        return train(cell, claim.directory, stop=stop, callbacks=callbacks, options=options)
+
+    try:
+        try:
+            return attempt()
+        except NoValidCheckpointError as error:
+            if not options.records_failures:
+                advice = f"move {claim.directory} away to start again"
+                raise NoValidCheckpointError(f"{error}; {advice}") from error
+            folder = claim.restart()
+            restart = f"the run starts again, and the damaged files are in {folder}"
+            callbacks.on_event(Event(step=0, steps=0, warning=f"{error}; {restart}"))
+            return attempt()
+    except QkvaryError:
+        raise
+    # An error of one run must not affect the others.
+    except Exception as error:
+        if not options.records_failures:
+            raise
+        traceback.print_exc()
+        record = make_record(cell, status="failed", started=started, message=_reason(error))
+        return RunResult(record=record)
+
+
+def _copy_log(
+    claim: Claim, cell: Cell, options: CellOptions, warn: Callable[[str], None]
+) -> LogCopy:
+    """Return the copy of a run's log for the tracker."""
+    run = TrackedRun(
+        project=slug(options.project),
+        name=f"{slug(cell.title)}-{claim.key[:8]}",
+        config=identity_dict(cell.run),
+        folder=claim.store.path / COPIES_NAME,
+    )
+    return LogCopy(options.tracker, run, warn)
+
+
+def _reason(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def describe_crashes(claim: Claim, reason: str) -> str:
+    """Describe the crashes of a run; ``reason`` is that of the last one, if it is known."""
+    return ", ".join(filter(None, (f"this run crashed {claim.deaths} workers", reason)))
+
+
+def record_failure(claim: Claim, cell: Cell, message: str) -> None:
+    """Record a claimed run as failed that cannot be executed."""
+    claim.finish(make_record(cell, status="failed", started=now(), message=message))

@@ -1,0 +1,69 @@
+"""The program of a worker process of this machine: calls what it reads, writes what that returns.
+
+When the pipe closes, because its runner ended or was killed, a run that is executed writes a
+checkpoint.
+"""
+
+import faulthandler
+import os
+import queue
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from qkvary.studies.running.signals import RUNNER_GONE, TERMINATED
+
+Calls = queue.SimpleQueue[Any]
+
+
+def serve() -> int:
+    """Serve calls until there are no more; return the exit code."""
+    faulthandler.enable()
+    answers = Connection(os.dup(1), readable=False)
+    # Libraries print; the original standard output is for results.
+    os.dup2(2, 1)
+    # The runner gets these too, and stops its workers in order.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(128 + signal.SIGTERM))
+    calls: Calls = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(calls,), daemon=True).start()
+    while (call := calls.get()) is not None:
+        function, args, kwargs = call
+        try:
+            answer = True, function(*args, **kwargs)
+        # It is raised where the call was made.
+        except Exception as error:  # noqa: BLE001
+            answer = False, error
+        try:
+            answers.send(answer)
+        except BrokenPipeError:
+            break
+        if TERMINATED.is_set():
+            return 128 + signal.SIGTERM
+    return 0
+
+
+def _read(calls: Calls) -> None:
+    """Read the calls, while another is executed too: the end of the pipe stops that one."""
+    pipe = Connection(os.dup(0), writable=False)
+    while True:
+        try:
+            calls.put(pipe.recv())
+        except (EOFError, OSError):
+            break
+        # Raised where the call would be made.
+        except Exception as error:  # noqa: BLE001
+            calls.put((_fail, (error,), {}))
+    RUNNER_GONE.set()
+    calls.put(None)
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

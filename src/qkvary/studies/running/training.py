@@ -1,0 +1,151 @@
+"""Trains the network of one run in its folder, and makes its record."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import torch
+from torch import nn
+
+from qkvary.checkpoints.models import save_model
+from qkvary.inference.decoding import generate
+from qkvary.inference.samples import TextSampler
+from qkvary.nn.kernels import choose_kernel
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import now
+from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.studies.running.attention_maps import to_bytes
+from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
+from qkvary.studies.running.records import make_record
+from qkvary.studies.running.samples import samples_to_bytes
+from qkvary.studies.running.store import network_name
+from qkvary.studies.running.utilization import measure_utilization
+from qkvary.studies.study import Cell
+from qkvary.tasks.catalog import load_task
+from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.contract import ShowsSamples, Task
+from qkvary.training.config import ExecutionSettings
+from qkvary.training.distribution import Distribution, SingleProcess
+from qkvary.training.loop import train
+from qkvary.training.progress import NO_CALLBACKS, Callbacks
+
+
+@functools.lru_cache(maxsize=8)
+def load_cell_task(config: TaskConfig) -> Task:
+    """Return the task of a run, cached for all runs of this process.
+
+    Raises:
+        DamagedError: if its data is not what the configuration says.
+    """
+    task = load_task(config)
+    if task.data_fingerprint != config.data_fingerprint:
+        raise DamagedError(
+            f"expected data of task {config.name} with fingerprint {config.data_fingerprint}, got "
+            f"{task.data_fingerprint}"
+        )
+    return task
+
+
+def train_cell(
+    cell: Cell,
+    directory: Path,
+    /,
+    *,
+    stop: Callable[[], bool],
+    callbacks: Callbacks = NO_CALLBACKS,
+    options: CellOptions = DEFAULT_OPTIONS,
+    distribution: Distribution | None = None,
+    execution: ExecutionSettings | None = None,
+) -> RunResult | None:
+    """Train the network of a run in its folder; return None if it was stopped.
+
+    Args:
+        cell: The run.
+        directory: Its folder, which the first of these processes owns.
+        stop: Returns True if the run should write a checkpoint and end.
+        callbacks: Called during training.
+        options: How it is executed.
+        distribution: The processes that train it together; each of them calls this.
+        execution: Execution settings, by default those of the run.
+    """
+    started, task = now(), load_cell_task(cell.run.task)
+    others = distribution or SingleProcess()
+
+    def keep(step: int | None, network: nn.Module) -> None:
+        path = directory / network_name(step)
+        save_model(path, cast("LanguageModel", network), task.tokenizer)
+
+    outcome = train(
+        cell.run,
+        task,
+        directory,
+        stop=stop,
+        callbacks=replace(
+            callbacks,
+            network_steps=frozenset(step for step in cell.kept_networks if step is not None),
+            on_network=keep,
+            sample=_sampler(cell, task, options.prompt),
+        ),
+        distribution=others,
+        checkpoint_seconds=options.checkpoint_seconds,
+        keep=options.keep,
+        execution=execution,
+        generate=generate,
+    )
+    if outcome.status == "stopped":
+        return None
+    computed = cell.run if execution is None else cell.run.with_execution(execution)
+    changed = cell.run.execution.differences(computed.execution)
+    is_shown = outcome.status == "done" and others.rank == 0
+    if is_shown and None in cell.kept_networks:
+        keep(None, outcome.network)
+    speed = outcome.timing["steps_per_second"] if is_shown else 0.0
+    utilization = measure_utilization(computed, speed, processes=others.size)
+    record = make_record(
+        cell,
+        status=outcome.status,
+        started=started,
+        message=outcome.message,
+        metrics=outcome.metrics,
+        timing={**outcome.timing, **utilization},
+        environment={
+            "torch": str(torch.__version__),
+            "device": computed.device,
+            "instructions": torch.backends.cpu.get_cpu_capability(),
+            "kernel": _kernel(cell),
+            "processes": others.size,
+            **({"changed": changed} if changed else {}),
+        },
+        state_sha256=outcome.state_sha256,
+    )
+    return RunResult(
+        record=record,
+        attention=None if outcome.attention is None else to_bytes(outcome.attention),
+        samples=_samples(task, outcome.network) if is_shown else None,
+    )
+
+
+def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:
+    if prompt is None:
+        return None
+    if task.tokenizer is None:
+        raise UsageError(f"expected a text task for samples, got {cell.run.task.name}")
+    return TextSampler(task.tokenizer, prompt, most=cell.run.sequence_length)
+
+
+def _samples(task: Task, network: nn.Module) -> bytes | None:
+    """Return the samples of a trained network as bytes; None where the task shows none."""
+    if not isinstance(task, ShowsSamples):
+        return None
+    with torch.no_grad():
+        found = task.samples(network, generate)
+    return samples_to_bytes(found) if found else None
+
+
+def _kernel(cell: Cell) -> str:
+    """Return the kernels of the softmax core that training uses."""
+    keys = cell.run.sequence_length
+    layers = cell.run.network.layers
+    return " and ".join(sorted({choose_kernel(layer, keys, training=True) for layer in layers}))

@@ -1,0 +1,82 @@
+"""An executor of a cluster that executes its tasks in this process."""
+
+import sys
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
+from qkvary.studies.running.executors.needs import needed_resources
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
+from qkvary.studies.running.store import Store
+from qkvary.studies.study import Cell, Study
+from tests.studies.toy_study import TOY_WORKER
+
+Change = Callable[[Task, TaskEnd], TaskEnd]
+
+
+class Inline(Executor):
+    """Executes a task when it is submitted; ``changes`` change the first ends, or raise."""
+
+    is_remote = True
+    stop_seconds = 0.0
+
+    def __init__(
+        self, *changes: Change, runs_per_task: int = 1, loses: int = 0, shared_folder: bool = True
+    ) -> None:
+        self.changes = [*[lose] * loses, *changes]
+        self.runs_per_task, self.shared_folder = runs_per_task, shared_folder
+        self.submitted: list[tuple[int, ...]] = []
+        self.stopped = self.killed = self.closed = 0
+
+    def needs(self, cell: Cell, /) -> Resources:
+        return needed_resources(cell, 1.0)
+
+    def find_obstacle(self, needs: Resources, /) -> str | None:
+        return "runs wait for a larger node" if needs.cores == 1 else None
+
+    def submit(self, fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+        self.submitted.append(tuple(cell.seed for cell in task.cells))
+        future = Future[TaskEnd]()
+        try:
+            future.set_result(self.execute(fn, task))
+        except Exception as error:  # noqa: BLE001
+            future.set_exception(error)
+        return future
+
+    def execute(self, fn: Any, task: Task) -> TaskEnd:
+        end = fn(task)
+        return self.changes.pop(0)(task, end) if self.changes else end
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def kill(self) -> None:
+        self.killed += 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        del wait, cancel_futures
+        self.closed += 1
+
+
+def lose(_task: Task, _end: TaskEnd) -> TaskEnd:
+    raise RuntimeError("node 7 is gone")
+
+
+def keep(_task: Task, end: TaskEnd) -> TaskEnd:
+    return end
+
+
+def run_there(study: Study, root: Path, executor: Executor, **others: Any) -> RunSummary:
+    given = {"trainer": TOY_WORKER, "quiet": True, **others}
+    return run_study(study, Store(root / "runs"), RunnerOptions(executor=executor, **given))
+
+
+def trainer(patch: pytest.MonkeyPatch, train: Callable[..., Any]) -> str:
+    """Return the name of a module whose ``train_cell`` is a function of a test."""
+    patch.setitem(sys.modules, "toy_trainer", SimpleNamespace(train_cell=train))  # type: ignore[arg-type]
+    return "toy_trainer"

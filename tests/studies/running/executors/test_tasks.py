@@ -1,0 +1,259 @@
+"""Tasks of a cluster, executed in this process by an executor of the test."""
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from qkvary.storage import file_systems
+from qkvary.studies.running.cells import MAX_CRASHES
+from qkvary.studies.running.executors.contract import ClusterOptions, PollingExecutor, Task, TaskEnd
+from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
+from qkvary.studies.running.records import run_identity
+from qkvary.studies.running.store import Store
+from tests.storage.quick_disk import quick_folder
+from tests.studies.running.executors.inline import Inline, run_there
+from tests.studies.toy_study import ends, run_toy, starts, table, toy_study
+
+root = pytest.fixture(quick_folder)
+second_root = pytest.fixture(quick_folder)
+
+
+def test_tasks_make_every_run_once(root: Path, second_root: Path) -> None:
+    study, executor = toy_study(range(4)), Inline(runs_per_task=3)
+    summary = run_there(study, root, executor)
+    assert (summary.done, summary.executed, summary.exit_code) == (8, 8, 0)
+    assert summary.notes == ("runs wait for a larger node",)
+    assert [len(task) for task in executor.submitted] == [3, 3, 2]
+    assert set(ends(root).values()) == {1}
+    run_toy(study, second_root)
+    assert table(study, root) == table(study, second_root)
+    assert (executor.stopped, executor.closed) == (0, 1)
+    assert not list((root / "runs").glob("cluster-*"))
+
+
+class Losing(Inline):
+    """Loses tasks before they are executed."""
+
+    def __init__(self, times: int) -> None:
+        super().__init__()
+        self.times = times
+
+    def execute(self, fn: Any, task: Task) -> TaskEnd:
+        self.times -= 1
+        if self.times >= 0:
+            raise RuntimeError("node 7 is gone")
+        return super().execute(fn, task)
+
+
+def test_a_lost_task_is_submitted_again(root: Path) -> None:
+    executor = Losing(MAX_CRASHES)
+    summary = run_there(toy_study([0]), root, executor)
+    assert (summary.done, summary.exit_code) == (2, 0)
+    assert len(executor.submitted) == 2 + MAX_CRASHES
+    assert len([note for note in summary.notes if "node 7 is gone" in note]) == MAX_CRASHES
+
+
+def test_a_task_that_is_lost_after_its_run_counts_as_made(root: Path) -> None:
+    executor = Inline(loses=1)
+    summary = run_there(toy_study([0]), root, executor)
+    assert (summary.done, len(executor.submitted)) == (2, 2)
+
+
+def test_a_cluster_that_starts_no_run_ends_the_study(root: Path) -> None:
+    executor = Losing(1000)
+    summary = run_there(toy_study([0, 1]), root, executor)
+    assert summary.exit_code == 4
+    assert "node 7 is gone" in summary.message
+    # Two runs have each seed.
+    assert max(map(executor.submitted.count, executor.submitted)) <= 2 * (MAX_CRASHES + 1)
+    assert (executor.stopped, executor.closed, summary.missing) == (1, 1, 4)
+
+
+def test_a_node_that_does_not_see_the_folder_ends_the_study(root: Path) -> None:
+    class Elsewhere(Inline):
+        def execute(self, fn: Any, task: Task) -> TaskEnd:
+            return super().execute(fn, replace(task, marker=str(root / "absent")))
+
+    summary = run_there(toy_study([0]), root, Elsewhere())
+    assert summary.exit_code == 2
+    assert "is not the folder of this study" in summary.message
+    assert starts(root) == {}
+
+
+def test_locks_that_do_not_reach_other_machines_are_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mounts = root / "mountinfo"
+    mounts.write_text(f"22 1 8:1 / {root} rw - nfs4 server:/net rw,local_lock=all\n")
+    monkeypatch.setattr(file_systems, "_MOUNTS", mounts)
+    summary = run_there(toy_study([0]), root, Inline())
+    assert [note for note in summary.notes if "local_lock=all" in note]
+
+
+def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Path) -> None:
+    study, store = toy_study([0]), Store(root / "runs")
+    crashed = study.cells()[0]
+    for _ in range(MAX_CRASHES + 1):
+        child = os.fork()
+        if not child:
+            store.claim(crashed.run_key, run_identity(crashed.run))
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+    summary = run_there(study, root, Inline())
+    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
+    assert crashed.run_key not in starts(root)
+    record = store.record(crashed.run_key)
+    assert record
+    assert record.message.startswith("this run crashed 4 workers, the last was process ")
+
+
+def test_what_was_submitted_is_cancelled_whatever_fails(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments: object) -> None:
+        raise RuntimeError("no room for a note")
+
+    monkeypatch.setattr("qkvary.studies.running.scheduler.Scheduler.handle_end", fail)
+    executor = Inline()
+    with pytest.raises(RuntimeError, match="no room for a note"):
+        run_there(toy_study([0]), root, executor)
+    assert (executor.stopped, executor.closed) == (1, 1)
+    assert not list((root / "runs").glob("cluster-*"))
+
+
+class Stubborn(Inline):
+    """Its tasks hold the lock of their run, and end only when they are killed."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__()
+        self.store = store
+        self.children: list[int] = []
+
+    def submit(self, _fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+        cell = task.cells[0]
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            self.store.claim(cell.run_key, run_identity(cell.run))
+            time.sleep(60)
+            os._exit(0)
+        self.children.append(child)
+        while self.store.state(cell.run_key) != "running":
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT if len(self.children) == 1 else 0)
+        return Future[TaskEnd]()
+
+    def kill(self) -> None:
+        super().kill()
+        for child in self.children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def test_tasks_that_are_killed_on_purpose_have_not_crashed(root: Path) -> None:
+    # A process in the background is started with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    study, store = toy_study([0]), Store(root / "runs")
+    executor = Stubborn(store)
+    try:
+        summary = run_there(study, root, executor)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (summary.exit_code, summary.missing) == (130, 2)
+    assert (executor.stopped, executor.killed) == (1, 1)
+    for cell in study.cells():
+        claim = store.claim(cell.run_key, run_identity(cell.run))
+        assert claim is not None
+        assert claim.deaths == 0
+        claim.release()
+
+
+def test_the_markers_of_killed_runners_are_removed(root: Path) -> None:
+    runs = root / "runs"
+    runs.mkdir()
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    host = socket.gethostname()
+    names = [f"cluster-{host}-{child}-1", f"cluster-{host}-{os.getpid()}-1", f"cluster-x-{child}-1"]
+    for name in names:
+        (runs / name).touch()
+    run_there(toy_study([0]), root, Inline())
+    assert sorted(path.name for path in runs.glob("cluster-*")) == sorted(names[1:])
+
+
+class Polled(PollingExecutor):
+    """Its scheduler forgets one task, and is lost with the next."""
+
+    poll_seconds = 0.01
+
+    def __init__(self, *ended: object) -> None:
+        super().__init__()
+        self.ended = list(ended)
+
+    def submit(self, fn: Any, task: Task, /) -> Future[TaskEnd]:  # type: ignore[override]
+        del fn
+        return self.watch(task.cells[0].run_key)
+
+    def find_ended(self, handles: Sequence[Any]) -> Sequence[Any]:
+        if not self.ended:
+            raise OSError("the cluster is gone")
+        return handles[:1]
+
+    def load(self, _handle: Any) -> TaskEnd:
+        end = self.ended.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end  # type: ignore[return-value]
+
+    def stop(self) -> None:
+        pass
+
+    def kill(self) -> None:
+        pass
+
+
+def test_a_lost_scheduler_is_no_lost_task(root: Path) -> None:
+    """An unreadable result is a lost task; a scheduler that is gone ends the study."""
+    executor = Polled(EOFError("cut"), "no end of a task")
+    summary = run_there(toy_study([0]), root, executor)
+    assert (summary.exit_code, summary.missing) == (4, 2)
+    assert summary.message == "the scheduler cannot be reached: the cluster is gone"
+    notes = " ".join(summary.notes)
+    assert "EOFError: cut" in notes
+    assert "TypeError: expected the end of a task, got str" in notes
+
+
+def test_a_run_on_a_device_has_main_memory_too() -> None:
+    (cell, *_) = toy_study([0]).cells()
+    there = replace(cell, run=replace(cell.run, device="cuda"))
+    needs = needed_resources(there, 0.5)
+    assert (needs.gpus, needs.memory_bytes) == (0.5, 4 * 2**30)
+    large = replace(
+        there, run=replace(there.run, training=replace(there.run.training, batch_size=10**9))
+    )
+    on_cpu = replace(large, run=replace(large.run, device="cpu"))
+    assert needed_resources(large, 1.0).memory_bytes >= needed_resources(on_cpu, 1.0).memory_bytes
+    assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
+
+
+def test_a_share_of_gpus_above_one_is_whole() -> None:
+    assert ClusterOptions(gpu_share=2.0).gpu_share == 2.0
+    for share in (1.5, 0.0, 9.0):
+        with pytest.raises(ValueError, match="gpu_share must be "):
+            ClusterOptions(gpu_share=share)
+
+
+def test_runs_with_similar_needs_share_them() -> None:
+    needs = {needed_resources(cell, 0.5) for cell in toy_study([0]).cells()}
+    (one,) = needs
+    assert (one.cores, one.gpus, one.memory_bytes) == (1, 0.0, PROCESS_BYTES + MEMORY_UNIT)
