@@ -379,7 +379,7 @@ def _describe_plan(study: Study, store: Store, planned: PlannedSet) -> "Training
     from qkvary.api.training_plan import plan_report
     from qkvary.api.training_result import TrainingResult
 
-    return TrainingResult(None, plan_report(study, store, planned), study, store)
+    return TrainingResult(None, plan_report(study, store, planned), study=study, store=store)
 
 
 def _describe_rank(study: Study, store: Store) -> "TrainingResult":
@@ -387,4 +387,6 @@ def _describe_rank(study: Study, store: Store) -> "TrainingResult":
     from qkvary.api.training_result import TrainingResult
     from qkvary.reports.report import Report
 
-    return TrainingResult(None, Report(subject="", question=study.question), study, store)
+    return TrainingResult(
+        None, Report(subject="", question=study.question), study=study, store=store
+    )

@@ -15,9 +15,12 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class TrainingResult(Result[Summary | None]):
-    """The result of a training; ``value`` is the summary of its runs, None of a plan."""
+    """The result of a training; ``value`` is the summary of its runs, None of a plan.
+
+    The exit code is 5 if a run diverged, 1 if one failed, else 0.
+    """
 
     study: Study
     """The runs."""
@@ -25,8 +28,6 @@ class TrainingResult(Result[Summary | None]):
     """The folder of runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
-    exit_code: int = 0
-    """5 if a run diverged, 1 if one failed, else 0."""
     warning: str | None = None
     """What is wrong with the data, if anything is."""
     damage: tuple[str, ...] = ()
@@ -49,8 +50,8 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
     return TrainingResult(
         summary,
         training_report(summary, write_texts(study, store), results.attention),
-        study,
-        store,
+        study=study,
+        store=store,
         networks={cell.title: store.network(cell.run_key) for cell in study.cells()},
         exit_code=5 if "diverged" in ends else 1 if "failed" in ends else 0,
         warning=warning,

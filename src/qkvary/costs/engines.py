@@ -89,7 +89,7 @@ class VllmCache:
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
 
     def tokens_until_0_20(self, pool: int) -> int:
-        """Return what versions up to 0.20.0 logged, which differs where there are several groups."""
+        """Return what versions up to 0.20.0 logged, another number with several groups."""
         return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
 
 

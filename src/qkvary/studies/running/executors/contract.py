@@ -7,7 +7,6 @@ twice, or late, does no harm.
 
 import concurrent.futures
 import math
-import pickle
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -90,13 +89,21 @@ class Task:
         """Return what makes the task in another process, the code of a user's classes first."""
         code = dict.fromkeys(one for cell in self.cells for one in cell.run.code)
         values = {one.name: getattr(self, one.name) for one in fields(self)}
-        return _restore, (tuple(code), pickle.dumps(values))
+        return _restore, (_Imports(code=tuple(code)), values)
 
 
-def _restore(code: tuple[str, ...], values: bytes) -> Task:
-    import_code(code)
-    # Between our own processes.
-    return Task(**pickle.loads(values))  # noqa: S301
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Imports:
+    """Imports code where it is unpickled, before what follows it is."""
+
+    code: tuple[str, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return import_code, (self.code,)
+
+
+def _restore(_imported: None, values: Mapping[str, Any]) -> Task:
+    return Task(**values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
