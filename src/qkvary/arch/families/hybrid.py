@@ -11,7 +11,7 @@ from qkvary.arch.blocks import Experts, FeedForward, Layer, RecurrentLayer
 from qkvary.arch.families import recipes, recurrent
 from qkvary.arch.families.attention_fields import build_each
 from qkvary.arch.families.fields import Fields, Reader
-from qkvary.arch.families.recipes import Recipe
+from qkvary.arch.families.recipes import AttentionRecipe, Dense, LayerKinds, Recipe
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
@@ -33,7 +33,7 @@ def _read_mamba(
 
 def _read_falcon_h1(fields: Fields, name: str) -> Model:
     """Return the model; attention and state of a block, which are parallel, follow each other."""
-    recipe = Recipe(bias=("attention_bias", False), mlp_bias=("mlp_bias", False))
+    recipe = Recipe(dense=Dense(bias=("mlp_bias", False)))
     model = recipes.read(recipe, fields, name)
     own = Fields(
         {**fields.content, "mamba_rms_norm": fields.flag("mamba_rms_norm", default=False)},
@@ -77,7 +77,7 @@ def _read_nemotron_h(fields: Fields, name: str) -> Model:
     return _build(fields, name, build_each(kinds, build), tied=None)
 
 
-_ATTENTION = Recipe(windows="none", bias=False)
+_ATTENTION = Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="none"))
 
 
 def _read_experts(fields: Fields) -> Experts:
