@@ -68,7 +68,8 @@ def test_json_has_the_documented_shape(capsys: pytest.CaptureFixture[str]) -> No
         ]
         assert sum(parts) == row["parameters"]["total"]
     # Every figure that needs one is explained where it stands.
-    assert document["conventions"].keys() <= document["rows"][0].keys()
+    assert document["conventions"].keys() <= {*document, *document["rows"][0]}
+    assert document["engines"].keys() == {"vllm", "llama.cpp", "transformers"}
 
 
 def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,9 @@ from qkvary.costs.engines import (
     allocate_static,
     allocate_vllm,
     default_chunk,
+    sequence_bytes,
 )
+from qkvary.costs.formats import parse_format
 from tests.arch.families.tiny_configs import tiny
 
 KNOWN = json.loads(Path(__file__).with_name("engine_logs.json").read_text())
@@ -238,3 +240,15 @@ def test_models_without_a_cache_are_refused() -> None:
             allocate_vllm(load_size(name), context=64)
         with pytest.raises(ValueError, match="expected"):
             allocate_llama_cpp(load_size(name), context=64)
+
+
+def test_a_sequence_in_each_engine() -> None:
+    bf16, fp8 = parse_format("bf16"), parse_format("fp8")
+    model = load_size("gemma-4-31b")
+    assert sequence_bytes(model, context=8192, stored_as=bf16) == {
+        "vllm": allocate_vllm(model, context=8192).sequence_bytes,
+        "llama.cpp": allocate_llama_cpp(model, context=8192).total_bytes,
+        "transformers": allocate_static(model, context=8192),
+    }
+    found = sequence_bytes(model, context=8192, stored_as=fp8)
+    assert [name for name, held in found.items() if held is None] == ["llama.cpp"]

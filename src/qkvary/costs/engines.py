@@ -8,6 +8,7 @@ transformers 5.23.0; each function names the file that it follows.
 import math
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from qkvary.arch.blocks import (
@@ -89,7 +90,7 @@ class VllmCache:
         return int(self.blocks(pool) / self.blocks_per_sequence * self.context)
 
     def tokens_until_0_20(self, pool: int) -> int:
-        """Return what versions up to 0.20.0 logged, another number with several groups."""
+        """Return what versions up to 0.20.0 logged, which differs for several groups."""
         return self.blocks(pool) // len(self.groups) * min(tokens for tokens, _ in self.groups)
 
 
@@ -335,6 +336,23 @@ def allocate_static(model: Model, *, context: int, stored_as: Format | str = "bf
 def _check_decoder(model: Model) -> None:
     if model.encoder is not None or not model.is_causal:
         raise ValueError("expected a decoder for the rules of an engine, got another model")
+
+
+def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str, int | None]:
+    """Return the bytes of one sequence on one device by engine, with the defaults of each.
+
+    ``None`` where the rules do not know the model or the format.
+    """
+    found: dict[str, int | None] = {"vllm": None, "llama.cpp": None, "transformers": None}
+    with suppress(ValueError):
+        cache = allocate_vllm(model, context=context, stored_as=stored_as)
+        found["vllm"] = cache.sequence_bytes
+    with suppress(ValueError):
+        cells = allocate_llama_cpp(model, context=context, stored_as=stored_as)
+        found["llama.cpp"] = cells.total_bytes
+    with suppress(ValueError):
+        found["transformers"] = allocate_static(model, context=context, stored_as=stored_as)
+    return found
 
 
 def _layers_with_entries(model: Model) -> list[ProjectedAttention | LatentAttention]:

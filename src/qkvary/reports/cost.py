@@ -6,6 +6,7 @@ from typing import Any
 
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.comparison import CostComparison, CostRow
+from qkvary.costs.engines import sequence_bytes
 from qkvary.costs.macs import count_encoder_tokens
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import (
@@ -33,6 +34,7 @@ CONVENTIONS = {
     "cache_bytes": "the whole batch at the full context",
     "state_bytes": "of these the states of linear attention, which do not grow with the context",
     "stored": "exact saving with the weights of the given model",
+    "engines": "bytes of one sequence of the given model, as each engine allocates it",
     "moved_bytes_per_token": "weights, cache and writes of one decoding step over its tokens",
 }
 
@@ -136,6 +138,7 @@ def _data(costs: CostComparison) -> dict[str, Any]:
         "encoder_tokens": encoder or None,
         **pick(costs, "batch dtype=cache.name weights=weights.name"),
         "conventions": CONVENTIONS,
+        "engines": sequence_bytes(costs.model, context=costs.context, stored_as=costs.cache),
         "rows": [
             {
                 **_row_data(row, costs.rows[0]),

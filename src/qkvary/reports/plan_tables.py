@@ -265,6 +265,7 @@ def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
         number("users", write=numbers.whole, below="of a copy"),
         number("tokens", "log", numbers.whole, below="tokens of cache"),
         notes=(f"{row.engine}: {row.remark}." for row in answer.engines[1:]),
+        main=True,
     )
 
 
