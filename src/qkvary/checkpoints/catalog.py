@@ -98,7 +98,7 @@ def require_tokenizer(
             return loaded, loaded.tokenizer
         files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
         raise UsageError(
-            f"{name} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
+            f"{name} has no tokenizer: {f'put {files} next to the weights, or ' if files else ''}give one "
             "with --tokenizer (gpt2, bytes, a tokenizer.json, a tok512.bin of llama2.c, or a "
             ".model of SentencePiece)"
         )
