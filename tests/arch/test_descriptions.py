@@ -61,7 +61,7 @@ def test_no_two_entries_of_the_table_mean_the_same() -> None:
         ("Q-K=V", "QKV", "K=V"),
         ("Q-MQA", "QKV", "K=V with shared heads"),
         ("MQA", "QKV", "sharing heads"),
-        # A value of its own has come back, which no word says.
+        # The separate value is back, which no word says.
         ("GQA-2", "Q-K=V", "GQA-2"),
         ("QKV", "Q-K=V", "QKV"),
     ],

@@ -233,7 +233,7 @@ def norm(x: Tensor) -> Tensor:
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = True) -> Tensor:
-    """Heads stand behind the tokens: no copy is made for the next matrix."""
+    """Heads follow the tokens: no copy is made for the next matrix."""
     gqa = query.shape[2] != key.shape[2]
     roles = (role.transpose(1, 2) for role in (query, key, value))
     mixed = F.scaled_dot_product_attention(*roles, is_causal=causal, enable_gqa=gqa)

@@ -105,7 +105,7 @@ def test_bloom_560m() -> None:
     model = read("bloom-560m")
     # 24 layers, keys and values, 16 heads of 64 channels, 2 bytes.
     assert cache_bytes(model, 2048) == 2048 * (24 * 2 * 16 * 64 * 2) == 201_326_592
-    # The model card: 559,214,592 parameters, of which 256,901,120 are the table of tokens.
+    # The model card: 559,214,592 parameters, 256,901,120 of them in the table of tokens.
     assert model_parameters(model).embedding == 250880 * 1024 == 256_901_120
     assert total(model) == 559_214_592
     assert attention(model).config.variant.positions == "alibi"
@@ -173,7 +173,7 @@ def test_phi_2() -> None:
     # 32 layers, keys and values, 32 heads of 80 channels, 2 bytes: 327,680 a token.
     assert cache_bytes(model, 2048) == 2048 * (32 * 2 * 32 * 80 * 2) == 671_088_640
     layer = 4 * (2560 * 2560 + 2560) + (2560 * 10240 + 10240) + (10240 * 2560 + 2560) + 2 * 2560
-    # The head is a matrix of its own, with a bias.
+    # The head is a separate matrix, with a bias.
     outside = 51200 * 2560 + 2 * 2560 + (2560 * 51200 + 51200)
     assert total(model) == 32 * layer + outside == 2_779_683_840
     config = attention(model).config

@@ -168,7 +168,7 @@ def test_gemma_4_31b_has_the_parameters_of_its_model_card() -> None:
 
 
 def test_gemma_4_26b_has_experts_beside_its_dense_networks() -> None:
-    """25.2 billion parameters, of which 3.8 are active, by its model card."""
+    """25.2 billion parameters, 3.8 of them active, by its model card."""
     model = read("gemma-4-26b-a4b")
     # 25 local layers of 8 KV heads of 256 channels, 5 global ones of 2 KV heads of 512.
     expected = 25 * 1023 * 2 * 8 * 256 * 2 + 5 * 32_768 * 2 * 2 * 512 * 2
@@ -229,7 +229,7 @@ def test_gemma_4_e2b_has_an_input_for_every_layer() -> None:
 
 
 def test_gemma_4_as_transformers_saves_it() -> None:
-    """What global layers have of their own stands under their numbers."""
+    """What only global layers have is listed under their numbers."""
     overrides = {
         str(index): {"head_dim": 512, "num_key_value_heads": 4} for index in range(5, 60, 6)
     }
