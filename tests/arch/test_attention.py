@@ -58,49 +58,20 @@ def test_ranks_are_resolved() -> None:
         ("QKV", {"d_model": 25}, "expected d_model divisible by num_heads, got 25 and 4"),
         ("QKV", {"dropout": 1.0}, "expected dropout in [0, 1), got 1.0"),
         ("GQA-3", {}, "expected KV heads that divide 4 query heads, got 3; choices: 1, 2, 4"),
-        (
-            "I-K-V",
-            {"head_dim": 5},
-            "expected num_heads * head_dim = d_model where a role is the layer input, got 4 * 5",
-        ),
-        (
-            "QKV@rotary",
-            {"head_dim": 1},
-            "expected at least 2 channels a head for rotary, got 1",
-        ),
+        ("I-K-V", {"head_dim": 5}, "where a role is the layer input, got 4 * 5"),
+        ("QKV@rotary", {"head_dim": 1}, "expected at least 2 channels a head for rotary, got 1"),
         ("Q-K[r24]-V", {}, "expected a rank below d_model = 24, got 24 for k"),
         ("QKV", {"head_dim": 0}, "expected a positive head_dim or None, got 0"),
         ("QKV", {"kernel": "flash"}, "expected kernel out of auto, explicit, sdpa, got 'flash'"),
-        (
-            "Q=K-V@diag-mean",
-            {"kernel": "sdpa"},
-            "expected kernel auto or explicit for diagonal normalisation, got sdpa",
+        *(
+            (label, {"kernel": "sdpa"}, "expected kernel auto or explicit for ")
+            for label in ("Q=K-V@diag-mean", "QKV@soft", "QKV@linear")
         ),
-        (
-            "QKV@soft",
-            {"kernel": "sdpa"},
-            "expected kernel auto or explicit for the core soft, got sdpa, which has a softmax",
-        ),
-        (
-            "QKV@sima",
-            {"causal": True},
-            (
-                "expected a bidirectional layer for the core sima, got a causal one: its norms "
-                "over all tokens would show every token the future"
-            ),
-        ),
+        ("QKV@sima", {"causal": True}, "expected a bidirectional layer for the core sima, got "),
         (
             "QKV@linear@decay-learned",
             {"causal": False},
-            (
-                "expected a causal layer for a decay, got a bidirectional one: the decay goes by "
-                "the tokens that have passed"
-            ),
-        ),
-        (
-            "QKV@linear",
-            {"kernel": "sdpa"},
-            "expected kernel auto or explicit for the core linear, got sdpa, which has a softmax",
+            "expected a causal layer for a decay, got ",
         ),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
@@ -117,12 +88,14 @@ def test_sizes_that_do_not_fit_are_refused(
     ("fields", "message"),
     [
         ({"plus_features": 0}, "expected at least 1 plus feature, got 0"),
-        ({"rotary_base": 0.0}, "expected a positive and finite rotary base, got 0.0"),
-        ({"rotary_base": -10_000.0}, "expected a positive and finite rotary base, got -10000.0"),
-        ({"rotary_base": math.inf}, "expected a positive and finite rotary base, got inf"),
-        ({"rotary_base": math.nan}, "expected a positive and finite rotary base, got nan"),
-        ({"rotary_fraction": 0.0}, r"expected a rotary fraction in \(0, 1\], got 0.0"),
-        ({"rotary_fraction": 1.5}, r"expected a rotary fraction in \(0, 1\], got 1.5"),
+        *(
+            ({"rotary_base": one}, f"expected a positive and finite rotary base, got {one}")
+            for one in (0.0, -10_000.0, math.inf, math.nan)
+        ),
+        *(
+            ({"rotary_fraction": one}, rf"expected a rotary fraction in \(0, 1\], got {one}")
+            for one in (0.0, 1.5)
+        ),
         ({"relative_distance": 0}, "expected a relative distance of at least 1, got 0"),
         ({"value_rope": "count"}, "expected value_rope out of .*; did you mean counter?"),
     ],

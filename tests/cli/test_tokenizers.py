@@ -47,7 +47,7 @@ def test_which_files_would_do(places: Path, capsys: pytest.CaptureFixture[str]) 
         assert main(typed) == 2
         said = capsys.readouterr().err
         assert "alone has no tokenizer: put tok" in said
-        assert ".bin or tokenizer.bin beside it, or give one with --tokenizer" in said
+        assert ".bin or tokenizer.bin next to the weights, or give one with --tokenizer" in said
     assert main(["generate", str(places / "own"), "the"]) == 2
     assert "own has no tokenizer: give one with --tokenizer" in capsys.readouterr().err
 

@@ -1,6 +1,6 @@
 """Use the variants named on the command line with the shapes in annotations executed.
 
-A program of its own: what executes them is put in when ``qkvary.nn`` is imported, and makes short
+A separate program: what executes them is put in when ``qkvary.nn`` is imported, and makes short
 calls take several times as long, so that other tests do without it.
 """
 

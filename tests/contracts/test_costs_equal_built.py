@@ -113,7 +113,7 @@ def test_training_steps(label: str) -> None:
     tokens = TOKENS.shape[1]
     macs = training_macs_per_token(as_model(model.config), tokens=tokens, pairs="square")
     found, expected = counter.total, round(2 * macs * tokens)
-    # The sinusoids of "+" are constants, of which no gradient is asked.
+    # The sinusoids of "+" are constants without a gradient.
     assert 0.995 * expected < found < expected if "+" in label else found == expected
 
 

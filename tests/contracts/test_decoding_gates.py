@@ -1,7 +1,7 @@
 """Decoding is one function: however a text is cut, cropped, padded, batched, stored or computed.
 
 Every network with every number format, against float64 by the gate of ``decoding_gates``. Longer
-texts and larger batches are behind the marker ``slow``.
+texts and larger batches have the marker ``slow``.
 """
 
 import functools
@@ -132,7 +132,7 @@ def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
 
 
 def step_through(model: LanguageModel, tokens: Tensor, layout: CacheLayout) -> Tensor:
-    """Logits of steps as one native call, where that supports the network, behind 5 tokens."""
+    """Logits of steps as one native call, where that supports the network, after 5 tokens."""
     options = CacheOptions(layout=layout, storage="preallocated", kernel="native")
     cache = make_cache(model, options)
     read = feed(model, tokens[:, :5], [5], cache)
@@ -162,7 +162,7 @@ def test_a_compiled_network_is_the_same_function(name: str) -> None:
 
 PROMPTS = ((3, 1, 4), (1, 5, 9, 2, 6, 5, 3), (5,), (8, 9, 7, 9))
 FOLLOWING = (11, 2)
-"""Tokens behind every prompt."""
+"""Tokens after every prompt."""
 
 
 def continue_prompts(
@@ -173,7 +173,7 @@ def continue_prompts(
     padding: int | None = None,
     content: int = 0,
 ) -> Tensor:
-    """Logits behind every prompt and the tokens that follow, [rows, 3, vocabulary].
+    """Logits after every prompt and the tokens that follow, [rows, 3, vocabulary].
 
     Args:
         model: The network.

@@ -1,4 +1,4 @@
-"""The contracts on a fake device, each file in a process of its own.
+"""The contracts on a fake device, each file in a separate process.
 
 Once autograd has run on a second device, a process cannot fork others that use autograd, and the
 workers of this suite fork many.

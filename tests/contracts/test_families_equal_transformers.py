@@ -225,7 +225,7 @@ def test_deepseek_v4_allocates_the_token_that_a_window_lets_go() -> None:
 
 
 def test_t5_is_built_with_a_tied_head_whatever_is_said() -> None:
-    """The later checkpoints have a head of their own: 97 tokens of 26 channels."""
+    """The later checkpoints have an untied head: 97 tokens of 26 channels."""
     untied = {**T5, "tie_word_embeddings": False}
     built = sum(parameter.numel() for parameter in build("t5", untied).parameters())
     assert model_parameters(read("t5", untied)).total == built + 97 * 26

@@ -107,7 +107,7 @@ def test_an_encoder(label: str) -> None:
 
 
 def ask(network: LanguageModel, **more: object) -> list[tuple[int, ...]]:
-    """The answers to three prompts, two of which are padded."""
+    """The answers to three prompts, two of them padded."""
     requests = [
         Request(prompt=tuple(prompt), max_new_tokens=5, **more)  # type: ignore[arg-type]
         for prompt in ([1, 2, 3, 4], [5], [6, 7])

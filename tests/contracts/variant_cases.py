@@ -132,7 +132,7 @@ DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K
 
 @functools.cache
 def variant_fields(label: str) -> dict[str, Hashable]:
-    """What a variant is made of, of which tests meet every pair."""
+    """The parts of a variant; tests meet every pair of them."""
     variant = parse_variant(label)
     return {field.name: getattr(variant, field.name) for field in dataclasses.fields(variant)}
 
@@ -178,7 +178,7 @@ def make_config(
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)
     if variant.diagonal != "none" or variant.core != "softmax":
-        # The fused kernel is refused: it keeps its scores to itself. A state has a form of its own.
+        # The fused kernel is refused: it does not return scores. A state has another form.
         fused = variant.keeps_state and given["kernel"] == "sdpa"
         given["kernel"] = "auto" if fused else "explicit"
     return AttentionConfig(

@@ -202,7 +202,7 @@ def around(
 
 
 KINDS = ("projected", "latent", "compressed", "reader")
-"""Attention of its own projections, of two other kinds, or one that reads an earlier layer's."""
+"""Attention with projections, of two other kinds, or one that reads an earlier layer."""
 
 
 @st.composite
@@ -279,7 +279,7 @@ def _draw_attention(
 
 
 def _can_be_read(attention: AttentionLayer) -> bool:
-    """Whether it keeps keys and values of its own and makes queries of something else."""
+    """Whether it keeps separate keys and values and makes queries of something else."""
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is not None:
         return False
     if attention.storage != "needed":

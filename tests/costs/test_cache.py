@@ -88,7 +88,7 @@ def test_a_state_is_counted_once_however_long_a_sequence() -> None:
     assert layer_state_bytes(ProjectedAttention(config=unnormalised), "bf16") == 4 * 64 * 64
 
 
-# Heads of 6 channels, of which 2 are rotated; a layer input of 24.
+# Heads of 6 channels, 2 of them rotated; a layer input of 24.
 @pytest.mark.parametrize(
     ("label", "storage", "plain", "grouped"),
     [
@@ -128,7 +128,7 @@ def test_an_encoder_of_no_tokens_is_refused() -> None:
 @pytest.mark.parametrize(
     ("form", "context", "expected"),
     [
-        # Codes of 6 channels are 3 bytes, a row of scales 24, a token as it is 12.
+        # Codes of 6 channels are 3 bytes, a row of scales 24, an unquantised token 12.
         ("int4-b8", 7, 4 * 7 * 12),
         ("int4-b8", 8, 4 * (8 * 3 + 24)),
         ("int4-b8-r5-fp32", 40, 4 * (32 * 3 + 4 * 24 + 8 * 24)),

@@ -160,7 +160,7 @@ def test_windows_and_rotation_stay_with_their_layers() -> None:
     shared = next(row.model for row in found.rows if row.label == "QKV")
     windows = [layer.attention.config.variant.window for layer in shared.layers]  # type: ignore[union-attr]
     assert windows == [6] * 5 + [None]
-    # All six heads now: of 8 channels behind a window, of 16 in the last layer.
+    # All six heads now: of 8 channels in layers with a window, of 16 in the last layer.
     assert model_cache_bytes(shared, context=37) == 5 * 5 * 2 * 6 * 8 * 2 + 37 * 2 * 6 * 16 * 2
 
 

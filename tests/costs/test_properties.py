@@ -442,7 +442,7 @@ def test_the_variant_of_a_model_changes_nothing(model: Model, context: int) -> N
     try:
         changed = model.with_variant(variant)
     except ValueError:
-        # A layer that reads another's keys and values needs a query of its own.
+        # A layer that reads another's keys and values needs a separate query.
         return
     assert changed.with_variant(variant) == changed
     costs = [

@@ -211,7 +211,7 @@ def test_more_users_and_longer_contexts_never_need_less(
 
 
 def test_one_key_head_gains_nothing_from_eight_devices() -> None:
-    """Eight devices hold as many users as one that has room beside the weights."""
+    """Eight devices hold as many users as one that has room after the weights."""
     model = language_model("MQA")
     one = 10 * (48 // 8) * 2 * 2 * 3
     fields = {"context": 10, "reserve": 0.0, "count_weights": False, "users": 10**6}

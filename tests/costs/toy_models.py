@@ -44,7 +44,7 @@ def language_model(
 
 
 def stack(*layers: Layer, encoder: Encoder | None = None, name: str = "toy") -> Model:
-    """A model of any layers, with a head of its own."""
+    """A model of any layers, with an untied head."""
     width = 24
     return Model(
         name=name,

@@ -27,7 +27,7 @@ from tests.fuzz.mutations import change_json
 
 CASES = Path(__file__).with_name("cases")
 FEW = range(10)
-"""The script beside this file tries a thousand."""
+"""The script in this folder tries a thousand."""
 
 
 @pytest.mark.parametrize("name", FORMATS)

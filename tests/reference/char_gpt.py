@@ -78,7 +78,7 @@ def pack(tensors: dict[str, NDArray[np.float32]]) -> bytes:
 def logits(
     config: dict[str, Any], weights: dict[str, NDArray[np.float32]], tokens: list[int]
 ) -> Array:
-    """The logits behind every token."""
+    """The logits after every token."""
     w = {name: values.astype(np.float64) for name, values in weights.items()}
     x = w["token_embedding.weight"][tokens] + w["pos_embedding.weight"][: len(tokens)]
     size, group = config["head_dim"], config["num_heads"] // config["num_kv_heads"]

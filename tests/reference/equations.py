@@ -172,7 +172,7 @@ class _Parser:
 
 
 def _find_seen(equation: str, layer: Layer) -> NDArray[np.bool_]:
-    """The pairs that causality leaves and the condition behind the semicolon."""
+    """The pairs that causality leaves and the condition after the semicolon."""
     seen, (_, _, condition) = layer.past, equation.partition("; ")
     if not condition:
         return seen
@@ -239,7 +239,7 @@ def _read_symbol(layer: Layer, name: str) -> Array:
 
 
 def _plus_bias(layer: Layer, weights: Array) -> Array:
-    """g: the channels of columns are sines and cosines in turn, behind those of rows."""
+    """g: the channels of columns are sines and cosines in turn, after those of rows."""
     features = weights.shape[1]
     rows = min(features, 2 * math.ceil(features / 4))
     bias = np.zeros((len(weights), len(layer.x), 1))

@@ -168,7 +168,7 @@ def kept_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int
 
 
 def read_bytes(model: Model, tokens: int, stored_as: str, *, encoder_tokens: int) -> int:
-    """What the newest token reads in all layers, of another layer's entries as of its own."""
+    """What the newest token reads in all layers, from the same or another layer."""
     total = 0
     for layer in model.layers:
         attention = layer.attention

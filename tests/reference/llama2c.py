@@ -90,7 +90,7 @@ def logits(
     *,
     tied: bool = True,
 ) -> Array:
-    """The logits behind every token, one token after the other."""
+    """The logits after every token, token by token."""
     w = {name: values.astype(np.float64) for name, values in weights.items()}
     heads, size = sizes["n_heads"], sizes["dim"] // sizes["n_heads"]
     group = heads // sizes["n_kv_heads"]

@@ -50,7 +50,7 @@ class File:
 
 
 def logits(file: File, tokens: list[int]) -> Array:
-    """The logits behind every token."""
+    """The logits after every token."""
     return {"llama": _llama, "gpt2": _gpt2, "deepseek2": _deepseek}[file.architecture](file, tokens)
 
 

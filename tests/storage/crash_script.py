@@ -1,4 +1,4 @@
-"""Saves checkpoints of which two are kept: the program whose every system call is failed.
+"""Saves checkpoints and keeps two: each system call of this program is made to fail.
 
 Run as ``python crash_script.py FOLDER LAST MUTANT``; resumes after the newest valid checkpoint.
 """

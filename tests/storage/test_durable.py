@@ -38,7 +38,7 @@ def test_a_file_is_written_and_replaced(tmp_path: Path) -> None:
         assert names(tmp_path) == ["a.txt"]
 
 
-def test_bytes_are_flushed_before_their_name_and_the_name_behind_it(
+def test_bytes_are_flushed_before_their_name_and_the_folder_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[str] = []

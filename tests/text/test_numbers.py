@@ -1,4 +1,4 @@
-"""Numbers as they are read: digits that say something, signs, and a dash where there is none."""
+"""Numbers for readers: significant digits, signs, and a dash for none."""
 
 import math
 

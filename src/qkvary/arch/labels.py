@@ -128,7 +128,7 @@ def parse_label(text: str) -> AnyVariant:
     runs = [*_RUN.finditer(compact)]
     if sum(len(run[0]) for run in runs) != len(compact) or compact.endswith(","):
         raise ValueError(
-            f"expected a number of layers behind each variant, as in QKV*3,Q-K=V*3, got {text!r}"
+            f"expected a number of layers after each variant, as in QKV*3,Q-K=V*3, got {text!r}"
         )
     counts = [int(run["count"]) for run in runs]
     if min(counts) < 1 or sum(counts) > MOST_LAYERS:

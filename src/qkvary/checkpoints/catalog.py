@@ -97,10 +97,10 @@ def require_tokenizer(
         if loaded.tokenizer is not None:
             return loaded, loaded.tokenizer
         files = " or ".join(_tokenizer_files(find_checkpoint(name), vocabulary))
+        place = f"put {files} next to the weights, or " if files else ""
         raise UsageError(
-            f"{name} has no tokenizer: {f'put {files} beside it, or ' if files else ''}give one "
-            "with --tokenizer (gpt2, bytes, a tokenizer.json, a tok512.bin of llama2.c, or a "
-            ".model of SentencePiece)"
+            f"{name} has no tokenizer: {place}give one with --tokenizer (gpt2, bytes, a "
+            "tokenizer.json, a tok512.bin of llama2.c, or a .model of SentencePiece)"
         )
     if loaded.tokenizer is not None:
         raise UsageError(f"expected no --tokenizer with {name}, which has its own, got {reference}")

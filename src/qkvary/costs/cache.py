@@ -120,7 +120,7 @@ def entries_bytes(
     kept: int,
     stored_as: Format | str,
 ) -> int:
-    """Return the bytes of the last ``kept`` of ``seen`` tokens, as they are stored then."""
+    """Return the bytes that the last ``kept`` of ``seen`` tokens take."""
     form = _format(stored_as)
     rows = form.divide(seen, kept)
     return (
@@ -134,7 +134,7 @@ def token_bytes(attention: ProjectedAttention | LatentAttention, stored_as: Form
     """Return the bytes of one token's entry, in a layer that keeps an entry of every token.
 
     Scales of quantised formats are counted per head, whose channels are quantised together; those
-    that tokens share, and tokens that are kept as they are, are not (:func:`entries_bytes`).
+    that tokens share, and tokens that are not quantised, are left out (:func:`entries_bytes`).
     """
     form = _format(stored_as)
     if isinstance(attention, LatentAttention):

@@ -27,9 +27,9 @@ class Candidate:
     label: str
     """The canonical label, or ``as it is`` for layers of several kinds."""
     model: Model
-    """The model in this variant."""
+    """The model with this variant."""
     is_original: bool
-    """Whether it has the weights of the model as it was given."""
+    """Whether it has the weights of the given model."""
     saving: Method | None = None
     """The method by which it stores less with these weights, if any."""
 
@@ -41,16 +41,16 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The rows of a comparison: the model as it was given, storing less, and other variants."""
+    """The rows of a comparison: the given model, the same with less stored, and other variants."""
 
     rows: tuple[Candidate, ...]
     """The variants that fit the model."""
     notes: tuple[str, ...]
-    """Reasons why requested variants do not fit, or losses against the model, a sentence each."""
+    """Why requested variants do not fit or what they lose, one sentence each."""
 
     @property
     def original(self) -> Candidate:
-        """The model as it was given."""
+        """The given model."""
         return self.rows[0]
 
 
@@ -74,7 +74,7 @@ def own_label(model: Model) -> str:
 def choose_candidates(
     model: Model, labels: Sequence[AnyVariant | str] = (), *, all_sharings: bool = False
 ) -> Candidates:
-    """Return the model as it is, and the requested variants or those worth comparing.
+    """Return the given model, and the requested variants or those worth comparing.
 
     Args:
         model: Any model.

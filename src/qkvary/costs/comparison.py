@@ -104,7 +104,7 @@ def compare_model(
     encoder_tokens: int | None = None,
     decimal: bool = False,
 ) -> CostComparison:
-    """Derive the costs of a model as it is and in other variants.
+    """Derive the costs of a model and of its variants.
 
     Args:
         model: Any model.

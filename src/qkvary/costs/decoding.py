@@ -38,7 +38,7 @@ class DecodeStep:
     weight_bytes: float
     """Weights read; of a mixture the experts that are expected to be hit."""
     cache_bytes: int
-    """Cache read; on several devices as many times the fullest one's part."""
+    """Cache read; on several devices their number times the part of the fullest."""
     written_bytes: int
     """Cache written."""
     macs: int
@@ -109,7 +109,7 @@ def decode_step(
     read = devices * device_read_bytes(
         model, context=context, stored_as=cache, devices=devices, encoder_tokens=encoder_tokens
     )
-    # What the encoder left behind was written before the first step.
+    # The keys and values of the encoder were written before the first step.
     written = sum(
         count * layer_cache_bytes(layer.attention, context=1, stored_as=cache)
         for layer, count in count_kinds(model.layers)

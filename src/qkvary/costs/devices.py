@@ -132,7 +132,7 @@ def choose_device(
     bandwidth: str | None = None,
     flops: str | None = None,
 ) -> Device:
-    """Return a device by name with the given changes, or a device of one's own.
+    """Return a device by name with the given changes, or one that the user describes.
 
     Args:
         gpu: The name, such as ``a100-40gb``.

@@ -64,11 +64,11 @@ class Saving(_Text):
     layers: tuple[int, ...]
     """Layers that it applies to, from 0."""
     bytes_now: int
-    """Cache of one sequence in those layers, as it is stored now."""
+    """Present cache of one sequence in those layers."""
     bytes_then: int
     """Cache of one sequence in those layers, with this method."""
     model_bytes_now: int
-    """Cache of one sequence in all layers, as it is stored now."""
+    """Present cache of one sequence in all layers."""
 
     @property
     def share_of_layers(self) -> float:
@@ -93,7 +93,7 @@ class SavingsReport:
     context: int
     """Tokens of the sequence."""
     bytes_now: int
-    """Its cache as it is stored now."""
+    """Its present cache."""
     savings: tuple[Saving, ...]
     """The ways to store less, exact ones first."""
     already: tuple[str, ...]
@@ -101,7 +101,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """Formats of fewer bits, each with the cache in it: another function, to be measured."""
+    """The cache in each format of fewer bits: outputs change, and the loss must be measured."""
 
 
 _TEXTS: dict[Method, _Text] = {
@@ -236,7 +236,7 @@ def apply_saving(model: Model, method: Method) -> Model | None:
 
 
 def _follow(layer: Layer, layers: Sequence[Layer]) -> Layer:
-    """Let a layer that reads another layer's entries find them as that layer stores them."""
+    """Give a layer that reads another layer's entries the storage of that layer."""
     attention = layer.attention
     if not isinstance(attention, ProjectedAttention) or attention.reads_layer is None:
         return layer
@@ -282,7 +282,7 @@ def _storage(attention: ProjectedAttention, method: Method) -> Storage | None:
 
 
 def _store_encoder_once(model: Model) -> Model | None:
-    """Let every cross attention read the encoder's output, which the first of them keeps."""
+    """Make every cross attention read the encoder's output, which the first one keeps."""
     crossing = [index for index, layer in enumerate(model.layers) if layer.cross is not None]
     if not crossing:
         return None

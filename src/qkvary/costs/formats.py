@@ -1,7 +1,7 @@
 """Number formats in bytes: plain ones, and quantised ones with their scales counted.
 
 A quantised format has a scale for each group of numbers of a row (``int4-g32``), or for each
-number of a row over a block of rows (``int4-b32``); it may keep the newest rows as they are
+number of a row over a block of rows (``int4-b32``); it may keep the newest rows unquantised
 (``-r16``), and says in what format they are (``-fp32``, else 16 bits).
 """
 
@@ -32,14 +32,14 @@ _QUANTIZED = re.compile(
 
 
 class StoredRows(NamedTuple):
-    """The stored form of the rows that are kept."""
+    """How many kept rows are stored in which form."""
 
     coded: int
     """Rows of codes, with their scales where each row has its own."""
     scales: int
-    """Rows of scales that codes share, as many numbers as a row."""
+    """Rows of shared scales; each has one number per channel."""
     plain: int
-    """Rows that are kept as they are."""
+    """Rows that are not quantised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Format:
         return StoredRows(coded=coded, scales=shared, plain=kept - coded)
 
     def row_bytes(self, numbers: int) -> int:
-        """Return the bytes of a quantised row with the scales of its own."""
+        """Return the bytes of a quantised row with its scales."""
         scales = 0 if self.group is None else math.ceil(numbers / self.group) * SCALE_BYTES
         return math.ceil(numbers * self.bits / 8) + scales
 

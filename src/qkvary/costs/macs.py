@@ -72,13 +72,13 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
     reach = length if stride is None else 0
     if window is not None:
         reach = min(window, length)
-    # Queries with a full reach behind them, then those at the start that have less.
-    behind = (length - reach) * reach + reach * (reach + 1) // 2
+    # Queries that see their full reach, then those at the start that see less.
+    pairs = (length - reach) * reach + reach * (reach + 1) // 2
     if stride is not None:
-        # Beyond the window each multiple of the stride, for the queries that are as far along.
+        # Beyond the window each multiple of the stride, for the queries that come late enough.
         first, last = -(-reach // stride), (length - 1) // stride
-        behind += (last - first + 1) * (2 * length - stride * (first + last)) // 2
-    return behind if config.causal else 2 * behind - length
+        pairs += (last - first + 1) * (2 * length - stride * (first + last)) // 2
+    return pairs if config.causal else 2 * pairs - length
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
@@ -420,7 +420,7 @@ def _stored_macs(attention: ProjectedAttention) -> int:
 
 
 def _made_macs(attention: ProjectedAttention) -> int:
-    """Return the MACs of one token through cached projections, as far as they are applied."""
+    """Return the MACs of one token through the cached projections that are applied."""
     config = attention.config
     if attention.storage in INPUT_STORED or attention.reads_layer is not None:
         return 0

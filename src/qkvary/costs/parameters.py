@@ -34,7 +34,7 @@ class Size(NamedTuple):
 
     @property
     def total(self) -> int:
-        """Both together."""
+        """Weights and biases."""
         return self.weights + self.biases
 
 
@@ -61,7 +61,7 @@ class ParameterCount:
 
     @property
     def total(self) -> int:
-        """All of them, each once."""
+        """All parameters, each counted once."""
         parts = (self.embedding, self.positions, self.attention, self.feed_forward)
         return sum(parts) + self.norms + self.head + self.other
 
@@ -157,7 +157,7 @@ def model_parameters(model: Model) -> ParameterCount:
 
 
 def active_parameters(model: Model) -> int:
-    """Return the parameters that one token meets: all but the experts that it is not routed to."""
+    """Return the parameters that one token passes: its own experts, and everything else."""
     idle = 0
     every = (*model.layers, *(model.encoder.layers if model.encoder else ()))
     for layer, count in count_kinds(every):

@@ -19,7 +19,7 @@ from qkvary.costs.formats import Format
 from qkvary.costs.macs import count_encoder_tokens
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
-"""Storage of which every head needs the whole."""
+"""Storage that every head needs in full."""
 
 
 def device_cache_bytes(
@@ -98,6 +98,6 @@ def device_bytes(attention: AttentionLayer, size: int, devices: int) -> int:
 
 
 def _on_fullest(layer: Layer, own: int, crossed: int, devices: int) -> int:
-    """Return the bytes on the fullest device, of a layer's own and of its cross attention."""
+    """Return the bytes of a layer and of its cross attention on the fullest device."""
     held = device_bytes(layer.attention, own, devices)
     return held if layer.cross is None else held + device_bytes(layer.cross, crossed, devices)

@@ -82,7 +82,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPlan:
-    """One model, with its cache in one format, at a demand."""
+    """The serving of one model, with its cache in one format, for a demand."""
 
     cache: Format
     """The format of the cache."""
@@ -103,7 +103,7 @@ class ServingPlan:
     fills: Fills | None = None
     """The largest use of a replica's memory at this demand; ``None`` where nothing fits."""
     step: DecodeStep | None = None
-    """One decoding step of a replica that is as full as the demand makes it."""
+    """One decoding step of a replica with the users that the demand gives it."""
     step_seconds: float | None = None
     """Its roofline time; ``None`` where the device's rates are not known."""
     bound: Bound | None = None

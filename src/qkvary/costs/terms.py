@@ -15,7 +15,7 @@ class TermCost:
     macs: Callable[[AttentionConfig, int, int], int] | None = None
     """Multiply-accumulates of a layer, by its number of keys and of pairs of query and key."""
     decode_macs: Callable[[AttentionConfig, int], int] | None = None
-    """Those of one decoded token, by the number of keys; None if ``macs`` gives them."""
+    """MACs of one decoded token, by the number of keys; None if ``macs`` gives them."""
     absorbs_key: bool = True
     """Whether the query may absorb the key's projection: nothing changes keys or their products
     in between."""
@@ -46,7 +46,7 @@ def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
-    One channel, or one for each query head of a group that has a map of its own. A normalised
+    One channel, or one for each query head of a group if heads have separate maps. A normalised
     diagonal stands between product and bias, which is then added elementwise.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features

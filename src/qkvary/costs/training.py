@@ -189,7 +189,7 @@ def crossing_numbers(layer: Layer) -> int:
 
 
 def _attention_numbers(attention: AttentionLayer) -> int:
-    """Return what the softmax core reads and what the output projection does."""
+    """Return the numbers per token that the softmax core and the output projection read."""
     if isinstance(attention, ProjectedAttention):
         return _projected_numbers(attention)
     if isinstance(attention, LatentAttention):
@@ -207,7 +207,7 @@ def _attention_numbers(attention: AttentionLayer) -> int:
 def _projected_numbers(attention: ProjectedAttention) -> int:
     """Query, key and value, where they are different tensors, and the mixed values.
 
-    A source that one role reads rotated and another as it is becomes two tensors; so does one that
+    A source that one role reads rotated and another unrotated becomes two tensors; so does one that
     is normalised.
     """
     config = attention.config

@@ -149,7 +149,10 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     original = served[0]
     first = [row for row in served if row.cache == original.cache]
     now = [row for row in first if row.saving is not None and _needs_fewer(row, original)]
-    exact = [_as_it_is(original), *(f"{row.saving}: {_held(row.plan)}" for row in now)]
+    exact = [
+        f"unchanged: {_held(original.plan)}",
+        *(f"{row.saving}: {_held(row.plan)}" for row in now),
+    ]
     fewer = [
         plan
         for plan in (
@@ -165,9 +168,9 @@ def summarize_serving(served: Sequence[ServedVariant], demand: Demand) -> tuple[
     return (
         f"Exact now: {'; '.join(exact)}.",
         (
-            f"Fewer bits now, whose loss is to be measured: {'; '.join(bits)}."
+            f"Fewer bits of cache now (measure the loss): {'; '.join(bits)}."
             if bits
-            else "Fewer bits now: no format makes this cache smaller."
+            else "Fewer bits of cache now: no format makes it smaller."
         ),
         (
             f"With training: {trained.label}: {_held(trained.plan)}, {_change(trained)} as "
@@ -195,16 +198,6 @@ def advise_serving(served: Sequence[ServedVariant]) -> Iterator[str]:
             )
     yield from _at_equal_cost(first)
     yield from _authors_own_claim(first)
-
-
-def own_name(label: str) -> str:
-    """Return the beginning of a sentence about the given model."""
-    return "As it is" if label == AS_IT_IS else f"As it is ({label})"
-
-
-def as_given(label: str) -> str:
-    """Return the name of the given model within a sentence."""
-    return "the model as it is" if label == AS_IT_IS else f"{label} as it is"
 
 
 def advise_task(kind: TaskKind) -> Iterator[str]:
@@ -262,11 +255,6 @@ def _frontier_status(quality: Quality | None, above: Sequence[Quality]) -> Front
         return "frontier"
     beyond = any(better.high <= quality.low for better in above)
     return "dominated" if beyond else "dominated by the printed digits only"
-
-
-def _as_it_is(row: ServedVariant) -> str:
-    name = "as it is" if row.label == AS_IT_IS else f"{row.label} as it is"
-    return f"{name}: {_held(row.plan)}"
 
 
 def _held(plan: ServingPlan) -> str:

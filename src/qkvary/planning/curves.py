@@ -61,7 +61,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Curves:
-    """Lines of a chart, and what they are about."""
+    """Lines of a chart, with their cache and axis."""
 
     curves: tuple[Curve, ...]
     """The lines."""
@@ -85,7 +85,7 @@ class _Curves:
 class CacheCurves(_Curves):
     """The cache of one user against the context.
 
-    Lines are of tokens and bytes, one for all rows with equal caches.
+    A line goes from tokens to bytes; rows with equal caches share one.
     """
 
     max_tokens: int | None
@@ -96,7 +96,7 @@ class CacheCurves(_Curves):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCurves(_Curves):
-    """Users of one device against its memory; lines are of bytes and users, as steps."""
+    """Users of one device against its memory, as lines of steps from bytes to users."""
 
     loads: tuple[tuple[int, int], ...]
     """Bytes of the weights and of one user, per curve."""

@@ -12,7 +12,7 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import Precision, TrainingPlan, plan_training
-from qkvary.planning.advice import as_given, own_name, published_change
+from qkvary.planning.advice import published_change
 from qkvary.planning.quality import Quality, Size, quality_of
 
 
@@ -104,7 +104,7 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
         if saved > 0:
             yield (
                 f"Fewest products on the published frontier: {best.label}, {saved:.1f} % below "
-                f"{as_given(base.label)}; training can be faster by that much at most."
+                "the given model; training can be faster by that much at most."
             )
         else:
             yield "No variant on the published frontier takes fewer products than the given model."
@@ -114,16 +114,15 @@ def advise_training(rows: Sequence[TrainedVariant]) -> Iterator[str]:
 
 def _explain_misfit(base: TrainedVariant) -> str:
     """Return why a model does not fit one device, and what helps."""
-    name, plan = own_name(base.label), base.plan
-    if plan.free_bytes < 0:
+    if base.plan.free_bytes < 0:
         return (
-            f"{name}: weights, gradients and optimizer alone do not fit on one device, however "
-            "short the sequence: shard them."
+            "The weights, gradients and optimizer of the given model do not fit on one device, "
+            "however short the sequence: shard them."
         )
-    fewer = "" if plan.checkpointing else "keep fewer activations (--checkpointing), "
+    fewer = "" if base.plan.checkpointing else "keep fewer activations (--checkpointing), "
     return (
-        f"{name} no sequence fits with weights, gradients and optimizer on one device: shard them, "
-        f"{fewer}or shorten --context."
+        "No sequence fits with the weights, gradients and optimizer of the given model on one "
+        f"device: shard them, {fewer}or shorten --context."
     )
 
 

@@ -118,7 +118,7 @@ def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]
         yield "Nothing is decoded from a bidirectional network, so there is no cache."
     if base.step is not None:
         yield (
-            f"A decoding step of the model as it is moves {size(base.step.moved_bytes)} for "
+            f"A decoding step of the given model moves {size(base.step.moved_bytes)} for "
             f"{base.step.flops_per_byte:.3g} FLOP a byte."
         )
     for row in costs.rows:

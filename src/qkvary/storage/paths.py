@@ -23,7 +23,8 @@ def read_name(given: object, expected: str) -> str:
     """
     name = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(name, str):
-        raise UsageError(f"expected {expected}, got {given!r}"[:200])
+        found = " ".join(repr(given).split())
+        raise UsageError(f"expected {expected}, got {found}"[:200])
     return name
 
 

@@ -66,7 +66,7 @@ def listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def spell(name: str) -> str:
-    """Return a name as it is looked up: in lower case, with hyphens for blanks and underscores."""
+    """Return the key of a name for look-ups: lower case, hyphens for blanks and underscores."""
     return re.sub(r"[\s_]+", "-", name.strip().casefold())
 
 

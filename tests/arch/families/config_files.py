@@ -1,4 +1,4 @@
-"""The configurations of published models that stand beside the tests."""
+"""The configurations of published models next to the tests."""
 
 import json
 from pathlib import Path

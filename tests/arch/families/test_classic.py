@@ -3,16 +3,12 @@
 Cache bytes are those of 16-bit numbers.
 """
 
-import re
-
-import pytest
-
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
-from tests.arch.families.config_files import load, read, read_without
+from tests.arch.families.config_files import read, read_without
 
 
 def attention(model: Model, layer: int = 0) -> ProjectedAttention:
@@ -59,12 +55,6 @@ def test_gpt2_in_the_words_of_other_families() -> None:
     assert total(read("gpt2", tie_word_embeddings=False)) == 124_439_808 + 50257 * 768
 
 
-def test_gpt2_with_cross_attention_is_refused() -> None:
-    message = "expected false for add_cross_attention of a gpt2 configuration, got True"
-    with pytest.raises(ValueError, match=message):
-        read("gpt2", add_cross_attention=True)
-
-
 def test_pythia_160m() -> None:
     model = read("pythia-160m")
     # 12 layers, keys and values, 12 heads of 64 channels, 2 bytes.
@@ -82,10 +72,6 @@ def test_checkpoint_folders_is_read_where_newer_files_nest_it() -> None:
     assert (position.rotary_fraction, position.rotary_base) == (0.5, 777.0)
     position = attention(read_without("pythia-160m", "rotary_pct")).config.position
     assert (position.rotary_fraction, position.rotary_base) == (0.25, 10_000.0)
-    with pytest.raises(
-        ValueError, match=re.escape("expected a rotary fraction in (0, 1], got 2.0")
-    ):
-        read("pythia-160m", rotary_pct=2)
 
 
 def test_opt_350m() -> None:
@@ -119,7 +105,7 @@ def test_bloom_560m() -> None:
     model = read("bloom-560m")
     # 24 layers, keys and values, 16 heads of 64 channels, 2 bytes.
     assert cache_bytes(model, 2048) == 2048 * (24 * 2 * 16 * 64 * 2) == 201_326_592
-    # The model card: 559,214,592 parameters, of which 256,901,120 are the table of tokens.
+    # The model card: 559,214,592 parameters, 256,901,120 of them in the table of tokens.
     assert model_parameters(model).embedding == 250880 * 1024 == 256_901_120
     assert total(model) == 559_214_592
     assert attention(model).config.variant.positions == "alibi"
@@ -182,38 +168,12 @@ def test_falcon_norms_and_positions() -> None:
     assert attention(read("falcon-40b")).config.variant.positions == "rotary"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"num_ln_in_parallel_attn": 3}, "expected 1 or 2 for num_ln_in_parallel_attn of a falcon"),
-        (
-            {"new_decoder_architecture": False, "multi_query": False},
-            (
-                "expected 128, as many as query heads, or multi_query for num_kv_heads of a falcon "
-                "configuration, got 8"
-            ),
-        ),
-        (
-            {"num_kv_heads": 7},
-            "expected KV heads that divide 128 query heads, got 7; choices: 1, 2",
-        ),
-        (
-            {"num_attention_heads": 2**39, "num_kv_heads": 3},
-            "expected d_model divisible by num_heads, got 8192 and 549755813888",
-        ),
-    ],
-)
-def test_falcon_without_meaning_is_refused(changes: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(message)):
-        read("falcon-40b", **changes)
-
-
 def test_phi_2() -> None:
     model = read("phi-2")
     # 32 layers, keys and values, 32 heads of 80 channels, 2 bytes: 327,680 a token.
     assert cache_bytes(model, 2048) == 2048 * (32 * 2 * 32 * 80 * 2) == 671_088_640
     layer = 4 * (2560 * 2560 + 2560) + (2560 * 10240 + 10240) + (10240 * 2560 + 2560) + 2 * 2560
-    # The head is a matrix of its own, with a bias.
+    # The head is a separate matrix, with a bias.
     outside = 51200 * 2560 + 2 * 2560 + (2560 * 51200 + 51200)
     assert total(model) == 32 * layer + outside == 2_779_683_840
     config = attention(model).config
@@ -225,26 +185,3 @@ def test_phi_normalises_heads_where_asked() -> None:
     assert [norm.width for norm in attention(normed).norms] == [80, 80]
     assert cache_bytes(normed, 1) == 32 * 2 * 8 * 80 * 2
     assert attention(read_without("phi-2", "num_key_value_heads")).config.num_kv_heads == 32
-
-
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        ("gpt2", "n_embd"),
-        ("gpt2", "n_layer"),
-        ("gpt2", "n_head"),
-        ("gpt2", "n_positions"),
-        ("gpt2", "vocab_size"),
-        ("pythia-160m", "intermediate_size"),
-        ("pythia-160m", "hidden_size"),
-        ("opt-350m", "ffn_dim"),
-        ("opt-350m", "max_position_embeddings"),
-        ("bloom-560m", "hidden_size"),
-        ("falcon-40b", "num_hidden_layers"),
-        ("phi-2", "num_attention_heads"),
-    ],
-)
-def test_a_missing_size_is_named(name: str, field: str) -> None:
-    family = load(name)["model_type"]
-    with pytest.raises(ValueError, match=rf"expected the field .*{field}.* in a {family} config"):
-        read_without(name, field)

@@ -1,4 +1,4 @@
-"""Every field is checked as it is read, and every message says what was expected."""
+"""Every field is checked when it is read, and every message says what was expected."""
 
 import math
 import re

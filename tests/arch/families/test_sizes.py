@@ -66,7 +66,7 @@ def test_pythia_has_the_parameters_of_its_model_card(name: str) -> None:
 
 
 PUBLISHED_TOTALS = {
-    # nanoGPT, model.py, beside the sizes.
+    # nanoGPT, model.py, next to the sizes.
     "gpt2": (124, 1e6),
     "gpt2-large": (774, 1e6),
     "gpt2-xl": (1558, 1e6),
@@ -97,7 +97,7 @@ PUBLISHED_TOTALS = {
     # The model card of openai/whisper-large-v3-turbo.
     "whisper-large-v3-turbo": (809, 1e6),
 }
-"""Counts as they are printed: a number and its unit."""
+"""Printed counts: a number and its unit."""
 
 
 @pytest.mark.parametrize("name", PUBLISHED_TOTALS)
