@@ -19,6 +19,10 @@ A claim has the verdict of its findings where they agree. Otherwise:
 - a claim of "sometimes" (``some``) fails only if all findings fail;
 - any other claim *holds with a condition*, which lists where it holds and where it does not.
 
+A study knows its scale: if its networks are more than ten times smaller than those of the claim,
+its figure distinguishes nothing, whatever it says at its own scale, and it does not count where a
+printed figure agrees with the claim.
+
 Printed figures that follow from each other do not repeat a measurement: a claim that is no
 arithmetic and has no other judge holds with that condition. Comparisons of printed figures count
 only where no study and no test decides.
@@ -27,7 +31,7 @@ only where no study and no test decides.
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from qkvary.arch.published_quality import BASELINE
@@ -54,6 +58,8 @@ ClaimVerdict = Literal[
 CLAIM_VERDICTS: tuple[ClaimVerdict, ...] = get_args(ClaimVerdict)
 PRINTED = "by printed figures, which were not measured again here"
 """The condition of a claim that is no arithmetic and that only printed figures judge."""
+UNDECIDED = "by printed figures; what was measured here does not decide it"
+"""That of one that studies judge too."""
 SPREADS: Mapping[tuple[str, str], float] = {
     ("three-projections-table-4", "validation_perplexity"): 0.03,
     ("three-projections-table-4", "train_perplexity"): 0.03,
@@ -102,6 +108,8 @@ ONE_EACH = frozenset(
 """The published tables whose measured figures are of one network each."""
 SEEDS = "by figures of one network each, whose spread between seeds is not printed"
 """The condition of comparisons in these tables."""
+SCALE = 10
+"""The factor by which the networks of a study may be smaller than those of a claim."""
 NAMES = 2
 """The most findings that a condition names, and the most studies that a scale names."""
 _SLACK = 1e-12
@@ -128,6 +136,8 @@ class Finding:
     """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
     """The parameters of the smallest and the largest of its networks."""
+    is_small: bool = False
+    """Whether they are too small for the claim."""
     record: str
     """The page, table or test in which the figure stands."""
     check: str
@@ -185,16 +195,18 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
             case ByTest():
                 findings.append(_by_test(judge))
             case ByStudy():
-                findings.append(_by_study(judge, find(judge)))
+                findings.append(_at_scale(_by_study(judge, find(judge)), claim))
     deciding = _deciding(claim, findings)
     verdict, condition = _combine(deciding, claim.quantifier)
     agreeing = [one for one in deciding if one.verdict.startswith("holds")]
     own = claim.kind != "arithmetic" and all(one.printed for one in agreeing)
     if own and verdict.startswith("holds"):
-        verdict, condition = "holds with a condition", _join(f"It holds {PRINTED}.", condition)
+        why = UNDECIDED if any(one.study for one in findings) else PRINTED
+        verdict, condition = "holds with a condition", _join(f"It holds {why}.", condition)
     if claim.untested and verdict.startswith("holds"):
         untested = f"{claim.untested[0].upper()}{claim.untested[1:]} is not tested here."
         verdict, condition = "holds with a condition", _join(condition, untested)
+    condition = _join(condition, _say_small(claim, findings))
     return JudgedClaim(
         claim=claim,
         verdict=verdict,
@@ -203,6 +215,29 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
         needs=claim.needs or (_missing(claim) if verdict == "not tested here" else ""),
         findings=tuple(findings),
     )
+
+
+def _at_scale(finding: Finding, claim: Claim) -> Finding:
+    """Return a finding that decides nothing if its networks are too small for a claim."""
+    if claim.parameters is None or finding.parameters is None:
+        return finding
+    if SCALE * finding.parameters[1] >= claim.parameters or finding.verdict == "not tested here":
+        return finding
+    return replace(finding, verdict="not distinguished", condition="", is_small=True)
+
+
+def _say_small(claim: Claim, findings: Sequence[Finding]) -> str:
+    sizes = [one.parameters[1] for one in findings if one.is_small and one.parameters]
+    if not sizes or claim.parameters is None:
+        return ""
+    return (
+        f"Networks of at most {_size(max(sizes))} parameters do not decide it: those of the claim "
+        f"have {_size(claim.parameters)}."
+    )
+
+
+def _size(parameters: int) -> str:
+    return compact(parameters, 2).replace(" ", "")
 
 
 def _missing(claim: Claim) -> str:
@@ -229,6 +264,8 @@ def in_range(low: float, high: float, claimed: ClaimedRange) -> ClaimVerdict:
 def _deciding(claim: Claim, findings: Sequence[Finding]) -> list[Finding]:
     """Return the findings that count: measurements that decide before comparisons as printed."""
     tested = [one for one in findings if one.verdict != "not tested here"]
+    if any(one.printed and one.verdict.startswith("holds") for one in tested):
+        tested = [one for one in tested if not one.is_small]
     decided = any(not one.printed and one.verdict != "not distinguished" for one in tested)
     if claim.kind == "arithmetic" or not decided:
         return tested
@@ -463,7 +500,7 @@ def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> 
     studies = "; ".join([*named[: NAMES - 1], *rest] if rest else named)
     sizes = [size for one in reasons for size in one.parameters or ()]
     if sizes:
-        small, large = (compact(size, 2).replace(" ", "") for size in (min(sizes), max(sizes)))
+        small, large = _size(min(sizes)), _size(max(sizes))
         size = large if small == large else f"{small} to {large}"
         return f"in networks of {size} parameters ({studies})"
     if studies:
