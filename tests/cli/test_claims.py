@@ -129,7 +129,7 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     for row in turned[1:]:
         row[place : place + 2] = ["-0.9", "-0.8"]
     (tables / "results.csv").write_text("\n".join(map(",".join, turned)) + "\n", "utf-8")
-    (one,) = found(capsys, "overview-article-7", "--studies", str(tmp_path))
+    (one,) = found(capsys, "key-value-6", "--studies", str(tmp_path))
     assert one["verdict"] == "does not hold"
     assert one["needs"] == ""
     (one,) = found(capsys, "three-projections-54", "--studies", str(tmp_path))

@@ -23,6 +23,7 @@ from qkvary.papers.claim_verdicts import (
     SCRIPTS,
     SEEDS,
     SPREADS,
+    UNDECIDED,
     ClaimVerdict,
     in_range,
     judge_claim,
@@ -242,7 +243,7 @@ def test_comparisons_as_printed_count_alike_whatever_they_say(judge: Judge) -> N
 def test_a_study_that_decides_nothing_erases_nothing() -> None:
     found, condition = verdict_of([BELOW, OPEN[0]])
     assert found == "holds with a condition"
-    assert condition.startswith(f"It holds {PRINTED}. It holds for ")
+    assert condition.startswith(f"It holds {UNDECIDED}. It holds for ")
     assert "It is not distinguished for Q-K=V (made-up: third)." in condition
     assert verdict_of([ABOVE, OPEN[0]]) == ("does not hold", f"It does not hold {SEEDS}.")
 

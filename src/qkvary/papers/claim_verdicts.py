@@ -206,7 +206,8 @@ def judge_claim(claim: Claim, find: FindKept = find_packaged) -> JudgedClaim:
     if claim.untested and verdict.startswith("holds"):
         untested = f"{claim.untested[0].upper()}{claim.untested[1:]} is not tested here."
         verdict, condition = "holds with a condition", _join(condition, untested)
-    condition = _join(condition, _say_small(claim, findings))
+    if verdict != "holds":
+        condition = _join(condition, _say_small(claim, findings))
     return JudgedClaim(
         claim=claim,
         verdict=verdict,
