@@ -10,7 +10,7 @@ from qkvary.cli.claims import Document, Name
 from qkvary.cli.main import main
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
-from qkvary.papers.claim_verdicts import CLAIM_VERDICTS
+from qkvary.papers.findings import CLAIM_VERDICTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 EVERY = [claim.name for name in document_names() for claim in load_document(name).claims]

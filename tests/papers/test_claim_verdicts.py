@@ -18,16 +18,8 @@ from qkvary.papers.claim import (
     Quantifier,
     load_document,
 )
-from qkvary.papers.claim_verdicts import (
-    PRINTED,
-    SCRIPTS,
-    SEEDS,
-    SPREADS,
-    UNDECIDED,
-    ClaimVerdict,
-    in_range,
-    judge_claim,
-)
+from qkvary.papers.claim_verdicts import PRINTED, UNDECIDED, judge_claim
+from qkvary.papers.findings import SCRIPTS, SEEDS, SPREADS, ClaimVerdict, in_range
 from qkvary.papers.kept_figures import KeptFigure, find_packaged
 from qkvary.papers.tables import load_published
 from qkvary.studies.catalog import load_study
