@@ -10,7 +10,7 @@ from qkvary.cli.claims import Document, Name
 from qkvary.cli.main import main
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
-from qkvary.papers.claim_verdicts import CLAIM_VERDICTS
+from qkvary.papers.findings import CLAIM_VERDICTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
 EVERY = [claim.name for name in document_names() for claim in load_document(name).claims]
@@ -129,7 +129,7 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     for row in turned[1:]:
         row[place : place + 2] = ["-0.9", "-0.8"]
     (tables / "results.csv").write_text("\n".join(map(",".join, turned)) + "\n", "utf-8")
-    (one,) = found(capsys, "overview-article-7", "--studies", str(tmp_path))
+    (one,) = found(capsys, "key-value-6", "--studies", str(tmp_path))
     assert one["verdict"] == "does not hold"
     assert one["needs"] == ""
     (one,) = found(capsys, "three-projections-54", "--studies", str(tmp_path))

@@ -18,6 +18,8 @@ BANNED_NAMES = {"utils", "util", "common", "helpers", "helper", "misc", "base", 
 # Rows of tables and records: the program fills them, nobody types their constructor.
 RECORD_MODULES = {
     "src/qkvary/analysis/results.py",
+    "src/qkvary/papers/claim.py",
+    "src/qkvary/papers/findings.py",
     "src/qkvary/studies/results/summary.py",
     "src/qkvary/studies/running/records.py",
 }

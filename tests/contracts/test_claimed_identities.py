@@ -8,6 +8,7 @@ from torch import Tensor
 
 from qkvary.analysis.ranks import effective_rank
 from qkvary.arch.attention import ScaleConfig
+from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
@@ -136,3 +137,13 @@ def test_caches_may_be_smaller_than_that_of_q_mqa(label: str, stored_as: str) ->
     first = model_cache_bytes(as_model(gpt_300m("Q-MQA")), context=32_768)
     smaller = model_cache_bytes(as_model(gpt_300m(label)), context=32_768, stored_as=stored_as)
     assert smaller < first / 3
+
+
+@pytest.mark.parametrize("name", ["t5-small", "t5-v1.1-large", "flan-t5-xxl"])
+def test_t5_has_a_key_and_value_head_for_every_query_head(name: str) -> None:
+    model = load_size(name)
+    assert model.encoder is not None
+    layers = (*model.layers, *model.encoder.layers)
+    attention = [one for layer in layers for one in (layer.attention, layer.cross) if one]
+    assert len(attention) > 2 * len(model.layers)
+    assert {one.config.num_heads - one.config.num_kv_heads for one in attention} == {0}

@@ -61,7 +61,7 @@ CALLS: dict[str, list[str]] = {
     "doctor": ["--out", "{runs}"],
     "evaluate": ["{model}", "--data", "{text}", "--tokens", "50", "--out", "{pages}/figures.json"],
     "export": ["{model}", "--out", "{pages}/exported"],
-    "figures": ["figure-7", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
+    "figures": ["key-value-figure-7", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
     "generate": ["{model}", "the", "--tokens", "5"],
     "pack": ["{study}", "{pages}/packed.jsonl.xz", "--out", "{runs}"],
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],

@@ -68,6 +68,8 @@ ADDED_LATER: dict[str, Any] = {
     "LanguageTaskConfig.has_test": True,
     "Setting.note": "",
     "TrainingConfig.test_at": "last",
+    "ScheduleConfig.milestones": (),
+    "ScheduleConfig.gamma": 0.1,
 }
 """By kind and stored name the default of each field that was added later, which stays."""
 FROZEN = Path(__file__).parent / "frozen"

@@ -93,7 +93,7 @@ def test_what_a_judge_names_exists(name: str) -> None:
                 assert judge.says.endswith(".")
                 assert judge.shows in ("claim", "opposite")
             case ByStudy():
-                assert (ROOT / "studies" / judge.study / "README.md").is_file()
+                assert [*(ROOT / "studies").glob(f"*/{judge.study}/README.md")], judge.study
                 assert judge.unit
 
 

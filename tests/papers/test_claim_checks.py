@@ -9,8 +9,9 @@ import pytest
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
 from qkvary.papers.claim_checks import find_wrong, read_verdicts
-from qkvary.papers.claim_verdicts import CLAIM_VERDICTS, judge_claim
+from qkvary.papers.claim_verdicts import judge_claim
 from qkvary.papers.claims_report import claim_data
+from qkvary.papers.findings import CLAIM_VERDICTS
 from qkvary.storage.errors import DamagedError
 
 KEPT = Path(__file__).resolve().parents[2] / "studies" / "claims" / "claims.json"

@@ -18,15 +18,8 @@ from qkvary.papers.claim import (
     Quantifier,
     load_document,
 )
-from qkvary.papers.claim_verdicts import (
-    PRINTED,
-    SCRIPTS,
-    SEEDS,
-    SPREADS,
-    ClaimVerdict,
-    in_range,
-    judge_claim,
-)
+from qkvary.papers.claim_verdicts import PRINTED, UNDECIDED, judge_claim
+from qkvary.papers.findings import SCRIPTS, SEEDS, SPREADS, ClaimVerdict, in_range
 from qkvary.papers.kept_figures import KeptFigure, find_packaged
 from qkvary.papers.tables import load_published
 from qkvary.studies.catalog import load_study
@@ -72,6 +65,7 @@ def claim(
         kind=kind,
         judges=tuple(judges),
         quantifier=quantifier,
+        parameters=None,
         main=False,
         same_as="",
         note="",
@@ -154,6 +148,38 @@ def test_findings_that_differ_are_a_condition(
     assert verdict_of([judge for judge, _ in judges]) == (verdict, condition)
 
 
+AGREES = ByComparison(
+    first=ByFigure(table="three-projections-table-4", row="Q-K=V", column="change"),
+    second=None,
+    claimed=ClaimedRange(below=5),
+)
+
+
+@pytest.mark.parametrize(
+    ("judges", "parameters", "verdict"),
+    [
+        # The networks of the studies have 1.6M to 1.7M parameters.
+        ([FAILS[0]], 17_000_000, "does not hold"),
+        ([FAILS[0]], 17_000_001, "not distinguished"),
+        ([HOLDS[0]], 17_000_001, "not distinguished"),
+        ([FAILS[0], AGREES], 16_000_000, "does not hold"),
+        ([FAILS[0], AGREES], 300_000_000, "holds with a condition"),
+        ([FAILS[0], TEST], 300_000_000, "holds with a condition"),
+        ([WRONG, HOLDS[0]], 300_000_000, "does not hold"),
+    ],
+)
+@pytest.mark.parametrize("quantifier", ["", "some"])
+def test_a_small_study_does_not_decide_about_large_networks(
+    judges: Sequence[Judge], parameters: int, verdict: str, quantifier: Quantifier
+) -> None:
+    asked = dataclasses.replace(claim(judges, quantifier=quantifier), parameters=parameters)
+    found = judge_claim(asked, lambda judge: KEPT.get(judge.key))
+    assert found.verdict == verdict or (quantifier == "some" and judges[0] == WRONG)
+    is_small = parameters > 17_000_000
+    assert any(one.is_small for one in found.findings) == is_small
+    assert ("at most 1.7M parameters do not decide it" in found.condition) == is_small
+
+
 def test_sometimes_fails_only_if_all_fail() -> None:
     judges = [FAILS[0], OPEN[0]]
     assert verdict_of(judges)[0] == "does not hold"
@@ -209,7 +235,7 @@ def test_comparisons_as_printed_count_alike_whatever_they_say(judge: Judge) -> N
 def test_a_study_that_decides_nothing_erases_nothing() -> None:
     found, condition = verdict_of([BELOW, OPEN[0]])
     assert found == "holds with a condition"
-    assert condition.startswith(f"It holds {PRINTED}. It holds for ")
+    assert condition.startswith(f"It holds {UNDECIDED}. It holds for ")
     assert "It is not distinguished for Q-K=V (made-up: third)." in condition
     assert verdict_of([ABOVE, OPEN[0]]) == ("does not hold", f"It does not hold {SEEDS}.")
 
@@ -394,7 +420,7 @@ def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> N
                     assert judge.study in SCRIPTS or load_study(judge.study).name == judge.study
             for finding in found.findings:
                 known = finding.detectable is not None or "pair" in finding.study
-                if finding.verdict == "not distinguished" and known:
+                if finding.verdict == "not distinguished" and known and not finding.is_small:
                     assert "would have been seen" in finding.figure, one.name
 
 

@@ -13,6 +13,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
 from qkvary.nn.terms import normalise_diagonal
+from qkvary.papers.catalog import document_names
 from qkvary.papers.figure_charts import mean_curve, normalise_scores
 from qkvary.papers.figure_records import Printed, StudyRecords, read_records
 from qkvary.papers.figures_report import paper_report
@@ -70,7 +71,7 @@ def charts(report: Report, key: str) -> list[Chart]:
 
 @pytest.mark.parametrize("figure", PAPER_FIGURES.values(), ids=lambda figure: figure.name)
 def test_figure_names_studies_that_have_its_runs(figure: PaperFigure) -> None:
-    assert figure.name.rpartition("-figure-")[0] in ("three-projections", "key-value")
+    assert figure.name.rpartition("-figure-")[0] in document_names()
     for panel in figure.panels:
         for records in panel.records:
             study = load_study(records.study)
@@ -81,10 +82,10 @@ def test_figure_names_studies_that_have_its_runs(figure: PaperFigure) -> None:
 
 
 def test_figures_are_found_by_the_end_of_their_name() -> None:
-    assert find_figure("figure-7").name == "key-value-figure-7"
+    assert find_figure("figure-9").name == "three-projections-figure-9"
     assert find_figure("key-value-figure-2").name == "key-value-figure-2"
-    with pytest.raises(ValueError, match=r"three-projections-figure-2 or key-value-figure-2"):
-        find_figure("figure-2")
+    with pytest.raises(ValueError, match=r"three-projections-figure-7 or key-value-figure-7"):
+        find_figure("figure-7")
     with pytest.raises(ValueError, match=r"expected a figure of a paper, got 'figure-12'; "):
         find_figure("figure-12")
 
@@ -358,3 +359,25 @@ def test_sets_are_those_of_a_run() -> None:
     nothing = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
     assert charts(nothing, figure.name) == []
     assert "qkvary study anomaly-paper --task anomaly" in render_page(nothing)
+
+
+def test_figures_of_printed_numbers_need_no_runs() -> None:
+    chosen = [find_figure(f"three-projections-figure-{number}") for number in (1, 7, 8, 9)]
+    report = paper_report(chosen, lambda name: StudyRecords(study=load_study(name)))
+    assert "4 drawn in full, 0 in part" in report.lead
+    blocks, shared, heads, every = (charts(report, one.name) for one in chosen)
+    assert [one.caption for one in blocks] == list(chosen[0].variants)
+    assert all(one.draw().parts for one in (*blocks, *shared, *heads, *every))
+    tables = [one.table for (one,) in (shared, heads, every)]
+    assert [len(one.rows) for one in tables if one] == [4, 5, 8]
+
+
+def test_runs_of_other_sizes_draw_a_figure_in_part() -> None:
+    figure = find_figure("three-projections-figure-2")
+    found = curve("QKV", (1.0,), setting="tiny-imagenet-20", quantity="train loss")
+    known = StudyRecords(study=load_study("tiny-imagenet-quick"), curves=(found,))
+    read = {"tiny-imagenet-quick": known}
+    report = paper_report(
+        [figure], lambda name: read.get(name) or StudyRecords(study=load_study(name))
+    )
+    assert "0 drawn in full, 1 in part" in report.lead

@@ -131,7 +131,7 @@ def test_figures_are_points_above_random_weights_at_the_end() -> None:
     table = figures.figures_table(make_study(), {"QKV@alibi": 101})
     rows = [[cell.raw for cell in row] for row in table.rows]
     assert [row[:4] for row in rows] == [
-        *(["at the end", "QKV@alibi", "random weights", name] for name in ("explained", "tokens")),
+        *(["at the end", "QKV@alibi", "random weights", name] for name in figures.QUANTITIES),
         *(["at the end", "QKV@alibi", "", name] for name in figures.COSINES),
     ]
     assert {*(tuple(row[9:]) for row in rows)} == {(101, 101)}

@@ -54,13 +54,17 @@ def test_a_network_that_was_not_trained_is_named(tmp_path: Path) -> None:
 
 
 def test_statements_about_blocks_leave_rounding_or_what_networks_leave() -> None:
-    found = list(script.find_residuals(width=9, steps=2))
+    found = list(script.find_residuals(width=9, steps=2, widths=(5, 40)))
     exact = ("Lemma 8.1", "Remark 6", "Theorem 8.3")
     assert all(one.error < 1e-10 for one in found if one.statement in exact)
     assert sum(one.statement in exact for one in found) == 4
     (refused,) = (one.error for one in found if one.statement == "Corollary 8.3.1")
     assert refused == 1.0
-    assert all(one.error > 0.05 for one in found if one.statement in ("Theorem 8.2", "Remark 5"))
+    assert all(one.error > 0.05 for one in found if one.statement == "Theorem 8.2")
+    # Remark 5: g comes nearer to linear with more channels, and with shorter inputs.
+    few, few_unit, many, many_unit = (one.error for one in found if one.statement == "Remark 5")
+    assert few > many > many_unit
+    assert few > few_unit > many_unit > 0
 
 
 def write_curves(folder: Path, losses: dict[str, dict[int, float]]) -> None:

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -128,3 +129,28 @@ def test_one_cycle_has_neither_warm_up_nor_room_below_a_small_momentum() -> None
             schedule=ScheduleConfig(name="one_cycle"),
             evaluate_every=1,
         )
+
+
+def test_multistep_is_that_of_torch() -> None:
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.3)
+    expected = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 7], gamma=0.2)
+    schedule = ScheduleConfig(name="multistep", milestones=(3, 7), gamma=0.2)
+    for step in range(11):
+        found = learning_rate(schedule, peak=0.3, step=step, steps=11)
+        assert found == pytest.approx(expected.get_last_lr()[0])
+        optimizer.step()
+        expected.step()
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": "multistep"}, "needs growing milestones"),
+        ({"name": "multistep", "milestones": (7, 3)}, "needs growing milestones"),
+        ({"name": "cosine", "milestones": (3,)}, "milestones require the schedule multistep"),
+        ({"name": "multistep", "milestones": (3,), "warmup_steps": 2}, "has no warm-up"),
+    ],
+)
+def test_milestones_belong_to_multistep(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        ScheduleConfig(**fields)

@@ -15,7 +15,7 @@ Name = Annotated[
     str,
     Parameter(
         name="FIGURE",
-        help="Figures to draw: a name, or its end (figure-6). None: all.",
+        help="Figures to draw: a name, or its end (figure-9). None: all.",
         completer=lambda _: _papers("paper_figures").PAPER_FIGURES,
     ),
 ]

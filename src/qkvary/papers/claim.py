@@ -107,6 +107,8 @@ class Claim:
     quantifier: Quantifier
     """The number of judges that must agree: ``some`` for a claim of "sometimes", ``every`` for a
     claim that names its settings or variants; empty if those that disagree become a condition."""
+    parameters: int | None
+    """The size of the smallest networks that it is about; None for networks of any size."""
     main: bool
     """Whether it stands in an abstract or conclusion, or is a main statement of an article."""
     same_as: str
@@ -162,7 +164,9 @@ def decode_document(data: Mapping[str, Any], name: str) -> ClaimedDocument:
             f"claims of {name!r}: expected schema_version {SCHEMA_VERSION} and its own name, "
             f"got {data.get('schema_version')!r} and {data.get('document')!r}"
         )
-    claims = tuple(_claim(name, entry) for entry in cast("list[dict[str, Any]]", data["claims"]))
+    size = data.get("parameters")
+    entries = cast("list[dict[str, Any]]", data["claims"])
+    claims = tuple(_claim(name, {"parameters": size, **entry}) for entry in entries)
     return ClaimedDocument(name=name, title=data["title"], source=data["source"], claims=claims)
 
 
@@ -180,6 +184,7 @@ def _claim(document: str, entry: Mapping[str, Any]) -> Claim:
         kind=entry["kind"],
         judges=tuple(_judge(name, judge) for judge in entry.get("judges", ())),
         quantifier=quantifier,
+        parameters=entry["parameters"],
         main=entry.get("main", False),
         same_as=entry.get("same_as", ""),
         note=entry.get("note", ""),

@@ -9,8 +9,9 @@ from qkvary.api.results import Result
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import ByStudy, ClaimedDocument, load_document
 from qkvary.papers.claim_checks import find_wrong, read_verdicts
-from qkvary.papers.claim_verdicts import ClaimVerdict, JudgedClaim, judge_claim
+from qkvary.papers.claim_verdicts import JudgedClaim, judge_claim
 from qkvary.papers.claims_report import claim_data, claims_report
+from qkvary.papers.findings import ClaimVerdict
 from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.paths import StrPath, read_path

@@ -5,12 +5,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from qkvary.papers.claim import ClaimedDocument
-from qkvary.papers.claim_verdicts import (
-    CLAIM_VERDICTS,
-    ClaimVerdict,
-    Finding,
-    JudgedClaim,
-)
+from qkvary.papers.claim_verdicts import JudgedClaim
+from qkvary.papers.findings import CLAIM_VERDICTS, ClaimVerdict, Finding
 from qkvary.papers.published_report import count_table
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word

@@ -20,7 +20,7 @@ def figures(
     named with the command that makes them.
 
     Args:
-        names: Names, or their ends (``figure-6``). None: all.
+        names: Names, or their ends (``figure-9``). None: all.
         out: The folder of runs.
         tables: Folder of reports, such as ``studies``: where ``out`` has no run of a study, its
             curves are those of ``NAME/tables``.

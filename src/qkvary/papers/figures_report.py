@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,23 +10,35 @@ import numpy as np
 
 from qkvary.papers import figure_charts as paper_charts
 from qkvary.papers.figure_records import StudyRecords
-from qkvary.papers.paper_figures import Panel, PaperFigure, Records
+from qkvary.papers.paper_figures import FigureKind, Panel, PaperFigure, Records
 from qkvary.papers.tables import load_published
+from qkvary.planning.advice import collect_caveats
+from qkvary.planning.curves import compute_quality_points
 from qkvary.reports import attention_maps
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.learning_curves import count_runs, curves_chart
+from qkvary.reports.plan_charts import quality_chart
+from qkvary.reports.plan_tables import quality_table
 from qkvary.reports.report import Block, Bullets, Chart, Code, Group, Prose, Report, Section
 from qkvary.reports.run_tables import PRECISE, curve_table
 from qkvary.reports.samples import RunSamples, set_drawing
 from qkvary.reports.tables import Table, label, number, pick, tabulate, word
+from qkvary.reports.variant_diagrams import diagram
 from qkvary.studies.published_tables import PublishedColumn
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import names, numbers
+from qkvary.text.numbers import MISSING
 
 T = TypeVar("T")
 ReadRecords = Callable[[str], StudyRecords]
 """Returns the records of a study by its name."""
 
+_WITHOUT_RUNS: Mapping[FigureKind, str] = {
+    "diagonal": "random keys",
+    "blocks": "the variants",
+    "printed": "printed figures",
+}
+"""What the kinds of figures are drawn from that need no runs."""
 _KEYS_DRAWN, _CHANNELS = 10, 30
 """The sizes of the example in the paper's figure 5."""
 _DIAGONAL_CODE = (
@@ -46,6 +58,8 @@ class _Drawn:
     missing: tuple[Panel, ...] = ()
     """The parts without records."""
     curves: tuple[LearningCurve, ...] = ()
+    is_part: bool = False
+    """Whether the runs are some of the published ones, or others."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -62,13 +76,13 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
     """
     read = functools.cache(read)
     drawn = {figure.name: _DRAWERS[figure.kind](figure, read) for figure in figures}
-    complete = sum(bool(one.blocks) and not one.missing for one in drawn.values())
-    partly = sum(bool(one.blocks) and bool(one.missing) for one in drawn.values())
+    parts = [bool(one.missing) or one.is_part for one in drawn.values() if one.blocks]
     return Report(
         subject="figures of the papers",
         question="What do our runs show where the papers draw a figure?",
-        lead=f"{names.count(len(figures), 'figure')}: {complete} drawn in full, {partly} in part. "
-        "Curves are means over seeds, bands reach from the smallest run to the largest.",
+        lead=f"{names.count(len(figures), 'figure')}: {parts.count(False)} drawn in full, "
+        f"{parts.count(True)} in part or from other runs than published. Curves are means over "
+        "seeds, bands reach from the smallest run to the largest.",
         sections=(
             Section(
                 key="overview",
@@ -100,7 +114,7 @@ def paper_report(figures: Sequence[PaperFigure], read: ReadRecords) -> Report:
 def _overview(figures: Sequence[PaperFigure], drawn: Mapping[str, _Drawn]) -> Table:
     def name_sources(figure: PaperFigure) -> str:
         one = drawn[figure.name]
-        return names.listed(one.sources) or ("random keys" if one.blocks else numbers.MISSING)
+        return names.listed(one.sources) or (_WITHOUT_RUNS[figure.kind] if one.blocks else MISSING)
 
     return tabulate(
         "figures",
@@ -224,7 +238,13 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
         )
         for index, (quantity, own) in enumerate(charts.items())
     )
-    return _Drawn(blocks=groups, records=tuple(used), missing=tuple(missing), curves=tuple(kept))
+    return _Drawn(
+        blocks=groups,
+        records=tuple(used),
+        missing=tuple(missing),
+        curves=tuple(kept),
+        is_part=bool(notes),
+    )
 
 
 def _differences(
@@ -337,7 +357,12 @@ def _draw_maps(figure: PaperFigure, read: ReadRecords) -> _Drawn:
                 describe=lambda example: f"seed {example.seed}",
             )
         )
-    return _Drawn(blocks=tuple(groups), records=tuple(used), missing=tuple(missing))
+    return _Drawn(
+        blocks=tuple(groups),
+        records=tuple(used),
+        missing=tuple(missing),
+        is_part=any(one.differs for one in used),
+    )
 
 
 def _maps(figure: PaperFigure, known: StudyRecords, settings: Sequence[str]) -> list[RunAttention]:
@@ -399,6 +424,26 @@ def _draw_sets(figure: PaperFigure, read: ReadRecords) -> _Drawn:
     return _Drawn(blocks=(), missing=figure.panels)
 
 
+def _draw_blocks(figure: PaperFigure, _: ReadRecords) -> _Drawn:
+    charts = tuple(chart for one in figure.variants if (chart := diagram(one)))
+    return _Drawn(blocks=(Group(blocks=charts, layout="wide", file=figure.name),))
+
+
+def _draw_printed(figure: PaperFigure, _: ReadRecords) -> _Drawn:
+    every = compute_quality_points("300M")
+    points = tuple(one for one in every.points if one.variant in figure.variants)
+    shown = replace(every, points=points)
+    chart = Chart(
+        draw=partial(quality_chart, shown),
+        caption=figure.title,
+        table=quality_table(shown),
+        notes=collect_caveats(points),
+        file=figure.name,
+    )
+    text = "The perplexities of table 4, with the intervals of their rounding, against the cache."
+    return _Drawn(blocks=(Prose(text), chart))
+
+
 def _samples(known: StudyRecords, settings: Sequence[str]) -> list[RunSamples]:
     return [one for one in known.samples if one.setting in settings]
 
@@ -413,4 +458,6 @@ _DRAWERS: Mapping[str, Callable[[PaperFigure, ReadRecords], _Drawn]] = {
     "maps": _draw_maps,
     "diagonal": _draw_diagonal,
     "sets": _draw_sets,
+    "blocks": _draw_blocks,
+    "printed": _draw_printed,
 }

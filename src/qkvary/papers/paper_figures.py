@@ -9,12 +9,13 @@ from typing import Literal
 
 from qkvary.text.names import listed, suggest
 
-FigureKind = Literal["curves", "maps", "diagonal", "sets"]
+FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed"]
 """Learning curves; attention maps; scores before and after the normalisation of their diagonal;
-sets of images with the odd one out."""
+sets of images with the odd one out; the block of each variant; quality and cache as printed."""
 
 KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 BORJI = "Key-Value Transformer (Borji 2023)"
+KARBEVSKI = "[Key,Value] is probably all you need (Karbevski and Mijoski 2025)"
 LOSSES = ("train loss", "validation loss")
 _FIRST_THREE = ("QKV", "Q=K-V", "(Q=K-V)+")
 
@@ -127,7 +128,20 @@ _SYNTHETIC_MAPS = PaperFigure(
     panels=_SYNTHETIC,
 )
 
+_SHARED = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V")
+_HEADS = ("QKV", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
+_SMALL_LANGUAGE_MODEL = (
+    "1.6M parameters on the bytes of novels, with rotary positions; in the paper 300M on tokens"
+)
+
 _FIGURES = (
+    PaperFigure(
+        name="three-projections-figure-1",
+        paper=KAYYAM,
+        title="Variants of attention",
+        kind="blocks",
+        variants=("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "Q=K=V", "(Q=K=V)+"),
+    ),
     PaperFigure(
         name="three-projections-figure-2",
         paper=KAYYAM,
@@ -175,6 +189,41 @@ _FIGURES = (
                     Records("anomaly-paper", "anomaly", where={"features": "cifar100-resnet34"}),
                     Records("anomaly-quick", "anomaly", where={"features": "cifar100-50"}),
                 ),
+            ),
+        ),
+    ),
+    PaperFigure(
+        name="three-projections-figure-7",
+        paper=KAYYAM,
+        title="Perplexity and cache with shared projections, 300M",
+        kind="printed",
+        variants=_SHARED,
+    ),
+    PaperFigure(
+        name="three-projections-figure-8",
+        paper=KAYYAM,
+        title="Perplexity and cache with shared heads, 300M",
+        kind="printed",
+        variants=_HEADS,
+    ),
+    PaperFigure(
+        name="three-projections-figure-9",
+        paper=KAYYAM,
+        title="Quality against cache, 300M",
+        kind="printed",
+        variants=(*_SHARED, *_HEADS[1:]),
+    ),
+    PaperFigure(
+        name="three-projections-figure-10",
+        paper=KAYYAM,
+        title="Validation loss of language models",
+        kind="curves",
+        variants=tuple(f"{one}@rotary" for one in (*_SHARED, *_HEADS[1:])),
+        panels=(
+            Panel(
+                title="Language models",
+                records=(Records("lm-small", "language", _SMALL_LANGUAGE_MODEL),),
+                quantities=("validation loss", "validation perplexity"),
             ),
         ),
     ),
@@ -274,6 +323,28 @@ _FIGURES = (
             _translation("English to German", "en"),
         ),
         published=("key-value-notebook-translation",),
+    ),
+    PaperFigure(
+        name="query-identity-figure-1",
+        paper=KARBEVSKI,
+        title="Validation loss with and without query weights",
+        kind="curves",
+        variants=("QKV@rotary", "I-K-V@rotary"),
+        panels=(
+            Panel(
+                title="Language models",
+                records=(
+                    Records(
+                        "why-weight-decay",
+                        "language",
+                        "167k parameters and 240 steps, four weight decays; in the paper 124M and "
+                        "100,000 steps",
+                    ),
+                ),
+                quantities=("validation loss",),
+                each_setting=True,
+            ),
+        ),
     ),
 )
 PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}

@@ -29,7 +29,9 @@ ROUNDING_VERSION = 1
 """Incremented by hand when the last bits of a run change; recorded, as torch's version is."""
 
 OptimizerName = Literal["adam", "adamw"]
-ScheduleName = Literal["constant", "cosine_warmup", "cosine", "inverse_sqrt", "one_cycle"]
+ScheduleName = Literal[
+    "constant", "cosine_warmup", "cosine", "inverse_sqrt", "multistep", "one_cycle"
+]
 Decay = Literal["all", "matrices"]
 Precision = Literal["full", "bf16"]
 OnNonfinite = Literal["stop", "skip"]
@@ -94,20 +96,31 @@ class ScheduleConfig:
     name: ScheduleName = "constant"
     """``constant``; ``cosine_warmup``, the cosine of the synthetic experiments, multiplied by the
     warm-up; ``cosine``, that of language models, which begins after the warm-up; ``inverse_sqrt``,
-    that of the first Transformer; or ``one_cycle``, which rises for a quarter of the steps, and
-    moves the first beta the other way."""
+    that of the first Transformer; ``multistep``, which falls at given steps; or ``one_cycle``,
+    which rises for a quarter of the steps, and moves the first beta the other way."""
     warmup_steps: int = 0
     """Steps until the warm-up factor reaches one."""
     floor: float = 0.0
     """Final learning rate of the ``cosine``, as a fraction of the peak."""
     decay_steps: int | None = None
     """Step at which the ``cosine`` reaches its floor; None for the last step of the run."""
+    milestones: tuple[int, ...] = field(default=(), metadata=ADDED_LATER)
+    """The steps at which ``multistep`` multiplies the learning rate by ``gamma``."""
+    gamma: float = field(default=0.1, metadata=ADDED_LATER)
 
     def __post_init__(self) -> None:
         check_word("schedule", self.name, get_args(ScheduleName))
         if self.warmup_steps < 0:
             raise ValueError(f"warmup_steps must not be negative, got {self.warmup_steps}")
-        if self.name in ("constant", "one_cycle") and self.warmup_steps:
+        if self.name == "multistep" and (
+            not self.milestones or list(self.milestones) != sorted({*self.milestones})
+        ):
+            raise ValueError(
+                f"the multistep schedule needs growing milestones, got {self.milestones}"
+            )
+        if self.name != "multistep" and self.milestones:
+            raise ValueError(f"milestones require the schedule multistep, got {self.name}")
+        if self.name in ("constant", "multistep", "one_cycle") and self.warmup_steps:
             raise ValueError(
                 f"the {self.name} schedule has no warm-up, got warmup_steps={self.warmup_steps}"
             )

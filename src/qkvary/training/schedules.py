@@ -1,6 +1,7 @@
 """Learning rate and momentum of each step, as pure functions of the step."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
 from qkvary.training.config import ONE_CYCLE_DIP, ScheduleConfig
@@ -33,6 +34,10 @@ def _inverse_sqrt(step: int, _steps: int, schedule: ScheduleConfig) -> float:
     return min(done / warmup, math.sqrt(warmup / done))
 
 
+def _multistep(step: int, _steps: int, schedule: ScheduleConfig) -> float:
+    return schedule.gamma ** bisect_right(schedule.milestones, step)
+
+
 def _one_cycle(step: int, steps: int, _schedule: ScheduleConfig) -> float:
     return _cycle(step / steps, ONE_CYCLE_START, 1.0, ONE_CYCLE_END)
 
@@ -53,6 +58,7 @@ _FACTORS: Mapping[str, Factor] = {
     "cosine_warmup": _cosine_warmup,
     "cosine": _cosine,
     "inverse_sqrt": _inverse_sqrt,
+    "multistep": _multistep,
     "one_cycle": _one_cycle,
 }
 
@@ -71,6 +77,8 @@ def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: in
 
     ``inverse_sqrt`` is peak * min(s/warmup, sqrt(warmup/s)) with s = step + 1. Vaswani et al. 2017
     write it as d_model^-0.5 min(s^-0.5, s warmup^-1.5): a peak of (d_model warmup)^-0.5.
+
+    ``multistep`` is peak * gamma^(number of milestones up to the step).
 
     ``one_cycle`` goes by half a cosine from peak/25 to the peak in the first quarter of the steps,
     then by another to peak/100,000, which it would reach after the last step.

@@ -11,7 +11,7 @@ from likeness_page import EXCESSES, Figures, Likeness, excess, over_seeds
 from qkvary.papers import script_figures
 from qkvary.reports.tables import Raw, Table
 
-QUANTITIES = ("explained", "tokens")
+QUANTITIES = ("explained", "tokens", "CKA")
 """The kinds of likeness that are compared with that of random weights."""
 COSINES = {
     "cosine of key and value": "cosine_key-value",

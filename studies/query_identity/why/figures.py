@@ -67,7 +67,7 @@ def fill(template: str, tables: Mapping[str, Sequence[Row]]) -> str:
 
 def _from_table(rows: Sequence[Row], source: str, figure: str) -> str:
     if source == "residuals":
-        return numbers.fixed(float(_only(rows, case=figure)["error"]), 2)
+        return f"{float(_only(rows, case=figure)['error']):.2g}"
     part, _, names = figure.partition(" of ")
     chosen = [
         float(row[f"after_{part}"])

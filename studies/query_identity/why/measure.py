@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from figures import fill
 from networks import STUDY
-from norm_bases import NormKind, find_norm_basis, measure_transfer
+from norm_bases import NormKind, find_norm_basis, measure_linearity, measure_transfer
 from torch import Tensor
 
 from qkvary.arch.labels import format_label
@@ -241,7 +241,9 @@ class Residual(NamedTuple):
     error: float
 
 
-def find_residuals(width: int = 32, steps: int = 2_000) -> Iterator[Residual]:
+def find_residuals(
+    width: int = 32, steps: int = 2_000, widths: Sequence[int] = (8, 32, 128, 512)
+) -> Iterator[Residual]:
     """Yield the errors of statements about norms and ReLU networks, on random matrices."""
     draws = torch.Generator().manual_seed(0)
 
@@ -265,12 +267,21 @@ def find_residuals(width: int = 32, steps: int = 2_000) -> Iterator[Residual]:
             find_norm_basis("rmsnorm", draw(size, size)), d_ff=4 * size, steps=steps
         )
         yield Residual(
-            "Theorem 8.2", f"trained network for g, RMSNorm, {size} channels", made.network
+            "Theorem 8.2",
+            f"trained network for g(x + MLP(x)), RMSNorm, {size} channels",
+            made.network,
         )
-        yield Residual("Remark 5", f"best linear map for g, RMSNorm, {size} channels", made.linear)
+        mapped = f"best linear map for g(x + MLP(x)), RMSNorm, {size} channels"
+        yield Residual("Theorem 8.2", mapped, made.linear)
     yield Residual("Theorem 8.3", "skip absorbed where -W_2 P W_1 = 1", _absorb(draw, x))
     refused = sum(decide_skip(draw(24, 8), draw(8, 24)).channels is None for _ in range(100))
     yield Residual("Corollary 8.3.1", "share of 100 random networks refused", refused / 100)
+    for size in widths:
+        basis = find_norm_basis("rmsnorm", draw(size, size))
+        mapped = f"best linear map for g, RMSNorm, {size} channels"
+        yield Residual("Remark 5", mapped, measure_linearity(basis))
+        unit = measure_linearity(basis, is_unit=True)
+        yield Residual("Remark 5", f"{mapped}, inputs of norm 1", unit)
 
 
 def _absorb(draw: Callable[[int, int], Tensor], x: Tensor) -> float:

@@ -93,6 +93,25 @@ def _scaled(kind: NormKind, matrix: Tensor, scale: Tensor, epsilon: float) -> No
     return NormBasis(kind, matrix * scale, scale, epsilon)
 
 
+def measure_linearity(basis: NormBasis, *, is_unit: bool = False, seed: int = 0) -> float:
+    """Return the relative L2 error of the best linear map for g itself, on new inputs.
+
+    Args:
+        basis: The basis behind the norm.
+        is_unit: Whether inputs have norm 1, as in Remark 5; standard normal otherwise.
+        seed: Of the inputs.
+    """
+    width, generator = len(basis.matrix), torch.Generator().manual_seed(seed)
+
+    def draw() -> Tensor:
+        x = torch.randn(16 * width, width, generator=generator, dtype=torch.float64)
+        return F.normalize(x, dim=-1) if is_unit else x
+
+    known, new = draw(), draw()
+    linear = torch.linalg.lstsq(known, basis.transfer(known)).solution
+    return float(_relative(new @ linear, basis.transfer(new)).sqrt())
+
+
 class Transfer(NamedTuple):
     """Relative L2 errors of fitted maps against ``g(x + MLP(x))`` on new inputs."""
 

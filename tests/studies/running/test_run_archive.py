@@ -96,6 +96,18 @@ def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without:
     assert other.record(KEYS[0]) == store.record(KEYS[0])
 
 
+def test_maps_reach_runs_that_were_unpacked_without_them(
+    store: Store, packed: Path, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "plain.jsonl.xz", Store(tmp_path / "other")
+    pack_runs(store, KEYS, path, without=("maps", "samples"))
+    unpack_runs(path, other)
+    assert other.attention(KEYS[0]) is None
+    assert unpack_runs(packed, other) == Unpacked(added=1, present=len(KEYS) - 2)
+    assert contents(other, KEYS[0]) == contents(store, KEYS[0])
+    assert other.find_damage(KEYS[0]) is None
+
+
 def test_what_is_there_stays(store: Store, packed: Path) -> None:
     before = [contents(store, key) for key in KEYS[:-1]]
     assert unpack_runs(packed, store) == Unpacked(added=0, present=len(KEYS) - 1)

@@ -127,7 +127,8 @@ def vision_grid(
 ) -> tuple[Setting, ...]:
     """Return the published settings: data x patches x widths x layers x heads x rates.
 
-    The rate is constant (the code's MultiStepLR would lower it after 100 epochs, which no run has),
+    The rate is constant (the code's MultiStepLR would lower it after 100 epochs, which no run has;
+    the schedule ``multistep`` is here for longer ones),
     with two validations an epoch, the best of which is tested.
 
     Args:

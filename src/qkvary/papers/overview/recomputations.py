@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.families.published_configs import published_configs
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.cache import layer_cache_bytes_per_token
 from qkvary.costs.parameters import attention_parameters, projection_parameters
@@ -78,6 +79,18 @@ def _parameters(figure: PublishedFigure) -> Derivation:
 
 def _cache(figure: PublishedFigure) -> Derivation:
     label = variant_of(figure)
+    if label == "GQA-4":
+        return Derivation(
+            value=_largest_group(),
+            formula="query heads / KV heads",
+            convention="the largest group of a published network here, Llama 3.1 405B",
+            others=(
+                Alternative(
+                    value=_cache_ratio(label, _HEADS),
+                    convention="four query heads a KV head, as Llama 3 8B and Mistral 7B have",
+                ),
+            ),
+        )
     return Derivation(
         value=_cache_ratio(label, _HEADS),
         formula="KV heads of QKV / KV heads",
@@ -90,6 +103,17 @@ def _cache(figure: PublishedFigure) -> Derivation:
         else "The layer input may be kept alone, which halves the cache: A (X Wv) = (A X) Wv."
         if label == "Q-I-V"
         else "",
+    )
+
+
+def _largest_group() -> float:
+    """Return the most query heads of a KV head in published networks with grouped queries."""
+    configs = [one.config for one in published_configs().values()]
+    heads = [(one.get("num_attention_heads"), one.get("num_key_value_heads")) for one in configs]
+    return max(
+        query / kept
+        for query, kept in heads
+        if isinstance(query, int) and isinstance(kept, int) and kept > 1
     )
 
 

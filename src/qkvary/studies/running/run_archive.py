@@ -177,6 +177,8 @@ def _describe_run(store: Store, key: str, extras: Collection[Extra]) -> dict[str
 def unpack_runs(path: Path, store: Store) -> Unpacked:
     """Add the runs in a file to a store, which keeps what it holds already.
 
+    A run that the store holds without its maps or samples gets those of the file.
+
     Args:
         path: A file that ``pack_runs`` wrote.
         store: The store.
@@ -191,11 +193,30 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
     try:
         for run in read_runs(data, str(path)):
             _refuse_networks(run, path)
-            counts[add_run(run, store)] += 1
+            counts[_add_packed(run, store)] += 1
     except DamagedError as error:
         before = count(sum(counts), "run")
         raise DamagedError(f"{error}; added before it: {before}, in {store.path}") from None
     return Unpacked(added=counts[1], present=counts[0])
+
+
+def _add_packed(run: PackedRun, store: Store) -> bool:
+    key = run.record.run_key
+    record, directory = store.record(key), store.directory(key)
+    if record is None or store.state(key) != "done" or network_names(directory):
+        return add_run(run, store)
+    journal = directory / JOURNAL_NAME
+    shown = (store.attention(key), store.samples(key))
+    kept = PackedRun(
+        config=run.config,
+        record=record,
+        journal=journal.read_bytes() if journal.exists() else None,
+        attention=shown[0] or run.attention,
+        samples=shown[1] or run.samples,
+        networks={},
+    )
+    is_more = (kept.attention, kept.samples) != shown
+    return add_run(kept, store, again=store.version(key)) if is_more else add_run(run, store)
 
 
 def _refuse_networks(run: PackedRun, path: Path) -> None:
