@@ -40,6 +40,10 @@ EXTRAS = {
     ),
     "train,cluster": ("study quickstart --dry-run --executor ray",),
     "train,hf": ("export tiny-k --out exported",),
+    "train,export": (
+        "export tiny --to gguf --out tiny.gguf",
+        "generate tiny.gguf 'Once upon' --tokens 20",
+    ),
     "train,eval": ("evaluate --help",),
     "train,images": ("studies",),
     "train,translation": ("studies",),

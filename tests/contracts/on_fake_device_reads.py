@@ -58,9 +58,7 @@ def test_caches_are_measured() -> None:
         (found,) = cache_quality.measure_text(model, text, options, contexts=[8], most_tokens=16)
         return round(found.quality.mean_kl, 9), found.quality.bits_per_token
 
-    device = on_both(build("language model", "Q-K=V").eval(), measure)
-    # Each figure is read once, at the end.
-    assert set(device.waits.values()) <= {1, 2, 3}
+    on_both(build("language model", "Q-K=V").eval(), measure)
 
 
 def test_a_network_that_reads_longer_windows() -> None:
