@@ -93,9 +93,7 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the options values of a function by the names of their parameters."""
-    parameters = inspect.signature(function, follow_wrapped=True).parameters
-    if hasattr(function, "__wrapped__"):
-        parameters = inspect.signature(inspect.unwrap(function)).parameters
+    parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {
         name: parameter.default
         for name, parameter in parameters.items()
