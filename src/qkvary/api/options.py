@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
+    from qkvary.studies.study import Study
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -205,8 +206,8 @@ Count = int | str
 """A number of tokens, sequences or users, also as text: 32k is 32,768."""
 Share = float | str
 """A share, also as text: 10%."""
-StudyName = Annotated[StrPath, Parameter(completer=complete_study)]
-"""A study by its name, or a Python file with a ``STUDY`` by its path."""
+AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
+"""A study by its name, a Python file with a ``STUDY`` by its path, or a study."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 """Formats of the files of a report."""
 
@@ -224,10 +225,6 @@ class NetworkOptions:
     """Number format; as stored if not given."""
     weights: Literal["int8"] | None = None
     """Codes of 8 bits for its matrices; numbers if not given."""
-
-    def network(self) -> "NetworkOptions":
-        """Return these alone, also of a class with more."""
-        return NetworkOptions(device=self.device, dtype=self.dtype, weights=self.weights)
 
 
 NETWORK = NetworkOptions()
