@@ -138,10 +138,10 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     choices, names = _unwrap(parameter.annotation)
     kind = _choose_kind(choices)
     about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
-    is_named = any(one.name for one in names)
-    place = parameter.kind
-    if parameter.default is parameter.empty and not is_named:
-        place = inspect.Parameter.POSITIONAL_ONLY
+    place, is_named = parameter.kind, any(one.name for one in names)
+    if place is parameter.POSITIONAL_OR_KEYWORD:
+        is_required = parameter.default is parameter.empty
+        place = parameter.POSITIONAL_ONLY if is_required and not is_named else place
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
 
 
