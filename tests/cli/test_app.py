@@ -60,9 +60,18 @@ def measure(
     return Result(given, report, notices=("be careful",), exit_code=5)
 
 
-def run(*words: str) -> int:
+def join(*names: str) -> Result[str]:
+    """Join names.
+
+    Args:
+        names: The names.
+    """
+    return Result("", Report(subject="", question="", data={"names": names}), exit_code=5)
+
+
+def run(*words: str, verb: Callable[..., Any] = measure) -> int:
     app = App(result_action="return_value")
-    app.default(make_command(measure))
+    app.default(make_command(verb))
     return app(words, exit_on_error=False, print_error=False)
 
 
@@ -78,6 +87,11 @@ def test_the_function_gets_what_is_typed(capsys: pytest.CaptureFixture[str]) -> 
     expected = {"model": "m", "labels": ["x", "y"], "width": "32k", "kind": "b", "seeds": "0-4"}
     assert found(capsys, *words).items() >= (expected | {"share": 0.25, "shows": True}).items()
     assert found(capsys, "m", "--label", "x", "--label", "y")["labels"] == ["x", "y"]
+
+
+def test_names_in_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("x", "y", "--json", verb=join) == 5
+    assert json.loads(capsys.readouterr().out)["names"] == ["x", "y"]
 
 
 def test_what_is_not_typed_is_the_default(capsys: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,7 @@ def open_checkpoint(
         loaded, _ = require_tokenizer(loaded, name, reference)
     if speaks and loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
-    if is_path or options != NETWORK:
+    if is_path or any((options.device, options.dtype, options.weights)):
         device = options.device or str(next(loaded.network.parameters()).device)
         loaded = loaded.to(device, options.dtype, options.weights)
     return loaded, name

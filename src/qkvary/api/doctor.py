@@ -4,23 +4,18 @@ import importlib.metadata
 import os
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
-from qkvary.reports.report import Report, facts_section
+from qkvary.reports.machine import machine_report
 from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
-from qkvary.storage.packages import describe_missing
 from qkvary.storage.paths import StrPath, read_path
-from qkvary.text.units import data_size
 
 PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
-ENOUGH_FREE_BYTES = 1 << 30
-TESTED_TORCH = "2.13"
 KERNEL_LENGTHS = (16, 64, 65, 256, 1024)
 
 
@@ -41,15 +36,7 @@ def doctor(*, out: StrPath = RUNS) -> Result[dict[str, Any]]:
         "torch": _torch(),
         "folder": _folder(folder),
     }
-    problems = list(_problems(found))
-    report = Report(
-        subject="this machine",
-        question="What does this machine offer?",
-        answer=tuple(f"problem: {one}" for one in problems) or ("no problems found",),
-        sections=tuple(facts_section(part, _rows(facts)) for part, facts in found.items()),
-        data={**found, "problems": problems},
-    )
-    return Result(found, report)
+    return Result(found, machine_report(found))
 
 
 def _torch() -> dict[str, Any] | None:
@@ -117,40 +104,3 @@ def _folder(out: Path) -> dict[str, Any]:
             "lock_problem": file_system.lock_problem,
         }
     return facts
-
-
-def _problems(found: Mapping[str, Any]) -> Iterator[str]:
-    torch, folder = found["environment"]["torch"], found["folder"]
-    if torch is None:
-        yield describe_missing("torch")
-    elif not torch.startswith(TESTED_TORCH):
-        yield f"torch {torch} is not {TESTED_TORCH}: the last bits may differ"
-    if not folder["writable"]:
-        yield f"{folder['path']} is not writable: choose another folder with --out"
-    elif not folder["locks"]:
-        yield f"{folder['path']} has no file locks: two processes cannot share these runs"
-    elif folder.get("lock_problem"):
-        yield folder["lock_problem"]
-    if folder["free_bytes"] < ENOUGH_FREE_BYTES:
-        yield f"{folder['path']} has {data_size(folder['free_bytes'])} free, less than 1 GiB"
-
-
-def _rows(facts: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
-    for name, value in (facts or {"torch": None}).items():
-        if name == "lock_problem":
-            # Listed with the other problems.
-            continue
-        yield f"  {name.removesuffix('_bytes').replace('_', ' ')}", _format_value(name, value)
-
-
-def _format_value(name: str, value: object) -> str:
-    if value is None:
-        return "missing"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if name.endswith("_bytes"):
-        return data_size(cast("float", value))
-    if isinstance(value, dict):
-        pairs = cast("dict[str, object]", value)
-        return ", ".join(f"{key}: {item}" for key, item in pairs.items())
-    return ", ".join(cast("list[str]", value)) if isinstance(value, list) else str(value)

@@ -181,9 +181,7 @@ def evaluate(
     reads = (
         text is not None and isinstance(model, str | os.PathLike) and not is_prepared(text.data[0])
     )
-    loaded, name = open_checkpoint(
-        model, tokenizer, batching.network(), speaks=reads or bool(asked)
-    )
+    loaded, name = open_checkpoint(model, tokenizer, batching, speaks=reads or bool(asked))
     document: dict[str, Any] = {
         "checkpoint": name,
         "batch_size": batch_size,

@@ -189,7 +189,7 @@ def generate(
     if decoding.deterministic_batch and choosing.beams is not None:
         raise UsageError("expected --deterministic-batch without --beams, got both")
     sampling, stop = choosing.sampling(), choosing.stops()
-    loaded, _ = open_checkpoint(model, tokenizer, decoding.network(), speaks=True)
+    loaded, _ = open_checkpoint(model, tokenizer, decoding, speaks=True)
     own = cast("Tokenizer", loaded.tokenizer)
     prompts = list(prompt) if isinstance(prompt, list | tuple) else [cast("str", prompt)]
     requests = make_requests(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.data.tokenizers import Tokenizer
     from qkvary.nn.language_model import LanguageModel
+    from qkvary.studies.study import Study
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -93,9 +94,7 @@ def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
 
 def option_groups(function: Callable[..., Any]) -> dict[str, Any]:
     """Return the options values of a function by the names of their parameters."""
-    parameters = inspect.signature(function, follow_wrapped=True).parameters
-    if hasattr(function, "__wrapped__"):
-        parameters = inspect.signature(inspect.unwrap(function)).parameters
+    parameters = inspect.signature(inspect.unwrap(function)).parameters
     return {
         name: parameter.default
         for name, parameter in parameters.items()
@@ -207,8 +206,8 @@ Count = int | str
 """A number of tokens, sequences or users, also as text: 32k is 32,768."""
 Share = float | str
 """A share, also as text: 10%."""
-StudyName = Annotated[StrPath, Parameter(completer=complete_study)]
-"""A study by its name, or a Python file with a ``STUDY`` by its path."""
+AnyStudy = Annotated["StrPath | Study", Parameter(completer=complete_study)]
+"""A study by its name, a Python file with a ``STUDY`` by its path, or a study."""
 Formats = Annotated[tuple[ReportFormat, ...], Parameter(name="--format")]
 """Formats of the files of a report."""
 
@@ -226,10 +225,6 @@ class NetworkOptions:
     """Number format; as stored if not given."""
     weights: Literal["int8"] | None = None
     """Codes of 8 bits for its matrices; numbers if not given."""
-
-    def network(self) -> "NetworkOptions":
-        """Return these alone, also of a class with more."""
-        return NetworkOptions(device=self.device, dtype=self.dtype, weights=self.weights)
 
 
 NETWORK = NetworkOptions()

@@ -1,6 +1,6 @@
 """Write the finished runs of a study into one file, to keep or to take elsewhere."""
 
-from qkvary.api.options import StudyName, takes_options
+from qkvary.api.options import AnyStudy, takes_options
 from qkvary.api.results import Result, say_in_lines
 from qkvary.api.selection import PART, Part, choose_study
 from qkvary.data.checkpoint_names import RUNS
@@ -14,7 +14,7 @@ from qkvary.text.names import count
 
 @takes_options
 def pack(
-    study: StudyName,
+    study: AnyStudy,
     file: StrPath,
     *,
     part: Part = PART,
@@ -26,7 +26,8 @@ def pack(
     ``unpack`` adds them to another folder of runs. Trained networks are left out.
 
     Args:
-        study: A study by its name, or a Python file with a STUDY by its path.
+        study: A study by its name, or a Python file with a STUDY by its path; in Python also a
+            study.
         file: The file to write, such as runs.jsonl.xz.
         part: The part of the study.
         without: Leave out maps (of attention, most of the bytes) or samples.
@@ -39,7 +40,7 @@ def pack(
 
     path = read_path(file, "the path of a file")
     check_file(path)
-    chosen, store = choose_study(study, part), Store(read_path(out))
+    chosen, store = choose_study(study, part), Store(out)
     keys = tuple(dict.fromkeys(cell.run_key for cell in chosen.cells()))
     if not any(store.state(key) == "done" for key in keys):
         raise UsageError(f"expected finished runs of {chosen.name} in {out}, got none")

@@ -5,7 +5,7 @@ import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qkvary.api.options import Formats, StudyName, takes_options
+from qkvary.api.options import AnyStudy, Formats, takes_options
 from qkvary.api.results import Result, add_data
 from qkvary.api.selection import PART, Part, choose_study, choose_training
 from qkvary.data.checkpoint_names import RUNS
@@ -15,6 +15,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import describe_older, page_name
+from qkvary.studies.study import Study
 from qkvary.text import names
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @takes_options
 def report(
-    study: StudyName,
+    study: AnyStudy,
     *,
     part: Part = PART,
     out: StrPath = RUNS,
@@ -34,7 +35,7 @@ def report(
 
     Args:
         study: A study by its name, a Python file with a STUDY by its path, or a training: 'train
-            lm-10m on mine'.
+            lm-10m on mine'. In Python also a study.
         part: The part of the study.
         out: Folder of runs and reports.
         to: Folder of the report; by default OUT/reports/NAME.
@@ -50,11 +51,11 @@ def report(
     from qkvary.reports.training import training_report
 
     runs = read_path(out)
-    typed, store = os.fspath(study), Store(runs)
+    store, typed = Store(runs), study.name if isinstance(study, Study) else os.fspath(study)
     if to is not None:
         check_folder(read_path(to))
-    training = choose_training(store, typed, part)
-    chosen = choose_study(typed, part) if training is None else training.study
+    training = choose_training(store, study, part)
+    chosen = choose_study(study, part) if training is None else training.study
     results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
     notices: list[str] = []
     if training is not None:

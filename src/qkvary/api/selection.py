@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.options import complete_variant, options
+from qkvary.api.options import AnyStudy, complete_variant, options
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath
-from qkvary.studies.study import check_number_of_seeds
+from qkvary.studies.study import Study, check_number_of_seeds
 
 if TYPE_CHECKING:
     from qkvary.studies.running.store import Store
     from qkvary.studies.running.trainings import Training
-    from qkvary.studies.study import Study
 
 TRAINED = ("train ", "train-")
 """The prefixes of the names of trainings and of their notes."""
@@ -50,7 +48,7 @@ class Part(Where):
     ] = ()
     """Only this variant and the baseline; repeat it for more."""
 
-    def typed(self, reference: str, study: "Study") -> str:
+    def typed(self, reference: str, study: Study) -> str:
         """Return the study and the options that select the part, as they are typed.
 
         Args:
@@ -72,7 +70,7 @@ class Part(Where):
 PART = Part()
 
 
-def choose_study(name: StrPath, part: Part = PART) -> "Study":
+def choose_study(given: AnyStudy, part: Part = PART) -> Study:
     """Return the study of a name or path, or the requested part of it.
 
     Raises:
@@ -81,7 +79,7 @@ def choose_study(name: StrPath, part: Part = PART) -> "Study":
     """
     from qkvary.studies.catalog import load_study
 
-    study = load_study(name, part.protocol)
+    study = given if isinstance(given, Study) else load_study(given, part.protocol)
     check_device(part.device)
     if part.tasks or part.settings or part.variants:
         study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
@@ -89,7 +87,7 @@ def choose_study(name: StrPath, part: Part = PART) -> "Study":
     return dataclasses.replace(study, seeds=seeds, device=part.device, dtype=part.dtype)
 
 
-def choose_training(store: "Store", name: StrPath, part: Part = PART) -> "Training | None":
+def choose_training(store: "Store", name: AnyStudy, part: Part = PART) -> "Training | None":
     """Return the training of a name, or None if the name is not one of a training.
 
     Raises:

@@ -21,7 +21,7 @@ def unpack(file: StrPath, *, out: StrPath = RUNS) -> Result[int]:
     Raises:
         DamagedError: if the file is damaged.
     """
-    found = unpack_runs(read_path(file, "the path of a file"), Store(read_path(out)))
+    found = unpack_runs(read_path(file, "the path of a file"), Store(out))
     there = f"; {found.present} were there already" if found.present else ""
     line = f"{count(found.added, 'run')} added to {out}{there}"
     document = {"added": found.added, "present": found.present}

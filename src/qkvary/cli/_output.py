@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -117,8 +116,8 @@ def print_result(
     *,
     json_output: bool,
     full: bool,
-    target: Path | None = None,
-    formats: "Sequence[ReportFormat] | None" = None,
+    out: Path | None = None,
+    formats: "Sequence[ReportFormat]" = (),
 ) -> int:
     """Print what a verb returned, write its report, and return the exit code.
 
@@ -126,15 +125,21 @@ def print_result(
         result: The result.
         json_output: Print JSON.
         full: Print the whole report.
-        target: The folder or file of the report; nothing is written if not given.
+        out: The folder or file of the report; nothing is written if not given.
         formats: The formats to write; all by default.
     """
-    report = result.report
-    if result.files:
-        report = replace(report, data={**report.data, "files": result.files})
-    show(report, json_output=json_output, full=full, target=target, formats=formats)
-    if not json_output:
-        _print_files(result.files)
+    files = [*result.files, *(result.save(out, formats or None) if out else ())]
+    if json_output:
+        document = dict(result.report.data)
+        if files:
+            document.setdefault("files", files)
+        print_json(document)
+    else:
+        # Its colours take longer to import than many commands take.
+        from qkvary.reports.terminal import print_report
+
+        print_report(result.report, console(), full=full)
+        _print_files(files)
     for notice in result.notices:
         print_error(notice)
     return result.exit_code

@@ -38,21 +38,6 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
 }
 """The displays that verbs take, by the names of their parameters; made from ``--json``."""
 
-ADDED: Sequence[tuple[str, Any, Any, str]] = (
-    (
-        "json_output",
-        Annotated[bool, Parameter(name="--json")],
-        False,
-        "Print one JSON document and nothing else.",
-    ),
-    ("full", bool, False, "Print the whole report."),
-    ("out", Path | None, None, "Folder of the report, or a file: .html, .md or .json."),
-    ("formats", Formats, (), "Format to write to --out; repeat it for more."),
-)
-"""The options of every command: name, type, default and help."""
-WRITING = ("out", "formats")
-"""Those of a verb that writes no files itself."""
-
 
 def build_app() -> App:
     """Return the app with every command registered but none imported."""
@@ -96,38 +81,45 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
     """Return the command of a verb: its parameters, and those that every command has."""
     own = inspect.signature(function).parameters
     displays = own.keys() & DISPLAYS.keys()
-    added = [one for one in ADDED if "out" not in own or one[0] not in WRITING]
-    writes = len(added) == len(ADDED)
+    added = dict(inspect.signature(_added).parameters)
+    if "out" in own:
+        # It writes its own files.
+        del added["out"], added["formats"]
 
-    def command(*args: Any, json_output: bool = False, full: bool = False, **given: Any) -> int:
-        target: Path | None = given.pop("out", None) if writes else None
-        formats = given.pop("formats", ()) if writes else ()
-        if writes:
-            _check_target(target, formats)
-        shown = {name: DISPLAYS[name](json_output) for name in displays}
+    def command(*args: Any, **given: Any) -> int:
+        asked = {name: given.pop(name, one.default) for name, one in added.items()}
+        _check_target(asked.get("out"), asked.get("formats", ()))
+        shown = {name: DISPLAYS[name](asked["json_output"]) for name in displays}
         given |= {name: display for name, display in shown.items() if display is not None}
         found = function(*args, **given)
-        return print_result(
-            # A text is a result too, which is printed already.
-            getattr(found, "result", found),
-            json_output=json_output,
-            full=full,
-            target=target,
-            formats=formats or None,
-        )
+        # A text is a result too, which is printed already.
+        return print_result(getattr(found, "result", found), **asked)
 
-    helps = {**_read_help(function), **{name: text for name, _, _, text in added}}
-    more = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default, _ in added
-    ]
-    shown = [one for one in own.values() if one.name not in displays]
-    parameters = [_type(one, helps[one.name]) for one in (*shown, *more)]
+    texts = {**_read_help(_added), **_read_help(function)}
+    typed = [one for one in own.values() if one.name not in displays]
+    parameters = [_type(one, texts[one.name]) for one in (*typed, *added.values())]
     made = cast("Any", command)
     made.__signature__ = inspect.Signature(parameters)
     made.__annotations__ = {one.name: one.annotation for one in parameters}
     made.__doc__ = _plain(inspect.getdoc(function) or "")
     return command
+
+
+def _added(
+    *,
+    json_output: Annotated[bool, Parameter(name="--json")] = False,
+    full: bool = False,
+    out: Path | None = None,
+    formats: Formats = (),
+) -> None:
+    """The options of every command.
+
+    Args:
+        json_output: Print one JSON document and nothing else.
+        full: Print the whole report.
+        out: Folder of the report, or a file: .html, .md or .json.
+        formats: Format to write to --out; repeat it for more.
+    """
 
 
 def _check_target(target: Path | None, formats: Sequence[str]) -> None:
@@ -146,10 +138,10 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     choices, names = _unwrap(parameter.annotation)
     kind = _choose_kind(choices)
     about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
-    is_named = any(one.name for one in names)
-    place = parameter.kind
-    if parameter.default is parameter.empty and not is_named:
-        place = inspect.Parameter.POSITIONAL_ONLY
+    place, is_named = parameter.kind, any(one.name for one in names)
+    if place is parameter.POSITIONAL_OR_KEYWORD:
+        is_required = parameter.default is parameter.empty
+        place = parameter.POSITIONAL_ONLY if is_required and not is_named else place
     return parameter.replace(kind=place, annotation=Annotated[(kind, about, *names)])
 
 
