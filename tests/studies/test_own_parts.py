@@ -83,7 +83,7 @@ def test_steps_through_a_cache_are_one_pass(label: str) -> None:
         generator = torch.Generator().manual_seed(number)
         parameter.data.copy_(values.normal_(0.0, 0.4, generator=generator))
     x = torch.randn(2, 9, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    options = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
+    options = CacheOptions(layout="rotated", storage="preallocated", kernel="folded")
     cache = LayerCache(config, 9, options)
     with torch.inference_mode():
         whole = layer(x)
