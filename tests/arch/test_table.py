@@ -7,7 +7,7 @@ import pytest
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.descriptions import describe, name_cached
 from qkvary.arch.equations import write_equation
-from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.labels import format_label
 from qkvary.arch.sharing import SHARINGS
 from qkvary.arch.table import VARIANTS, NamedVariant
 
@@ -57,17 +57,3 @@ def test_every_entry_fits_a_layer_and_is_described(entry: NamedVariant) -> None:
 def test_different_entries_mean_different_things() -> None:
     found = [(describe(entry.variant), write_equation(entry.variant)) for entry in VARIANTS]
     assert len(set(found)) == len(found)
-
-
-@pytest.mark.parametrize(
-    ("label", "sentence", "cached"),
-    [
-        ("Q-K=V", "query learned; key and value read one projection", "K"),
-        ("Q=K=V", "query, key and value read one projection", "K"),
-        ("I-K=V", "query is the layer input; key and value read one projection", "K"),
-        ("Q-I-I", "query learned; key and value are the layer input", "x"),
-    ],
-)
-def test_meanings(label: str, sentence: str, cached: str) -> None:
-    variant = parse_variant(label)
-    assert (describe(variant), name_cached(variant)) == (sentence, cached)

@@ -18,7 +18,8 @@ from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import make_attention
-from qkvary.nn.cache import LayerCache
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.decoding import step
 from qkvary.nn.own import own
 from qkvary.nn.scores import Scores
 from qkvary.nn.terms import ScoreTerm
@@ -83,7 +84,7 @@ def test_steps_through_a_cache_are_one_pass(label: str) -> None:
         generator = torch.Generator().manual_seed(number)
         parameter.data.copy_(values.normal_(0.0, 0.4, generator=generator))
     x = torch.randn(2, 9, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(7))
-    options = CacheOptions(layout="rotated", storage="preallocated", kernel="auto")
+    options = CacheOptions(layout="rotated", storage="preallocated", kernel="folded")
     cache = LayerCache(config, 9, options)
     with torch.inference_mode():
         whole = layer(x)
@@ -94,6 +95,18 @@ def test_steps_through_a_cache_are_one_pass(label: str) -> None:
     )
     plain.double().load_state_dict(layer.state_dict(), strict=False)
     assert not torch.allclose(plain(x), whole)
+
+
+def test_the_native_step_takes_no_part_of_ones_own() -> None:
+    options = CacheOptions(layout="rotated", storage="preallocated")
+    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "vocabulary": 17, "max_tokens": 16}
+    taken: dict[str, bool] = {}
+    for label in ("QKV", *LABELS):
+        model = qk.LanguageModel(**sizes, variant=label).eval()
+        cache = KVCache(model.config.layers, max_tokens=16, options=options)
+        taken[label] = step.supports(model, cache)
+    assert not any(taken[label] for label in LABELS)
+    assert taken["QKV"] == (step.library() is not None)
 
 
 def test_a_temperature_of_each_head_divides_its_scores() -> None:

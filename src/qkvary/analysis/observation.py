@@ -90,7 +90,8 @@ def check_layers(network: LanguageModel) -> None:
         variant = layer.variant
         if variant.core_name != "softmax":
             raise ValueError(
-                f"expected layers with a softmax, got {variant.core_name} in layer {number}"
+                f"expected layers with a softmax, got the core {variant.core_name} in layer "
+                f"{number}"
             )
         if variant.diagonal != "none":
             raise ValueError(

@@ -148,7 +148,7 @@ class OwnPart:
     """A score term, core or layer of a user's file."""
 
     name: str
-    """Its name in labels, behind ``@own-``."""
+    """Its name in labels, after ``@own-``."""
     words: str
     """Its meaning, as a clause of a sentence."""
     made: type[Any]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qkvary.reports import svg
 from qkvary.reports.png import indexed_png
 from qkvary.reports.report import Chart, Group
-from qkvary.tasks.config_parts import RIGHT_CELL
+from qkvary.tasks.config_parts import TaskConfig
 from qkvary.tasks.examples import AttentionExample
 from qkvary.text import names, numbers
 
@@ -38,7 +38,7 @@ class RunAttention(AttentionExample):
     seed: int
     run_key: str
     """The run that it is of."""
-    right_cell: str = RIGHT_CELL
+    right_cell: str = TaskConfig.right_cell
     """The cell that holds the answer of its row, in words."""
 
 

@@ -114,7 +114,7 @@ def build_language_model(
 
 
 def build_network(network: Network, kind: type[Built], seed: int) -> Built:
-    """Build a network: by the ``make`` of a configuration of one's own, or of the usual class."""
+    """Build a network by the ``make`` of a user's configuration, or as the usual class."""
     make: Callable[[int], Built] | None = getattr(network, "make", None)
     return kind(network, seed=seed) if make is None else make(seed)
 

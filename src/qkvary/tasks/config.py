@@ -18,7 +18,6 @@ from qkvary.tasks.config_parts import (
     NUMBER_DATA_VERSION,
     PADDING_MULTIPLE,
     RECALL_DATA_VERSION,
-    RIGHT_CELL,
     SEQUENCE_DATA_VERSION,
     TEXT_VOCABULARY,
     Accuracy,
@@ -110,9 +109,9 @@ class SequenceTaskConfig(DrawnExamples):
         return digest("sequences", SEQUENCE_DATA_VERSION, *sizes, *self.drawn)
 
     @property
-    def right_cell(self) -> str:
+    def right_cell(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The column that holds the answer of a row, in words."""
-        return _RIGHT_CELLS.get(self.name, RIGHT_CELL)
+        return _RIGHT_CELLS.get(self.name, TaskConfig.right_cell)
 
     def count_answers(self, network: Network) -> int:
         """Return the number of symbols."""
@@ -184,6 +183,9 @@ class CharacterTaskConfig(NextToken):
     """
 
     module: ClassVar[str] = "qkvary.tasks.characters"
+    has_test: ClassVar[bool] = False
+    """The last part of the text is scored as validation and as test."""
+    is_language: ClassVar[bool] = True
     name: Literal["characters"] = "characters"
     """Constant; it identifies the task in a record."""
     context: int
@@ -214,16 +216,6 @@ class CharacterTaskConfig(NextToken):
             )
 
     @property
-    def is_language(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def has_test(self) -> bool:
-        """False: the last part of the text is scored as validation and as test."""
-        return False
-
-    @property
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return digest("characters", self.text_sha256, self.train_fraction)
@@ -238,13 +230,14 @@ class LanguageTaskConfig(HashedData, NextToken):
     """
 
     module: ClassVar[str] = "qkvary.tasks.language"
+    is_language: ClassVar[bool] = True
     name: Literal["language"] = "language"
     """Constant; it identifies the task in a record."""
     data: str = field(metadata=NOT_IDENTIFYING)
     """Folder or name of the prepared data set; not part of a run's identity."""
     data_sha256: str | None = None
     """Fingerprint of the data set."""
-    has_test: bool = field(  # pyright: ignore[reportIncompatibleMethodOverride]
+    has_test: bool = field(  # pyright: ignore[reportIncompatibleVariableOverride]
         default=True, metadata={**NOT_IDENTIFYING, **ADDED_LATER}
     )
     """Whether the set has a test split; without one the validation split is scored at the end."""
@@ -270,11 +263,6 @@ class LanguageTaskConfig(HashedData, NextToken):
                 f"expected the protocol packed with a document mask, got {self.protocol}, which "
                 "has one document per row"
             )
-
-    @property
-    def is_language(self) -> bool:
-        """True."""
-        return True
 
     def count_answers(self, network: Network) -> int | None:
         """Return the fewest tokens that the network's table may have been padded for."""
@@ -316,7 +304,7 @@ class NumberTaskConfig(NextToken):
         check_sizes(self, "context")
 
     @property
-    def has_test(self) -> bool:
+    def has_test(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whether the test windows are apart from those of validation."""
         return self.protocol == "clean"
 
@@ -382,6 +370,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     """
 
     module: ClassVar[str] = "qkvary.tasks.translation"
+    higher_is_better: ClassVar[bool] = True
     name: Literal["translation"] = "translation"
     """Constant; it identifies the task in a record."""
     source: str
@@ -434,14 +423,9 @@ class TranslationTaskConfig(HashedData, TaskConfig):
         return (min(self.source, self.target), max(self.source, self.target))
 
     @property
-    def metric(self) -> str:
+    def metric(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The headline metric."""
         return "bleu" if self.protocol == "clean" else "published_bleu"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """True."""
-        return True
 
     def scale(self, network: Network, metric: str) -> Scale | None:
         """Return the scale of a BLEU, which nothing but a translation reaches, or of the loss."""

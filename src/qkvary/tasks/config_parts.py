@@ -39,9 +39,6 @@ TEXT_VOCABULARY = 257
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
 
-RIGHT_CELL = "the cell with the answer"
-"""The cell of an attention map that holds the answer of its row, where there is no better name."""
-
 PADDING_MULTIPLE = 64
 """Tables of language models are padded to a multiple of this, as the papers' and the presets'."""
 
@@ -81,33 +78,18 @@ class TaskConfig:
 
     module: ClassVar[str] = ""
     """The module whose ``load`` makes the task of a configuration; empty for that of the class."""
+    metric: ClassVar[str]
+    """The headline metric, a key of what the task scores."""
+    higher_is_better: ClassVar[bool]
+    """Whether a larger headline metric is better."""
+    has_test: ClassVar[bool] = True
+    """Whether the data have a test split."""
+    is_language: ClassVar[bool] = False
+    """Whether it models a language, as the networks of the published tables do."""
+    right_cell: ClassVar[str] = "the cell with the answer"
+    """The cell of an attention map that holds the answer of its row."""
     name: str
     """The name of the task in records."""
-
-    @property
-    def metric(self) -> str:
-        """The headline metric, a key of what the task scores."""
-        raise NotImplementedError
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger headline metric is better."""
-        raise NotImplementedError
-
-    @property
-    def has_test(self) -> bool:
-        """Whether the data have a test split."""
-        return True
-
-    @property
-    def is_language(self) -> bool:
-        """Whether it models a language, as the networks of the published tables do."""
-        return False
-
-    @property
-    def right_cell(self) -> str:
-        """The cell of an attention map that holds the answer of its row, in words."""
-        return RIGHT_CELL
 
     @property
     def data_fingerprint(self) -> str:
@@ -165,15 +147,8 @@ class TaskConfig:
 class Accuracy(TaskConfig):
     """A task whose headline metric is accuracy."""
 
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "accuracy"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """True."""
-        return True
+    metric: ClassVar[str] = "accuracy"
+    higher_is_better: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,18 +182,10 @@ class DrawnExamples(Accuracy):
 class NextToken(TaskConfig):
     """A task that predicts the next token of a window, whose headline metric is the loss."""
 
+    metric: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
     context: int
     """Tokens of a window."""
-
-    @property
-    def metric(self) -> str:
-        """The headline metric."""
-        return "loss"
-
-    @property
-    def higher_is_better(self) -> bool:
-        """False."""
-        return False
 
     @property
     def sequence_length(self) -> int:
