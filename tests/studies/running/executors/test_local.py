@@ -39,6 +39,14 @@ def test_a_death_ends_one_future() -> None:
     assert "signal SIGKILL" in str(ends[1])
 
 
+def test_a_worker_that_is_terminated_is_replaced() -> None:
+    with LocalExecutor(1) as executor:
+        (worker,) = {executor.submit(os.getpid).result(timeout=60)}
+        os.kill(worker, signal.SIGTERM)
+        time.sleep(0.3)
+        assert executor.submit(os.getpid).result(timeout=60) != worker
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_calls_that_wait_are_dropped(how: str) -> None:
     executor = LocalExecutor(1)
