@@ -38,7 +38,6 @@ from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.memory import require_training_memory
 from qkvary.training.presets import Preset, find_preset
-from qkvary.training.processes import RankInfo
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 if TYPE_CHECKING:
@@ -178,7 +177,7 @@ def _train(
 
 def _join_processes(options: TrainingOptions) -> AbstractContextManager[Distribution]:
     """Join the process group that torchrun started; without torchrun there is one process."""
-    if RankInfo.from_environment(os.environ).size == 1:
+    if "WORLD_SIZE" not in os.environ:
         return nullcontext(SingleProcess())
     # Takes as long to import as torch itself.
     from qkvary.training.parallel import join_process_group

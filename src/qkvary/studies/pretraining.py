@@ -113,7 +113,8 @@ class TrainingOptions(PresetOptions):
                 "expected a number of seconds for --checkpoint-seconds, 0 for every step, got "
                 f"{self.checkpoint_seconds}"
             )
-        require_tracker(self.log)
+        if self.log is not None:
+            require_tracker(self.log)
 
 
 NO_OPTIONS = TrainingOptions()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import runner as runner_module
+from qkvary.studies.running import publishing, scheduler
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import local
 from qkvary.studies.running.runner import RunnerOptions, run_study
@@ -58,10 +58,10 @@ def test_every_run_is_made_once_and_never_again(root: Path) -> None:
 def test_results_are_published_while_runs_remain(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "FIRST_SECONDS", 0.0)
-    monkeypatch.setattr(runner_module, "EARLY_SECONDS", 0.0)
-    monkeypatch.setattr(runner_module, "INTERVAL_SECONDS", 0.0)
-    monkeypatch.setattr(runner_module, "SHARE", 1e9)
+    monkeypatch.setattr(publishing, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "EARLY_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(publishing, "SHARE", 1e9)
     study, store = toy_study(range(4)), Store(root / "runs")
     done: list[int] = []
 
@@ -116,7 +116,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
-    monkeypatch.setattr(runner_module, "BUSY_SECONDS", 0.001)
+    monkeypatch.setattr(scheduler, "BUSY_SECONDS", 0.001)
     study = toy_study([0, 1, CRASHES])
     summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)

@@ -172,16 +172,13 @@ def _execute(
         reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
         record_failure(claim, cell, describe_crashes(claim, reason))
         return CellEnd(outcome="made")
-    copy = _copy_log(claim, cell, options, warn)
-
-    def on_log(entry: Mapping[str, JsonValue]) -> None:
-        copy.log(entry)
-        callbacks.on_log(entry)
-
+    copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
+    around = callbacks
+    if copy is not None:
+        around = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
     try:
         made = None
         try:
-            around = replace(callbacks, on_log=on_log)
             made = _attempt(claim, cell, train, stop, around, options)
         finally:
             if made is None:
@@ -192,7 +189,8 @@ def _execute(
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
         # After the record: a tracker that hangs loses no run.
-        copy.finish()
+        if copy is not None:
+            copy.finish()
 
 
 def _attempt(
@@ -228,6 +226,17 @@ def _attempt(
         traceback.print_exc()
         record = make_record(cell, status="failed", started=started, message=_reason(error))
         return RunResult(record=record)
+
+
+Log = Callable[[Mapping[str, JsonValue]], None]
+
+
+def _both(first: Log, second: Log) -> Log:
+    def log(entry: Mapping[str, JsonValue]) -> None:
+        first(entry)
+        second(entry)
+
+    return log
 
 
 def _copy_log(

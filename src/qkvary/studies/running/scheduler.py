@@ -3,9 +3,10 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from qkvary.storage.errors import (
@@ -77,6 +78,8 @@ class Scheduler:
         self.is_shared = self.executor.shared_folder
         self.futures: dict[Future[TaskEnd], tuple[int, ...]] = {}
         """The runs of each task that has not ended."""
+        self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
+        """The tasks that have ended, and were not looked at."""
         self.waiting: set[int] = set()
         """Runs that other processes hold."""
         self.lost: Counter[int] = Counter()
@@ -116,7 +119,7 @@ class Scheduler:
                 executor.stop()
             raise
         finally:
-            executor.shutdown(wait=not self.is_ending, cancel_futures=True)
+            executor.shutdown(wait=not self.futures, cancel_futures=True)
             self.nodes.close()
 
     @property
@@ -133,6 +136,8 @@ class Scheduler:
                 self.note(obstacle)
         futures = self.executor.submit_all(execute_task, [task for _, task in tasks])
         self.futures |= dict(zip(futures, (some for some, _ in tasks), strict=True))
+        for future in futures:
+            future.add_done_callback(self.ended.put)
 
     def group(self, numbers: Iterable[int], size: int) -> Iterator[tuple[tuple[int, ...], Task]]:
         """Yield the numbers of at most ``size`` runs with the same needs, and their task."""
@@ -154,22 +159,23 @@ class Scheduler:
                 )
 
     def settle(self, seconds: float) -> None:
-        """Look at the runs of the tasks that have ended."""
-        if not self.futures:
-            time.sleep(seconds)
-        for future in wait(self.futures, timeout=seconds, return_when=FIRST_COMPLETED).done:
-            numbers = self.futures.pop(future)
-            try:
-                end = future.result()
-            except CancelledError:
-                continue
-            except ConnectionError as error:
-                self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
-                continue
-            # Executors raise whatever their libraries do.
-            except Exception as error:  # noqa: BLE001
-                self.handle_loss(numbers, error)
-                continue
+        """Look at the runs of the tasks that end within some seconds."""
+        with suppress(Empty):
+            self.settle_one(self.ended.get(timeout=seconds))
+            while True:
+                self.settle_one(self.ended.get_nowait())
+
+    def settle_one(self, future: Future[TaskEnd]) -> None:
+        """Look at the runs of a task that has ended."""
+        numbers = self.futures.pop(future)
+        try:
+            end = future.result()
+        except ConnectionError as error:
+            self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+        # Executors raise whatever their libraries do.
+        except Exception as error:  # noqa: BLE001
+            self.handle_loss(numbers, error)
+        else:
             self.handle_end(numbers, end)
 
     def handle_end(self, numbers: tuple[int, ...], end: TaskEnd) -> None:
@@ -304,12 +310,12 @@ class Scheduler:
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of those that are executed."""
         self.display.note(STOPPING)
-        begun = self.find_running(self.remaining)
+        begun = self.find_running()
         self.executor.stop()
         deadline = time.monotonic() + self.executor.stop_seconds
         while self.futures:
             self.settle(POLL_SECONDS)
-            running = self.find_running(self.remaining)
+            running = self.find_running()
             begun |= running
             # Schedulers report the ends of cancelled tasks late, or not at all.
             is_over = self.executor.is_remote and self.is_shared and not running
@@ -321,7 +327,7 @@ class Scheduler:
 
     def kill(self) -> None:
         """Kill the tasks on purpose, which is no crash of their runs."""
-        begun = self.find_running(self.remaining)
+        begun = self.find_running()
         # Whatever is wrong with the scheduler: the process ends now.
         with suppress(Exception):
             self.executor.kill()
@@ -333,7 +339,7 @@ class Scheduler:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
         left, deadline = begun & set(self.remaining), time.monotonic() + KILL_SECONDS
         while left:
-            running = self.find_running(left)
+            running = {n for n in left if self.is_running(n)}
             for number in left - running:
                 claim = self.try_claim(number)
                 if claim is not None:
@@ -343,9 +349,14 @@ class Scheduler:
                 return
             time.sleep(CLAIM_SECONDS)
 
-    def find_running(self, numbers: Iterable[int]) -> set[int]:
-        """Return the runs whose locks are held; nodes that do not see the store hold none."""
-        return {n for n in numbers if self.store.state(self.cells[n].run_key) == "running"}
+    def find_running(self) -> set[int]:
+        """Return the runs of our tasks whose locks are held; nodes with own folders hold none."""
+        own = (number for some in self.futures.values() for number in some)
+        return {number for number in own if self.is_running(number)}
+
+    def is_running(self, number: int) -> bool:
+        """Return whether a process holds the lock of a run."""
+        return self.store.state(self.cells[number].run_key) == "running"
 
     def add_runs(self, numbers: tuple[int, ...], ends: Mapping[int, CellEnd], data: bytes) -> None:
         """Add the runs that a node returned to the store; none of them if one is damaged."""
@@ -395,9 +406,9 @@ class Scheduler:
         """Yield the runs that are executed, each with the newest event of its log."""
         for future, numbers in list(self.futures.items()):
             for number in numbers if future.running() else ():
-                key = self.cells[number].run_key
-                if self.store.state(key) == "running":
-                    yield self.cells[number], self.store.latest(key)
+                if self.is_running(number):
+                    cell = self.cells[number]
+                    yield cell, self.store.latest(cell.run_key)
 
     def end(self, number: int, one: CellEnd) -> None:
         """Note that a run has ended, and show how, as its record says."""

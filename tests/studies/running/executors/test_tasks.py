@@ -115,6 +115,32 @@ def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Pa
     assert record.message.startswith("this run crashed 4 workers, the last was process ")
 
 
+def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
+    """Its lock counts the deaths; the error of the last task is in the record."""
+    study, store = toy_study([0]), Store(root / "runs")
+    crashing = study.cells()[0]
+
+    class Crashing(Inline):
+        def execute(self, fn: Any, task: Task) -> TaskEnd:
+            if task.cells[0] != crashing:
+                return super().execute(fn, task)
+            if len(self.submitted) > 20:
+                pytest.fail("it is submitted without end")
+            child = os.fork()
+            if not child:
+                store.claim(crashing.run_key, run_identity(crashing.run))
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise RuntimeError("node 7 is gone")
+
+    summary = run_there(study, root, Crashing())
+    assert (summary.done, summary.failed, summary.missing) == (1, 1, 0)
+    record = store.record(crashing.run_key)
+    assert record
+    assert record.message.startswith("this run crashed 4 workers, the last: ")
+    assert "node 7 is gone" in record.message
+
+
 def test_what_was_submitted_is_cancelled_whatever_fails(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,9 @@ class LocalExecutor(Executor):
                 if worker is None:
                     worker = _Worker()
                     self._processes.add(worker)
+                if self._is_ending:
+                    # It may have been started while the others were stopped.
+                    worker.process.terminate()
                 future.set_result(worker.call(call))
             except EOFError:
                 dead, worker = cast("_Worker", worker), None
