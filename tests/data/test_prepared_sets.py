@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkvary.reports.prepared_set import find_share_error
 from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
@@ -17,6 +16,7 @@ from qkvary.data.reuse import find_or_prepare
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions
 from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer, name_tokenizer
+from qkvary.reports.prepared_set import find_share_error
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.merged import KINDS, merges_of
 from tests.data.small_sets import made_up
