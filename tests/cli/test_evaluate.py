@@ -43,16 +43,11 @@ def test_a_text_is_printed(places: dict[str, str], capsys: pytest.CaptureFixture
     call = ["evaluate", places["rotary"], "--data", places["text"], places["lines"]]
     assert main([*call, "--lengths", "16,33,66", "--paper"]) == 0
     printed = capsys.readouterr().out
-    assert "without the token with which the tokenizer begins texts" in " ".join(printed.split())
+    for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
+        assert part in printed
     # Padding is counted only where it is asked for.
     assert main(call) == 0
     assert "papers" not in capsys.readouterr().out
-    assert main(["evaluate", places["rotary"], "--data", places["lines"]]) == 0
-    assert "begins texts" not in capsys.readouterr().out
-    for part in ("per real token", "per byte", "as the papers count", "its padding", "66*", "0-65"):
-        assert part in printed
-    assert "* more than the 33 that the network was made for" in printed
-    assert "of 33 tokens, one every 33 tokens" in printed.replace("\n", " ")
 
 
 def test_figures_fit_each_other(
@@ -122,7 +117,6 @@ def test_tasks_are_asked(places: dict[str, str], capsys: pytest.CaptureFixture[s
     printed = capsys.readouterr().out
     for part in ("arc_challenge", "lambada", "mean of five", "from chance", "SE", "lm-eval 0.4"):
         assert part in printed
-    assert "examples of hellaswag, piqa, winogrande, lambada are other questions" in printed
     found = evaluate(capsys, *call, "--limit", "2", "--fewshot", "0")
     assert found["limit"] == 2
     assert {task["documents"] for task in found["tasks"].values()} == {2}
