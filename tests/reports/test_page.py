@@ -237,6 +237,8 @@ def test_equal_reports_give_equal_bytes_in_every_process(run_python: Runner) -> 
         "    print(hashlib.sha256(render_page(make('')).encode()).hexdigest())\n"
     )
     # The seed of this process is a random one.
-    there = run_python(["-c", code], env={"PYTHONHASHSEED": "1", "PYTHONPATH": "src:.:benchmarks"}).stdout
+    there = run_python(
+        ["-c", code], env={"PYTHONHASHSEED": "1", "PYTHONPATH": "src:.:benchmarks"}
+    ).stdout
     pages = [render_page(make("")) for make in SUBJECTS.values()]
     assert there.split() == [hashlib.sha256(page.encode()).hexdigest() for page in pages]

@@ -6,7 +6,7 @@ from functools import partial
 
 from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.descriptions import describe_layers
-from qkvary.arch.models import Model
+from qkvary.arch.models import Model, count_kinds
 from qkvary.arch.own import own_parts
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.cache import growth_bytes, model_cache_bytes, model_state_bytes
@@ -212,7 +212,8 @@ def collect_notes(
         context: Tokens of a sequence.
         encoder_tokens: The requested tokens of the encoder.
     """
-    attentions = (layer.attention for row in candidates.rows for layer in row.model.layers)
+    kinds = (kind for row in candidates.rows for kind in count_kinds(row.model.layers))
+    attentions = (layer.attention for layer, _ in kinds)
     variants = (one.config.variant for one in attentions if isinstance(one, ProjectedAttention))
     own = (f"not counted: {part}" for part in own_parts(variants))
     notes = [*dict.fromkeys((*model.notes, *own))]

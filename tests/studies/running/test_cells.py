@@ -251,7 +251,9 @@ def test_a_tracker_gets_no_path_of_this_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (cell, *_) = toy_study([7], steps=2).cells()
-    data = TranslationTaskConfig(source="de", target="en", data="/elsewhere/pairs")
+    data = TranslationTaskConfig(
+        source="de", target="en", data="/elsewhere/pairs", data_sha256="0" * 64
+    )
     library = Recorded("trackio")
     monkeypatch.setitem(sys.modules, "trackio", library)
     elsewhere = replace(cell, run=replace(cell.run, task=data))
