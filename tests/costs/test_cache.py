@@ -52,14 +52,6 @@ def test_a_network_that_sees_the_future_has_no_cache() -> None:
     assert cache_bytes_per_sequence(synthetic_encoder("QKV"), length=7) is None
 
 
-def test_layers_may_keep_different_things() -> None:
-    config = gpt_300m("QKV")
-    layer = AttentionConfig(d_model=1024, num_heads=16, causal=True)
-    mixed = (layer, dataclasses.replace(layer, variant=parse_variant("Q-MQA"))) * 10
-    config = dataclasses.replace(config, attention=mixed)
-    assert cache_bytes_per_token(config, "float16") == (81_920 + 2_560) // 2
-
-
 def test_a_state_is_counted_once_however_long_a_sequence() -> None:
     """Per KV head a matrix of 64 x 64 and a sum of 64, in 32 bits at least, in 10 of 20 layers."""
     layer = AttentionConfig(

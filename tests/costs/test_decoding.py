@@ -40,23 +40,6 @@ def step_of(model: Model, *, batch: int = 1, context: int = 1, devices: int = 1)
     )
 
 
-def test_gpt2_by_hand() -> None:
-    d, layers, vocabulary, context, batch = 768, 12, 50_257, 1000, 7
-    block = (d * 3 * d + 3 * d) + (d * d + d) + (d * 4 * d + 4 * d) + (4 * d * d + d) + 4 * d
-    read = layers * block + 2 * d + vocabulary * d
-    macs = layers * (4 * d * d + 8 * d * d + 2 * context * d) + vocabulary * d
-    step = step_of(load_size("gpt2"), batch=batch, context=context)
-    assert step.weight_bytes == 2 * read
-    assert step.cache_bytes == batch * context * layers * 2 * d * 2
-    assert step.written_bytes == batch * layers * 2 * d * 2
-    assert step.macs == batch * macs
-    moved = 2 * read + batch * (context + 1) * layers * 4 * d
-    assert step.moved_bytes == moved
-    assert step.flops_per_byte == 2 * batch * macs / moved
-    # One sequence at a short context: about one product for each weight, that is for two bytes.
-    assert step_of(load_size("gpt2")).flops_per_byte == pytest.approx(1, abs=0.01)
-
-
 def test_llama_8b_by_hand() -> None:
     d, kv, d_ff, layers, vocabulary, context, batch = 4096, 1024, 14_336, 32, 128_256, 32_768, 3
     block = d * d + 2 * d * kv + d * d + 3 * d * d_ff

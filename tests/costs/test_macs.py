@@ -7,14 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.blocks import Layer, ProjectedAttention, Storage
+from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import parse_variant
-from qkvary.arch.models import Model, as_model
+from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_300m
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
-    attention_projection_macs_per_token,
-    decode_macs,
     forward_macs,
     score_macs,
     visible_keys,
@@ -98,22 +96,6 @@ def test_without_a_softmax_the_cheaper_order_is_counted(label: str, length: int,
     assert score_macs(config, length, "square") == macs
 
 
-@pytest.mark.parametrize(
-    ("label", "macs"),
-    [
-        ("QKV", 4 * 36),
-        ("Q=K=V", 2 * 36),
-        ("I-I-I", 36),
-        ("MQA", 36 + 18 + 18 + 36),
-        ("Q-K[r2]-V[d/3]", 36 + 2 * 12 + 2 * 12 + 36),
-        ("Q[map]=K-V/1", 18 + 18 + 2 * 9 + 36),
-    ],
-)
-def test_projections_are_counted_by_hand(label: str, macs: int) -> None:
-    config = AttentionConfig(d_model=6, num_heads=2, variant=parse_variant(label))
-    assert attention_projection_macs_per_token(config) == macs
-
-
 def test_plus_costs_a_channel_and_a_small_product_per_key() -> None:
     config = AttentionConfig(
         d_model=6,
@@ -146,35 +128,3 @@ def test_encoder_parts_add_up() -> None:
 def test_an_empty_sequence_is_refused() -> None:
     with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
         forward_macs(as_model(synthetic_encoder("QKV")), tokens=0, pairs="square")
-
-
-def test_stored_inputs_are_absorbed_only_where_a_role_is_learned() -> None:
-    """3 heads of 2 channels, 5 keys: a learned role costs its projection once and meets d = 6."""
-    spread: dict[str, int] = {}
-    storages: tuple[Storage, ...] = ("needed", "input")
-    for label in ("QKV", "Q-I-V", "Q-I-I"):
-        config = AttentionConfig(
-            d_model=6, num_heads=3, causal=True, variant=parse_variant(label), bias=False
-        )
-        steps = [
-            decode_macs(
-                Model(
-                    name="one layer",
-                    layers=(
-                        Layer(
-                            attention=ProjectedAttention(config=config, storage=storage),
-                            feed_forward=(),
-                            norms=(),
-                        ),
-                    ),
-                    vocabulary=1,
-                    tables=(),
-                ),
-                context=5,
-            ).scores
-            for storage in storages
-        ]
-        spread[label] = steps[1] - steps[0]
-    role = 6 * 6 + 5 * 3 * (6 - 2)
-    again = 5 * 6 * 6
-    assert spread == {"QKV": min(2 * role, 2 * again), "Q-I-V": min(role, again), "Q-I-I": 0}

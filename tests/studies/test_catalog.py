@@ -75,7 +75,8 @@ def test_every_protocol_is_found_by_its_name(name: str) -> None:
     [
         ("x = 1\n", "expected a STUDY in .* got None"),
         ("STUDY = 'quickstart'\n", "got 'quickstart'"),
-        ("import nothing_of_this_name\n", r"ModuleNotFoundError: .*\(line 1\)"),
+        ("import nothing_of_this_name\n", r"run pip install nothing_of_this_name \(line 1\)"),
+        ("import qkvary.nothing\n", r"ModuleNotFoundError: .*\(line 1\)"),
         ("\n\nSTUDY = (\n", r"SyntaxError: .*\(line 3\)"),
         ("\nraise KeyError('odd')\n", r"KeyError: 'odd' \(line 2\)"),
     ],

@@ -36,7 +36,7 @@ class DecodeStep:
     context: int
     """Tokens that each attends to, the new one included."""
     weight_bytes: float
-    """Weights read; of a mixture the experts that are expected to be hit."""
+    """Weights read; in a mixture, those of the expected number of chosen experts."""
     cache_bytes: int
     """Cache read; on several devices their number times the part of the fullest."""
     written_bytes: int

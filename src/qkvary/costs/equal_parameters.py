@@ -11,8 +11,8 @@ from qkvary.costs.parameters import network_parameters
 def match_parameters(network: Network, target: Network) -> Network:
     """Return the network with the ``d_ff`` whose parameter count is nearest to the target.
 
-    A channel of all feed-forward networks costs the same whichever it is, so that the width follows
-    from two counts. Of two widths that are equally near, the smaller is taken.
+    Every channel of the feed-forward networks has the same number of parameters, so two counts give
+    the width. If two widths are equally near, the smaller is taken.
 
     Args:
         network: The network that is widened or narrowed.

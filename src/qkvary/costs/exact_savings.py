@@ -101,7 +101,7 @@ class SavingsReport:
     obstacles: tuple[str, ...]
     """Reasons why other layers have no exact saving."""
     lossy: tuple[tuple[str, int], ...]
-    """The cache in each format of fewer bits: outputs change, and the loss must be measured."""
+    """The cache in each format of fewer bits. Outputs change: measure the loss."""
 
 
 _TEXTS: dict[Method, _Text] = {

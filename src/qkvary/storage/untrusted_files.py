@@ -1,6 +1,6 @@
 """Reads untrusted files: with limits on size, depth and time, and never through pickle. Torch-free.
 
-The limits of every parser of other people's formats stand here. Parsers in Python check the number
+This file has the limits of every parser of other formats. Parsers in Python check the number
 of entries; native ones run in separate processes (``parser_processes``).
 """
 

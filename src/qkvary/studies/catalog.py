@@ -15,6 +15,7 @@ from types import ModuleType
 
 from qkvary.arch.own import import_file
 from qkvary.storage.errors import UsageError
+from qkvary.storage.packages import describe_missing, is_installed
 from qkvary.storage.paths import StrPath, read_name
 from qkvary.studies.study import Study
 from qkvary.text.names import find_name, spell, suggest
@@ -93,6 +94,9 @@ def _reason(error: Exception, path: Path) -> str:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         said, line = error.msg, error.lineno
     place = f" (line {line})" if line else ""
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    if missing is not None and not is_installed(missing.partition(".")[0]):
+        return f"{describe_missing(missing)}{place}"
     return f"{type(error).__name__}: {said}{place}"
 
 
