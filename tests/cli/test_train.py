@@ -107,6 +107,8 @@ def test_a_plan_trains_nothing(places: Path, capsys: pytest.CaptureFixture[str])
     assert train(places, "--dry-run", "--json", "--variant", "MQA") == 0
     (run,) = document(capsys)["runs"]
     assert (run["variant"], run["state"], run["tokens"]) == ("MQA@rotary", "open", 12 * 4 * 16)
+    # Two layers, key and value of one head of 16 channels, two bytes each, as in the papers.
+    assert run["cache_bytes_per_token"] == 2 * 2 * 16 * 2
     assert not (places / "runs").exists()
     layers = "I-K-V*1,Q-K=V*1"
     assert train(places, "--dry-run", "--json", "--variant", layers) == 0

@@ -180,6 +180,13 @@ def test_a_small_study_does_not_decide_about_large_networks(
     assert ("at most 1.7M parameters do not decide it" in found.condition) == is_small
 
 
+def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
+    asked = dataclasses.replace(claim([FAILS[0], AGREES], quantifier="every"), parameters=10**9)
+    assert judge_claim(asked, lambda judge: KEPT.get(judge.key)).verdict == "holds with a condition"
+    other = dataclasses.replace(asked, judges=(FAILS[0], TEST))
+    assert judge_claim(other, lambda judge: KEPT.get(judge.key)).verdict == "not distinguished"
+
+
 def test_sometimes_fails_only_if_all_fail() -> None:
     judges = [FAILS[0], OPEN[0]]
     assert verdict_of(judges)[0] == "does not hold"

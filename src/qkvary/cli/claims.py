@@ -9,8 +9,6 @@ from cyclopts import Parameter
 from qkvary.cli._options import Json
 from qkvary.cli._output import show, show_lines
 from qkvary.reports.report import ReportFormat
-from qkvary.storage.errors import UsageError
-from qkvary.text.names import count
 
 VerdictChoice = Literal[
     "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
@@ -82,24 +80,17 @@ def command(
     claims, each with the figures that judge it, the page or test where they stand, and the command
     that finds them again.
     """
-    if check is not None:
-        if claims or document or verdict or search:
-            raise UsageError("expected --check without claims and filters: it checks every claim")
-        stored = _papers("claims").check_claims(check, studies)
-        said = f"{count(stored, 'claim')} in {check}: every verdict follows from its figures"
-        show_lines({"claims": stored, "wrong": []}, [said], json_output=json_output)
-        return
     if out is not None:
         from qkvary.reports.files import check_target
 
         check_target(out)
     found = _papers("claims").claims(
-        *claims,
-        document=document,
-        verdict=[choice.replace("-", " ") for choice in verdict],
-        search=search,
-        studies=studies,
+        *claims, document=document, verdict=verdict, search=search, studies=studies, check=check
     )
+    if check is not None:
+        said = found.report.question.removesuffix(".")
+        show_lines(found.report.data, [said], json_output=json_output)
+        return
     show(found.report, json_output=json_output, target=out, formats=FORMATS)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from qkvary.cli._options import DEFAULT_OUT, Json, Out
-from qkvary.cli._output import show
+from qkvary.cli._output import console, print_line, show
 from qkvary.cli._streams import print_error
 from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 
@@ -49,11 +49,13 @@ def command(
     Numbers that a paper prints of the same experiment are listed with ours. What has no runs is
     named with the command that makes them.
     """
-    damage: list[str] = []
-    found = _papers("figures").figures(*figures, out=out, tables=tables, damage=damage)
-    target = out / "reports" / "figures" if to is None else to
-    show(found.report, json_output=json_output, target=target, formats=formats, damage=damage)
-    for sentence in damage:
+    found = _papers("figures").figures(*figures, out=out, tables=tables, to=to, formats=formats)
+    show(found.report, json_output=json_output, damage=list(found.notices), files=found.files)
+    if not json_output:
+        first, *others = found.files
+        count = f" and {len(others)} more" if others else ""
+        print_line(console(), f"written: {first}{count}")
+    for sentence in found.notices:
         print_error(sentence)
 
 

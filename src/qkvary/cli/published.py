@@ -30,8 +30,7 @@ def command(*tables: Name, verdict: Verdicts = (), json_output: Json = False) ->
     Without a table: the number of equal figures per table, and every other figure with its formula
     and the reason. With tables: all their figures.
     """
-    verdicts = [choice.replace("-", " ") for choice in verdict]
-    found = _papers("published").published(*tables, verdict=verdicts, full=json_output)
+    found = _papers("published").published(*tables, verdict=verdict)
     show(found.report, json_output=json_output)
 
 

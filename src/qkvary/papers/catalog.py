@@ -1,13 +1,14 @@
 """The data of the documents: JSON files in their folders, each found by its name."""
 
+import difflib
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any, TypeVar
 
-from qkvary.text.names import suggest
+from qkvary.text.names import listed, suggest
 
 _ENDING = ".json"
 _File = TypeVar("_File")
@@ -40,6 +41,31 @@ def published_file(name: str) -> Any:
     """
     file = _choose(name, _published(), "a published table")
     return json.loads(file.read_text("utf-8"))
+
+
+def find_by_end(text: str, names: Collection[str], what: str) -> str:
+    """Return the name that is a text, or the only one that ends in it.
+
+    Args:
+        text: The whole name or its end.
+        names: The names.
+        what: What they name, for the message.
+
+    Raises:
+        ValueError: for no match or several, with suggestions.
+    """
+    if text in names:
+        return text
+    found = [name for name in names if name.endswith(f"-{text}")]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(f"expected one {what}, got {text!r}, which is {listed(found, 'or')}")
+    ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
+    close = difflib.get_close_matches(text, sorted(ends), n=1)
+    near = [name for name in names if name.endswith(tuple(close))] if close else []
+    said = f"did you mean {listed(near, 'or')}?" if near else suggest(text, names)
+    raise ValueError(f"expected a {what}, got {text!r}; {said}")
 
 
 def _choose(name: str, files: Mapping[str, _File], what: str) -> _File:

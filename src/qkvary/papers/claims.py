@@ -1,29 +1,38 @@
-"""Looks up what the papers claim: a verdict for each claim, its figure and the command for it."""
+"""Look up what the papers claim: a verdict for each claim, its figure and the command for it."""
 
 import re
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from qkvary.api.results import Result
 from qkvary.papers.catalog import document_names
-from qkvary.papers.claim import ByStudy, ClaimedDocument, load_document
+from qkvary.papers.claim import ByStudy, ClaimedDocument, claim_names, load_document
 from qkvary.papers.claim_checks import find_wrong, read_verdicts
 from qkvary.papers.claim_verdicts import JudgedClaim, judge_claim
 from qkvary.papers.claims_report import claim_data, claims_report
-from qkvary.papers.findings import ClaimVerdict
 from qkvary.papers.kept_figures import FindKept, find_packaged
+from qkvary.reports.report import Report
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.paths import StrPath, read_path
 from qkvary.text.names import count, near_names, suggest
 
+VerdictChoice = Literal[
+    "holds", "holds-with-a-condition", "does-not-hold", "not-distinguished", "not-tested-here"
+]
+Name = Annotated[str, Parameter(name="CLAIM", completer=lambda _: claim_names())]
+Document = Annotated[str, Parameter(completer=lambda _: document_names())]
+
 
 def claims(
-    *names: str,
-    document: Sequence[str] = (),
-    verdict: Sequence[ClaimVerdict] = (),
-    search: Sequence[str] = (),
+    *claims: Name,
+    document: tuple[Document, ...] = (),
+    verdict: tuple[VerdictChoice, ...] = (),
+    search: tuple[str, ...] = (),
     studies: StrPath | None = None,
+    check: StrPath | None = None,
 ) -> Result[tuple[JudgedClaim, ...]]:
     """Look up what the papers claim: a verdict for each claim, its figure and the command for it.
 
@@ -32,39 +41,51 @@ def claims(
     that finds them again.
 
     Args:
-        names: Claims by their names, such as ``poster-3``.
-        document: Only claims of these documents.
-        verdict: Only claims with these verdicts.
+        claims: Claims by their names, such as poster-3.
+        document: Only claims of this document; repeat it for more.
+        verdict: Only claims with this verdict; repeat it for more.
         search: Only claims with these words in their text, place or figures, or among the
             document's own terms.
-        studies: Folder of reports: judge by its tables instead of by the figures in the package.
+        studies: Folder of reports, such as studies or runs/reports: judge by its tables instead of
+            by the figures in the package.
+        check: A JSON document of this command: name each verdict and figure in it that does not
+            follow any more.
+
+    Raises:
+        UsageError: for an unknown claim or document, or a folder without tables.
+        DamagedError: if a verdict or figure of the document to check does not follow.
     """
+    asked = bool(claims or document or verdict or search)
+    if check is not None and asked:
+        raise UsageError("expected --check without claims and filters: it checks every claim")
     documents = _documents(document)
     find = _find(studies)
     every = [judge_claim(claim, find) for one in documents for claim in one.claims]
+    if check is not None:
+        return Result(tuple(every), _check(check, every))
     words = [word.casefold() for phrase in search for word in phrase.split()]
-    chosen = _choose(every, names, verdict, words)
+    chosen = _choose(every, claims, verdict, words)
     near = "" if chosen else _near_word(words, every)
-    asked = bool(names or document or verdict or search)
     return Result(tuple(chosen), claims_report(documents, chosen, asked=asked, near=near))
 
 
-def check_claims(path: Path, studies: StrPath | None = None) -> int:
-    """Check a stored JSON document of claims, and return their number.
-
-    Raises:
-        DamagedError: if a verdict or figure in it does not follow any more.
-    """
-    find = _find(studies)
-    derived = [judge_claim(claim, find) for one in _documents(()) for claim in one.claims]
-    stored = read_verdicts(path)
+def _check(path: StrPath, derived: Sequence[JudgedClaim]) -> Report:
+    """Refuse a stored document with verdicts that do not follow."""
+    stored = read_verdicts(read_path(path))
     wrong = find_wrong(stored, list(map(claim_data, derived)))
     if wrong:
         raise DamagedError(
             f"expected the verdicts in {path} to follow from their figures; "
             f"{count(len(wrong), 'claim')} differ: {'; '.join(wrong)}"
         )
-    return len(stored)
+    said = f"{count(len(stored), 'claim')} in {path}: every verdict follows from its figures."
+    return Report(
+        subject="claims",
+        question=said,
+        lead="",
+        sections=(),
+        data={"claims": len(stored), "wrong": wrong},
+    )
 
 
 def _find(studies: StrPath | None) -> FindKept:
@@ -102,7 +123,7 @@ def _documents(names: Sequence[str]) -> list[ClaimedDocument]:
 def _choose(
     every: list[JudgedClaim],
     names: Sequence[str],
-    verdicts: Sequence[ClaimVerdict],
+    verdicts: Sequence[VerdictChoice],
     words: list[str],
 ) -> list[JudgedClaim]:
     known = [one.claim.name for one in every]
@@ -113,7 +134,7 @@ def _choose(
         one
         for one in every
         if (not names or one.claim.name in names)
-        and (not verdicts or one.verdict in verdicts)
+        and (not verdicts or one.verdict.replace(" ", "-") in verdicts)
         and all(word in _searched(one) for word in words)
     ]
 

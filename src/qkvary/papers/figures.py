@@ -1,18 +1,25 @@
-"""Draws the papers' figures again, from the runs and tables that are there."""
+"""Draw the papers' figures again, from the runs and tables that are there."""
 
-from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from qkvary.api.results import Result
-from qkvary.papers.figure_records import StudyRecords, read_records
-from qkvary.papers.figures_report import paper_report
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
+from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
-from qkvary.studies.running.store import Store
+
+Figure = Annotated[str, Parameter(name="FIGURE", completer=lambda _: tuple(PAPER_FIGURES))]
 
 
 def figures(
-    *names: str, out: StrPath, tables: StrPath | None = None, damage: list[str] | None = None
+    *figures: Figure,
+    out: StrPath = RUNS,
+    tables: StrPath | None = None,
+    to: StrPath | None = None,
+    formats: tuple[ReportFormat, ...] = DEFAULT_FORMATS,
 ) -> Result[tuple[PaperFigure, ...]]:
     """Draw the papers' figures again, from the runs and tables that are there.
 
@@ -20,22 +27,31 @@ def figures(
     named with the command that makes them.
 
     Args:
-        names: Names, or their ends (``figure-9``). None: all.
-        out: The folder of runs.
-        tables: Folder of reports, such as ``studies``: where ``out`` has no run of a study, its
-            curves are those of ``NAME/tables``.
-        damage: Takes one sentence per unreadable run.
+        figures: Figures to draw: a name, or its end (figure-9). None: all.
+        out: Folder of runs and reports.
+        tables: Folder of reports, such as studies: where OUT has no run of a study, its curves are
+            those of NAME/tables.
+        to: Folder of the report; by default OUT/reports/figures.
+        formats: Format to write; repeat it for more.
     """
-    folder = None if tables is None else read_path(tables, "a folder of reports for --tables")
+    # Reading runs and drawing take numpy, which the help does not need.
+    from qkvary.papers.figure_records import StudyRecords, read_records
+    from qkvary.papers.figures_report import paper_report
+    from qkvary.reports.files import write_report
+    from qkvary.studies.running.store import Store
+
+    folder = None if tables is None else read_path(tables)
     if folder is not None and not folder.is_dir():
         raise UsageError(f"expected a folder of reports for --tables, got {folder}")
-    chosen = [find_figure(name) for name in names] or list(PAPER_FIGURES.values())
-    store = Store(Path(out))
+    chosen = [find_figure(name) for name in figures] or list(PAPER_FIGURES.values())
+    runs = read_path(out)
+    store, damage = Store(runs), list[str]()
 
     def read(name: str) -> StudyRecords:
         found = read_records(name, store, folder)
-        if damage is not None:
-            damage.extend(found.damage)
+        damage.extend(found.damage)
         return found
 
-    return Result(tuple(chosen), paper_report(chosen, read))
+    report = paper_report(chosen, read)
+    files = write_report(report, runs / "reports" / "figures" if to is None else to, formats)
+    return Result(tuple(chosen), report, files=files, notices=tuple(damage))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from qkvary.text.names import listed, suggest
+from qkvary.papers.catalog import find_by_end
 
 FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed"]
 """Learning curves; attention maps; scores before and after the normalisation of their diagonal;
@@ -352,16 +352,5 @@ PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _F
 
 
 def find_figure(text: str) -> PaperFigure:
-    """Return the figure of a name, or of the end of one that only one has.
-
-    Raises:
-        ValueError: if there is none, or more than one.
-    """
-    if text in PAPER_FIGURES:
-        return PAPER_FIGURES[text]
-    found = [name for name in PAPER_FIGURES if name.endswith(f"-{text}")]
-    if len(found) == 1:
-        return PAPER_FIGURES[found[0]]
-    if found:
-        raise ValueError(f"expected one figure, got {text!r}, which is {listed(found, 'or')}")
-    raise ValueError(f"expected a figure of a paper, got {text!r}; {suggest(text, PAPER_FIGURES)}")
+    """Return the figure of a name; see ``catalog.find_by_end``."""
+    return PAPER_FIGURES[find_by_end(text, PAPER_FIGURES, "figure of a paper")]

@@ -1,16 +1,21 @@
-"""Recomputes the papers' tables: every figure as printed and as it should be, with a verdict."""
+"""Recompute the papers' tables: every figure as printed and as it should be, with a verdict."""
 
-from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
 
 from qkvary.api.results import Result
 from qkvary.papers.catalog import published_names
 from qkvary.papers.published_report import published_report
-from qkvary.papers.recomputation import FigureVerdict, Recomputed, recompute
+from qkvary.papers.recomputation import Recomputed, recompute
 from qkvary.papers.tables import find_published, load_published
+
+Table = Annotated[str, Parameter(name="TABLE", completer=lambda _: published_names())]
+VerdictChoice = Literal["equal", "rounding", "other-convention", "wrong", "measured", "stated"]
 
 
 def published(
-    *tables: str, verdict: Sequence[FigureVerdict] = (), full: bool = False
+    *tables: Table, verdict: tuple[VerdictChoice, ...] = ()
 ) -> Result[tuple[Recomputed, ...]]:
     """Recompute the papers' tables: every figure as printed and as it should be, with a verdict.
 
@@ -18,17 +23,18 @@ def published(
     and the reason. With tables: all their figures.
 
     Args:
-        tables: Names, or their ends (``table-7``, ``scenario``).
-        verdict: Only figures with these verdicts.
-        full: All figures also without a table.
+        tables: Tables to print row by row: a name, or its end (table-7, scenario). None: all, in
+            short.
+        verdict: Only figures with this verdict; repeat it for more.
     """
     names = [find_published(name) for name in tables] or sorted(published_names(), key=_order)
     rows = [row for name in names for row in recompute(name)]
     if verdict:
-        rows = [row for row in rows if row.verdict in verdict]
-    elif not tables and not full:
-        rows = [row for row in rows if row.needs_explanation]
-    report = published_report(list(map(load_published, names)), rows, counts=not tables)
+        rows = [row for row in rows if row.verdict.replace(" ", "-") in verdict]
+    is_brief = not tables and not verdict
+    shown = [row for row in rows if row.needs_explanation] if is_brief else rows
+    found = list(map(load_published, names))
+    report = published_report(found, rows, counts=not tables, shown=shown)
     return Result(tuple(rows), report)
 
 

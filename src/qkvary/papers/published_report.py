@@ -26,19 +26,25 @@ _TONES: dict[FigureVerdict, Tone] = {"wrong": "worse", "rounding": "quiet", "equ
 
 
 def published_report(
-    tables: Sequence[PublishedTable], rows: Sequence[Recomputed], *, counts: bool
+    tables: Sequence[PublishedTable],
+    rows: Sequence[Recomputed],
+    *,
+    counts: bool,
+    shown: Sequence[Recomputed] | None = None,
 ) -> Report:
     """Return the recomputed figures of some tables.
 
     Args:
         tables: The tables, in this order.
-        rows: The figures to show.
+        rows: The figures.
         counts: Also show the number of figures per table and verdict.
+        shown: Those of the figures that tables list; all by default. Data have all of them.
     """
+    shown = rows if shown is None else shown
     listed = [
         _section(table, own)
         for table in tables
-        if (own := [row for row in rows if row.table == table.name])
+        if (own := [row for row in shown if row.table == table.name])
     ]
     summary = Section(
         key="verdicts", title="Verdicts", blocks=(_count_figures(tables),), brief=True

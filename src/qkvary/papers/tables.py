@@ -4,15 +4,13 @@
 numpy or scipy.
 """
 
-import difflib
 import functools
 from collections.abc import Mapping
 from typing import Any, cast
 
 from qkvary.arch.labels import format_label, parse_variant
-from qkvary.papers.catalog import published_file, published_names
+from qkvary.papers.catalog import find_by_end, published_file, published_names
 from qkvary.studies.published_tables import PublishedColumn, PublishedFigure, PublishedTable
-from qkvary.text.names import listed, suggest
 
 SCHEMA_VERSION = 1
 
@@ -28,26 +26,8 @@ def load_published(name: str) -> PublishedTable:
 
 
 def find_published(text: str) -> str:
-    """Return the full name of a table, given it or an unambiguous end of it.
-
-    Raises:
-        ValueError: for no match or several, with suggestions.
-    """
-    names = published_names()
-    if text in names:
-        return text
-    found = [name for name in names if name.endswith(f"-{text}")]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise ValueError(
-            f"expected one published table, got {text!r}, which is {listed(found, 'or')}"
-        )
-    ends = {name.split("-", count)[-1] for name in names for count in range(name.count("-") + 1)}
-    close = difflib.get_close_matches(text, sorted(ends), n=1)
-    near = [name for name in names if name.endswith(tuple(close))] if close else []
-    said = f"did you mean {listed(near, 'or')}?" if near else suggest(text, names)
-    raise ValueError(f"expected a published table, got {text!r}; {said}")
+    """Return the full name of a table; see :func:`find_by_end`."""
+    return find_by_end(text, published_names(), "published table")
 
 
 def decode_table(data: Mapping[str, Any], name: str) -> PublishedTable:
