@@ -74,6 +74,9 @@ def _set_up(given: Mapping[str, Any]) -> None:
         os.setsid()
     elif given["process_group"] >= 0:
         os.setpgid(0, given["process_group"])
+    # Mapped files close their descriptor when they are dropped: here, not when it is another's.
+    if training := sys.modules.get("qkvary.studies.running.training"):
+        training.load_cell_task.cache_clear()
     # Copies first: the end of one pipe may have the number of another stream.
     ends = [given[end] for end in ("p2cread", "c2pwrite", "errwrite")]
     copies = [os.dup(number if end < 0 else end) for number, end in enumerate(ends)]
