@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from qkvary.nn.attention import Attention as Attention
     from qkvary.nn.cache import KVCache as KVCache
     from qkvary.nn.language_model import LanguageModel as LanguageModel
+    from qkvary.papers.claims import claims as claims
+    from qkvary.papers.figures import figures as figures
+    from qkvary.papers.published import published as published
     from qkvary.studies.pretraining import TrainingOptions as TrainingOptions
     from qkvary.studies.running.executors.contract import ClusterOptions as ClusterOptions
     from qkvary.studies.study import Setting as Setting

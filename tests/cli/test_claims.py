@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from qkvary.cli.claims import Document, Name
 from qkvary.cli.main import main
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
+from qkvary.papers.claims import Document, Name
 from qkvary.papers.findings import CLAIM_VERDICTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.cli.published import Name
 from qkvary.papers.catalog import published_names
+from qkvary.papers.published import Table
 from qkvary.papers.recomputation import VERDICTS, count_verdicts, recompute
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
@@ -95,7 +95,7 @@ def test_the_scenario_shows_the_other_readings(capsys: pytest.CaptureFixture[str
 
 
 def test_tables_are_completed() -> None:
-    (name,) = Name.__metadata__
+    (name,) = Table.__metadata__
     assert list(name.completer(None)) == list(published_names())
 
 

@@ -26,7 +26,7 @@ def plan_report(study: Study, store: Store, data: PlannedSet) -> Report:
     rows: list[dict[str, Any]] = []
     for cell in study.cells():
         run = cell.run
-        costs = network_costs(run.network, length=run.sequence_length)
+        costs = network_costs(run.network, length=run.sequence_length, dtype="bfloat16")
         tokens = run.training.steps * run.training.batch_size * run.sequence_length
         rows.append(
             {
@@ -51,7 +51,7 @@ def plan_report(study: Study, store: Store, data: PlannedSet) -> Report:
         word("variant"),
         number("seed"),
         number("parameters", write=whole),
-        number("cache_bytes_per_token", "cache bytes per token", whole),
+        number("cache_bytes_per_token", "cache bytes per token, bf16", whole),
         number("tokens", write=whole),
         number("petaflops", "PFLOP", "{:.3g}".format),
         word("state"),

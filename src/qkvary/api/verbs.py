@@ -25,9 +25,9 @@ A new verb is its file, one line here, and one import in ``qkvary/__init__.py`` 
 VERBS: dict[str, dict[str, str]] = {
     "Look": {
         "variants": "api.variants:variants",
-        "published": "cli.published:command",
-        "claims": "cli.claims:command",
-        "figures": "cli.figures:command",
+        "published": "papers.published:published",
+        "claims": "papers.claims:claims",
+        "figures": "papers.figures:figures",
     },
     "Plan": {
         "cost": "api.cost:cost",

@@ -4,10 +4,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from qkvary.api.options import Formats
 from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
-from qkvary.reports.report import DEFAULT_FORMATS, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
 
@@ -19,7 +20,7 @@ def figures(
     out: StrPath = RUNS,
     tables: StrPath | None = None,
     to: StrPath | None = None,
-    formats: tuple[ReportFormat, ...] = DEFAULT_FORMATS,
+    formats: Formats = DEFAULT_FORMATS,
 ) -> Result[tuple[PaperFigure, ...]]:
     """Draw the papers' figures again, from the runs and tables that are there.
 
