@@ -245,7 +245,9 @@ def test_a_named_size_has_the_defaults_that_it_claims(name: str) -> None:
     assert transformers.__version__ == "5.23.0"
     assert make_config(str(published.config["model_type"]), {}).__class__.__name__ == kind
     defaults = getattr(transformers, kind)().to_dict()
-    assert {field: defaults[field] for field in published.config} == dict(published.config)
+    # What the published file of Qwen 3.5 says of its states, and the class does not know.
+    own = {key: value for key, value in published.config.items() if key != "mamba_ssm_dtype"}
+    assert {field: defaults[field] for field in own} == own
 
 
 @pytest.mark.parametrize(
