@@ -152,7 +152,8 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
 def test_the_report_is_written_and_checked(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    printed(capsys, "--out", str(tmp_path / "page"))
+    formats = [word for one in ("html", "csv", "json") for word in ("--format", one)]
+    printed(capsys, "--out", str(tmp_path / "page"), *formats)
     page = tmp_path / "page" / "report.html"
     assert "A test needs" in page.read_text("utf-8")
     assert (tmp_path / "page" / "tables" / "claims.csv").is_file()

@@ -30,7 +30,7 @@ def test_a_text_becomes_a_network_that_can_be_asked(
     for step in (5, 10, 12):
         assert f"step {step}: validation loss " in shown.err
         assert f"step {step}: the " in shown.err
-    assert "with padding, as published" in shown.out
+    assert "loss, a document per row" in shown.out
     assert list((places / "runs" / "logs" / "tensorboard").rglob("events.out.tfevents.*"))
     page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
     assert page.is_file()

@@ -15,10 +15,13 @@ SCORES = (
     ("perplexity", "perplexity"),
     ("bits_per_byte", "bits per byte"),
     ("document_loss", "loss, a document per row"),
+)
+"""The metrics of the final test, with their titles."""
+PADDED = (
     ("paper_loss", "with padding, as published"),
     ("real_share", "share of real tokens"),
 )
-"""The metrics of the final test, with their titles."""
+"""Those that differ only where rows are padded."""
 
 
 def print_scores(screen: Console, study: Study, store: Store) -> None:
@@ -41,6 +44,7 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
         number("gigaflops=timing", "GFLOP/s", _gigaflops),
         number("share=timing", "of a large product", _share),
     )
+    padded = PADDED if any(row.get("test_real_share") != 1.0 for row in rows) else ()
     if rows:
         table = tabulate(
             "scores",
@@ -48,7 +52,7 @@ def print_scores(screen: Console, study: Study, store: Store) -> None:
             rows,
             word("variant=cell.variant"),
             number("seed=cell.seed"),
-            *(number(f"test_{name}", title, _score) for name, title in SCORES),
+            *(number(f"test_{name}", title, _score) for name, title in (*SCORES, *padded)),
             number("tokens", "tokens/s", whole),
             *(utilization if measured else ()),
             main=True,

@@ -8,7 +8,7 @@ from qkvary.papers.claim import ClaimedDocument
 from qkvary.papers.claim_verdicts import JudgedClaim
 from qkvary.papers.findings import CLAIM_VERDICTS, ClaimVerdict, Finding
 from qkvary.papers.published_report import count_table
-from qkvary.reports.report import FORMATS, Report, Section
+from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import Cell, Table, Tone, dataset, pick, tabulate, word
 from qkvary.text.names import count
 
@@ -76,7 +76,6 @@ def claims_report(
         brief=not asked,
     )
     return Report(
-        formats=FORMATS,
         subject="claims of the documents",
         question="What do the documents claim, and is it so?",
         lead=MEANINGS,

@@ -8,7 +8,7 @@ from qkvary.reports.figures import FigureFormat, figure_files
 from qkvary.reports.json_data import to_json
 from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
-from qkvary.reports.report import FORMATS, Report, ReportFormat
+from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
@@ -30,7 +30,7 @@ def write_report(
         report: The report.
         target: The folder of the page, with ``tables/`` and ``figures/`` in it; or one file with
             one of ``ENDINGS``, which decides the format.
-        formats: Any of ``FORMATS``; those of the report by default.
+        formats: Any of ``FORMATS``; ``DEFAULT_FORMATS`` by default.
 
     Returns:
         The files, a record first, then the page. Equal reports give equal bytes.
@@ -42,7 +42,7 @@ def write_report(
     """
     target = read_path(target, "a folder or file for the report")
     single = ENDINGS.get(target.suffix)
-    wanted = report.formats if formats is None else formats
+    wanted = DEFAULT_FORMATS if formats is None else formats
     made = make_files(report, [single] if single else wanted)
     files = {(target if single else target / name): data for name, data in made.items()}
     for path, data in files.items():

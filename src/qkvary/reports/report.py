@@ -155,8 +155,6 @@ class Report:
     """The JSON document."""
     stem: str = "report"
     """The file name of the page and of the Markdown document, without ending."""
-    formats: tuple[ReportFormat, ...] = DEFAULT_FORMATS
-    """The formats that it is written in by default."""
     record: bytes = b""
     """The measurement behind the report, if it is not in a store of runs."""
 
