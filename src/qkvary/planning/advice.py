@@ -18,7 +18,6 @@ from qkvary.costs.pareto import dominates
 from qkvary.costs.serving import Demand, ServingPlan, plan_serving
 from qkvary.planning.quality import Quality, Size, quality_of
 from qkvary.text.names import count, listed
-from qkvary.text.printed import useful_decimals
 
 TaskKind = Literal["causal", "set", "image"]
 Goal = Literal["serving", "training"]
@@ -285,8 +284,7 @@ def _change(row: ServedVariant) -> str:
         return "no published change"
     if quality.change_percent == 0:
         return "the baseline"
-    digits = useful_decimals(quality.low, quality.high)
-    return f"{quality.change_percent:+.{digits}f} % perplexity"
+    return f"{quality.printed} perplexity"
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
@@ -302,7 +300,7 @@ def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
     if queries is not None:
         yield (
             "At equal parameters K=V is the better projection to share: "
-            f"{tied.quality.change_percent:+.1f} % against {queries.change_percent:+.1f} % for "
+            f"{tied.quality.printed} against {queries.printed} for "
             "Q=K-V, which saves no cache."
         )
 

@@ -23,7 +23,7 @@ from qkvary.arch.published_quality import (
 )
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.pareto import dominates
-from qkvary.text.printed import printed_interval
+from qkvary.text.printed import printed_interval, useful_decimals
 
 Status = Literal["frontier", "dominated beyond rounding", "dominated by the printed figures only"]
 
@@ -74,6 +74,20 @@ class Quality:
     """The paper and its table."""
     caveats: tuple[str, ...]
     """Limitations of the figure, in sentences."""
+
+    @property
+    def recomputed(self) -> str:
+        """The change by the printed perplexities, with as many digits as they allow."""
+        return f"{self.change_percent:+.{useful_decimals(self.low, self.high)}f}"
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the printed change is that of the printed perplexities."""
+        printed = self.printed.removesuffix(" %")
+        if not self.change_percent:
+            return True
+        decimals = len(printed.partition(".")[2])
+        return f"{self.change_percent:+.{decimals}f}" == printed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -135,8 +135,8 @@ def _compare_speeds() -> str:
     return (
         "Paper 1 recommends Q-K=V where training is the constraint (Table 9); by its own Table 4 "
         f"MQA trains faster ({speeds['MQA'] / 1000:.0f}k against {speeds['Q-K=V'] / 1000:.0f}k "
-        f"tokens/s) at a smaller change of perplexity ({one_head.change_percent:+.1f} % against "
-        f"{tied.change_percent:+.1f} %)."
+        f"tokens/s) at a smaller change of perplexity ({one_head.printed} against "
+        f"{tied.printed})."
     )
 
 

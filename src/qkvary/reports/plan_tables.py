@@ -230,8 +230,9 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
             f"engine exceeds{'' if known else '; by bandwidth alone, --flops adds the arithmetic'}."
         )
     yield (
-        "Change %: published change of perplexity against all heads and projections, trained from "
-        "scratch, with what the printed digits leave open; a dash where nothing was published."
+        "Change %: the printed change of perplexity against all heads and projections, trained from "
+        "scratch; below it what the printed perplexities give, where that differs, and what their "
+        "digits leave open; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
     for name, held in states.items():
@@ -312,7 +313,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             ),
             (
                 "Published tokens/s: paper 1's own machines and its 300M networks; change %: "
-                "published change of perplexity, and what its digits leave open."
+                "printed change of perplexity, and what the printed perplexities give and leave open."
             ),
         ),
         main=True,
@@ -332,17 +333,18 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
 
 
 def change_cell(quality: Quality | PublishedPoint | None) -> Cell:
-    """Return a published change with the interval of its printed digits."""
+    """Return a published change as printed, and the interval of the printed perplexities.
+
+    Where the two do not agree, the recomputed change stands before the interval.
+    """
     if quality is None:
         return plain(None)
     low, high = quality.low, quality.high
     if low == high == 0:
         return plain(0.0, "baseline", tone="quiet")
-    digits = useful_decimals(low, high)
-    change = numbers.fixed(quality.change_percent, digits, sign=True)
-    return Cell(
-        raw=quality.change_percent, text=change, below=(numbers.interval(low, high, digits),)
-    )
+    interval = numbers.interval(low, high, useful_decimals(low, high))
+    below = interval if quality.agrees else f"{quality.recomputed} {interval}"
+    return Cell(raw=quality.change_percent, text=quality.printed.removesuffix(" %"), below=(below,))
 
 
 def status_cell(status: str, above: Sequence[str]) -> Cell:
