@@ -230,8 +230,8 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
             f"engine exceeds{'' if known else '; by bandwidth alone, --flops adds the arithmetic'}."
         )
     yield (
-        "Change %: the printed change of perplexity against all heads and projections, trained from "
-        "scratch; below it what the printed perplexities give, where that differs, and what their "
+        "Change %: the printed change of perplexity against all heads and projections, trained "
+        "from scratch; below, what the printed perplexities give, where that differs, and what their "
         "digits leave open; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
@@ -313,7 +313,7 @@ def training_table(rows: Sequence[TrainedVariant], regime: Regime, *, decimal: b
             ),
             (
                 "Published tokens/s: paper 1's own machines and its 300M networks; change %: "
-                "printed change of perplexity, and what the printed perplexities give and leave open."
+                "the printed change of perplexity; below, what the perplexities give."
             ),
         ),
         main=True,
