@@ -231,8 +231,8 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
         )
     yield (
         "Change %: the printed change of perplexity against all heads and projections, trained "
-        "from scratch; below, what the printed perplexities give, where that differs, and what their "
-        "digits leave open; a dash where nothing was published."
+        "from scratch; below, what the printed perplexities give where that differs, and what "
+        "their digits leave open; a dash where nothing was published."
     )
     states = {row.name: row.state_bytes for row in answer.rows if row.state_bytes}
     for name, held in states.items():
