@@ -38,7 +38,7 @@ class DecodeCase:
 
     @property
     def workload(self) -> tuple[int, int, str]:
-        """What cases measured together share."""
+        """The settings that all cases of a measurement have in common."""
         return self.context, self.batch, self.dtype
 
 

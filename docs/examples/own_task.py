@@ -38,7 +38,7 @@ SPLITS = {"train": slice(0, 600), "validation": slice(600, 700), "test": slice(7
 @stored("QuarterTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuarterTaskConfig(HashedData, Accuracy):
-    """What is known of the task without training: its data, its length, and what a guess scores."""
+    """Facts of the task that need no training: its data, its length, the score of a guess."""
 
     name: str = "quarter"
     data: str = field(metadata=NOT_IDENTIFYING)

@@ -1,1 +1,1 @@
-"""What can a person do? One file a verb: a function of ``qk`` that is a command too."""
+"""The verbs, one file each: functions of ``qk`` that are commands too."""

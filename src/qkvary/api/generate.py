@@ -49,8 +49,10 @@ def _show_nothing(_prompts: Sequence[str]) -> ShowText:
     return lambda _index, _text, _ends: None
 
 
-class Text(str):  # noqa: SLOT000
+class Text(str):
     """The new text of a prompt; ``result`` has its tokens, and their log-probabilities."""
+
+    __slots__ = ("result",)
 
     result: Result[tuple[Completion, ...]]
 
@@ -221,7 +223,7 @@ Answers = tuple[list[Completion], "list[list[Beam]]"]
 
 
 class _Display(NamedTuple):
-    """What is shown before and during decoding, once nothing is refused any more."""
+    """The prompts and texts to show while decoding, after all arguments are checked."""
 
     prompts: Sequence[str]
     notice: str | None

@@ -39,7 +39,7 @@ class Result(Generic[Value]):
     files: tuple[Path, ...] = ()
     """The files that were written."""
     notices: tuple[str, ...] = ()
-    """What a person should know about the call, such as damaged runs that were left out."""
+    """Warnings about the call, such as damaged runs that were left out."""
     exit_code: int = 0
     """The exit code of the command."""
 

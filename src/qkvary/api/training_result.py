@@ -29,7 +29,7 @@ class TrainingResult(Result[Summary | None]):
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
     warning: str | None = None
-    """What is wrong with the data, if anything is."""
+    """A problem of the data; ``None`` if there is none."""
     damage: tuple[str, ...] = ()
     """One sentence per unreadable run."""
 
@@ -41,7 +41,7 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
         study: The runs.
         store: Where they are.
         command: What the report says how they were made.
-        warning: What is wrong with the data, if anything is.
+        warning: A problem of the data; ``None`` if there is none.
     """
     results = gather_results(study, store)
     summary = replace(results.summary, commands=(command,))

@@ -64,7 +64,7 @@ VERBS: dict[str, dict[str, str]] = {
         "completion": "cli.completion:command",
     },
 }
-"""What is typed, and the module and function that it calls, in the order of the help.
+"""The words of each command with its module and function, in the order of the help.
 
 A function named ``command`` is a command alone, without a name in Python.
 """

@@ -109,7 +109,7 @@ class LatentAttention:
     bias: bool = False
     """Biases on what leads into the latents and out of the layer."""
     indexer: Indexer | None = None
-    """What picks the tokens that are read; ``None`` for all."""
+    """The module that picks the tokens to read; ``None`` if all are read."""
 
     def __post_init__(self) -> None:
         check_sizes(
@@ -324,7 +324,7 @@ class RecurrentLayer:
     """
 
     kind: str
-    """What it is, in words."""
+    """The name of the mechanism in tables, such as ``Mamba 2``."""
     d_model: int
     """Width of the residual stream."""
     sums: int = 0

@@ -4,13 +4,11 @@ The command line prints the message (what failed, which file, what to do) and ex
 a traceback is a bug.
 """
 
-from typing import ClassVar
-
 
 class QkvaryError(Exception):
     """An error that the user can act on."""
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class UsageError(QkvaryError, ValueError):
@@ -61,7 +59,7 @@ class StoppedError(QkvaryError):
     """A signal stopped it after a checkpoint."""
 
     def __init__(self, number: int) -> None:
-        self.exit_code = 128 + number  # type: ignore[misc]
+        self.exit_code = 128 + number
         super().__init__("stopped; the same command resumes where it stopped")
 
 

@@ -42,7 +42,7 @@ RECIPES: Mapping[str, Recipe] = {
     "arcee": Recipe(dense=Dense(bias=("mlp_bias", False), gated=False)),
     "bitnet": Recipe(norms=Norms(inner=True)),
     "cohere": Recipe(
-        attention=AttentionRecipe(head_norm="each head", is_normed=("use_qk_norm", False)),
+        attention=AttentionRecipe(head_norm="heads", is_normed=("use_qk_norm", False)),
         norms=Norms(count=1),
         tied=True,
     ),
@@ -64,7 +64,7 @@ RECIPES: Mapping[str, Recipe] = {
     "glm4": Recipe(attention=AttentionRecipe(out_bias=False), norms=Norms(count=4), rotated=0.5),
     "granite": Recipe(dense=Dense(bias=("mlp_bias", False))),
     "granite_swa": Recipe(
-        attention=AttentionRecipe(sinks="all"),
+        attention=AttentionRecipe(sinks=True),
         kinds=LayerKinds(needs_types=True),
         dense=Dense(bias=("mlp_bias", False)),
         tied=True,
@@ -94,8 +94,8 @@ RECIPES: Mapping[str, Recipe] = {
         dense=Dense(bias=("mlp_bias", False), gated=False), norms=Norms(bias=True), rotated=0.5
     ),
     "olmo": Recipe(norms=Norms(count=0, final=False)),
-    "olmo2": Recipe(attention=AttentionRecipe(head_norm="all heads")),
-    "olmo3": Recipe(attention=AttentionRecipe(head_norm="all heads"), kinds=LayerKinds(period=4)),
+    "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads")),
+    "olmo3": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(period=4)),
     "seed_oss": Recipe(
         attention=AttentionRecipe(
             bias=("attention_bias", True), out_bias=("attention_out_bias", False)
@@ -107,7 +107,7 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(
             bias=("use_qkv_bias", False),
             out_bias=False,
-            head_norm="each head",
+            head_norm="heads",
             is_normed=("qk_layernorm", False),
         ),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
@@ -165,12 +165,12 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(shared="count", shared_count=1),
     ),
     "flex_olmo": Recipe(
-        attention=AttentionRecipe(head_norm="all heads"),
+        attention=AttentionRecipe(head_norm="heads"),
         kinds=LayerKinds(windows="none"),
         routed=Routed(width=WIDE),
     ),
     "flint": Recipe(
-        attention=AttentionRecipe(head_norm="head", sinks="all"),
+        attention=AttentionRecipe(head_norm="head", sinks=True),
         kinds=LayerKinds(needs_types=True),
         routed=Routed(shared="width"),
     ),
@@ -182,14 +182,14 @@ RECIPES: Mapping[str, Recipe] = {
         rotated=0.5,
     ),
     "gpt_oss": Recipe(
-        attention=AttentionRecipe(bias=("attention_bias", True), sinks="all"),
+        attention=AttentionRecipe(bias=("attention_bias", True), sinks=True),
         kinds=LayerKinds(period=2),
         routed=Routed(width=WIDE, bias=True),
     ),
     "granitemoe": Recipe(routed=Routed(width=WIDE)),
     "granitemoeshared": Recipe(routed=Routed(width=WIDE, shared="width")),
     "granitemoe_swa": Recipe(
-        attention=AttentionRecipe(sinks="all"),
+        attention=AttentionRecipe(sinks=True),
         kinds=LayerKinds(needs_types=True),
         routed=Routed(width=WIDE, shared="width"),
     ),
@@ -219,9 +219,9 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "mellum": Recipe(attention=AttentionRecipe(head_norm="head"), routed=Routed()),
     "minimax_m2": Recipe(
-        attention=AttentionRecipe(bias=False, head_norm="all heads"), routed=Routed(width=WIDE)
+        attention=AttentionRecipe(bias=False, head_norm="heads"), routed=Routed(width=WIDE)
     ),
-    "olmoe": Recipe(attention=AttentionRecipe(head_norm="all heads"), routed=Routed(width=WIDE)),
+    "olmoe": Recipe(attention=AttentionRecipe(head_norm="heads"), routed=Routed(width=WIDE)),
     "phimoe": Recipe(
         kinds=LayerKinds(windows="all"),
         norms=Norms(bias=True),
@@ -293,7 +293,7 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(width=WIDE),
     ),
     "olmo_hybrid": Recipe(
-        attention=AttentionRecipe(head_norm="all heads"),
+        attention=AttentionRecipe(head_norm="heads"),
         kinds=LayerKinds(
             needs_types=True, recurrent={"linear_attention": recurrent.read_gated_delta}
         ),

@@ -25,12 +25,9 @@ CHUNKED = "chunked_attention"
 
 Flag = bool | tuple[str, bool]
 """A fixed choice, or the field that decides with its default."""
-Size = int | tuple[str, ...]
-"""A fixed size, or the names of its field."""
 
 COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 ACTIVE = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
-WIDTHS = ("moe_intermediate_size",)
 WIDE = ("intermediate_size",)
 SHARED = ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts")
 SHARED_WIDTHS = (
@@ -44,11 +41,11 @@ SHARED_WIDTHS = (
 class Routed:
     """The experts of a family."""
 
-    width: Size = WIDTHS
-    """Inner width of an expert."""
+    width: tuple[str, ...] = ("moe_intermediate_size",)
+    """The names of the field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
-    """What says how wide the network of all tokens is: the number of shared experts, a width, or
-    nothing, as there is one expert."""
+    """How the width of the shared experts is given: as their number, as a width, or not, where
+    there is one as wide as the others."""
     shared_count: int = 0
     """Shared experts where the configuration does not say."""
     gated_sharing: bool = False
@@ -69,8 +66,8 @@ class AttentionRecipe:
     """Biases on queries, keys and values."""
     out_bias: Flag | None = None
     """Bias on the output projection; as ``bias`` where ``None``."""
-    head_norm: Literal["none", "head", "each head", "all heads"] = "none"
-    """Gains of queries and keys: of one head, apart for each head, or over all heads."""
+    head_norm: Literal["none", "head", "heads"] = "none"
+    """Gains of queries and keys: one vector of a head's channels, or of all heads' channels."""
     is_normed: Flag = True
     """Whether these are there."""
     gate: Literal["none", "head", "channel", "query"] = "none"
@@ -78,8 +75,8 @@ class AttentionRecipe:
     whose bias it has."""
     is_gated: Flag = True
     """Whether it is there."""
-    sinks: Literal["none", "all", "windowed"] = "none"
-    """The layers in which each head has a sink."""
+    sinks: bool = False
+    """Whether each head has a sink."""
     head_entries: int = 0
     """Further learned numbers of a block, for each channel of a head."""
     latent: bool = False
@@ -103,7 +100,7 @@ class LayerKinds:
     window: int | None = None
     """The window where a configuration does not mention one; a null switches it off."""
     period: int | None = None
-    """Where ``layer_types`` is missing, every so many layers are global."""
+    """Every n-th layer is global where ``layer_types`` is missing."""
     others: str = LOCAL
     """The kind of the layers between those."""
     needs_types: bool = False
@@ -351,7 +348,7 @@ def _dense(recipe: Recipe, fields: Fields) -> FeedForward:
 def _routed(recipe: Recipe, fields: Fields) -> Experts:
     routed = recipe.routed or Routed()
     d_model, count = fields.size("hidden_size", "d_model"), fields.size(*COUNTS)
-    width = routed.width if isinstance(routed.width, int) else fields.size(*routed.width)
+    width = fields.size(*routed.width)
     shared = _shared_width(routed, fields, width)
     return Experts(
         expert=FeedForward(d_model=d_model, d_ff=width, gated=True, bias=routed.bias),
@@ -416,16 +413,12 @@ def _attention(recipe: Recipe, fields: Fields, kind: _Kind) -> ProjectedAttentio
     if recipe.attention.head_norm != "none" and _flag(fields, recipe.attention.is_normed):
         widths = {
             "head": (size, size),
-            "each head": (size * heads.count, size * heads.kv_count),
-            "all heads": (size * heads.count, size * heads.kv_count),
+            "heads": (size * heads.count, size * heads.kv_count),
         }[recipe.attention.head_norm]
         norms = tuple(Norm(width=width) for width in widths)
     if recipe.norms.inner:
         norms = (*norms, Norm(width=heads.d_model))
-    has_sinks = recipe.attention.sinks == "all" or (
-        recipe.attention.sinks == "windowed" and kind.window is not None
-    )
-    entries = heads.count * has_sinks + size * recipe.attention.head_entries
+    entries = heads.count * recipe.attention.sinks + size * recipe.attention.head_entries
     return ProjectedAttention(config=config, norms=norms, entries=entries)
 
 

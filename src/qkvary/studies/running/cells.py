@@ -129,7 +129,7 @@ def execute_cell(
     """
     claims: list[Claim] = []
 
-    def claim() -> JsonValue:
+    def claim() -> Outcome:
         key = cell.run_key
         if store.state(key) == "running":
             return "busy"
@@ -140,7 +140,7 @@ def execute_cell(
         claims.extend([found] if found else [])
         return "elsewhere" if found is None else "made"
 
-    outcome: Outcome = claim() if on_first is None else on_first(claim)  # type: ignore[assignment]
+    outcome: Outcome = claim() if on_first is None else on_first(claim)
     if outcome != "made":
         return CellEnd(outcome=outcome)
     callbacks.on_start(cell)

@@ -105,6 +105,7 @@ class RayExecutor(PollingExecutor):
                 )
         return None
 
+    # An executor of tasks takes no other calls.
     def submit(  # type: ignore[override]
         self, fn: Callable[[Task], TaskEnd], task: Task, /
     ) -> Future[TaskEnd]:
