@@ -13,6 +13,7 @@ _WORDS = (
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _GPT2 = {**_BYTES, "use_regex": True}
 _DIGITS = {"type": "Digits", "individual_digits": True}
+_SINGLE_DIGITS = {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]}
 
 
 def _split(pattern: str, *more: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -25,7 +26,8 @@ SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
     "llama-bpe": _split(_WORDS, _BYTES),
     "dbrx": _split(_WORDS, _BYTES),
     "qwen2": _split(_WORDS.replace("{1,3}", ""), _BYTES),
-    "starcoder": {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]},
+    "starcoder": _SINGLE_DIGITS,
+    "smollm": _SINGLE_DIGITS,
 }
 """The ``pre_tokenizer`` of a ``tokenizer.json`` by the name of what cuts alike in llama.cpp."""
 WHOLE_WORDS = ("llama-bpe",)
