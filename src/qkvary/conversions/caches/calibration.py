@@ -23,6 +23,8 @@ class Texts(NamedTuple):
 
     fitted: Int[Tensor, "windows tokens"]
     """The windows that the conversion is fitted to."""
+    trained: Int[Tensor, "more tokens"]
+    """The windows that a distillation reads, those among them."""
     held_out: Int[Tensor, "others tokens"]
     """The windows on which losses are measured."""
 
@@ -35,6 +37,7 @@ def read_texts(
     context: int,
     held_out: Sequence[Path] = (),
     held_out_tokens: int,
+    trained_tokens: int = 0,
 ) -> Texts:
     """Return windows of texts.
 
@@ -45,22 +48,30 @@ def read_texts(
         context: Tokens of a window.
         held_out: The texts for losses; by default every tenth window of ``data``.
         held_out_tokens: Tokens for losses.
+        trained_tokens: Tokens for a distillation, where they are more than ``tokens``.
 
     Raises:
         UsageError: if a text is too short, or cannot be encoded.
     """
+    most = max(tokens, trained_tokens)
     if held_out:
-        fitted = _read_windows(tokenizer, data, tokens=tokens, context=context)
+        trained = _read_windows(tokenizer, data, tokens=most, context=context)
         others = _read_windows(tokenizer, held_out, tokens=held_out_tokens, context=context)
-        return Texts(fitted, others)
-    every = _read_windows(tokenizer, data, tokens=tokens * HELD_OUT // (HELD_OUT - 1), context=context)
-    chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
-    if not chosen.any():
-        raise UsageError(
-            f"expected a text of at least {HELD_OUT} windows of {context} tokens, of which one is "
-            f"held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+    else:
+        every = _read_windows(
+            tokenizer, data, tokens=most * HELD_OUT // (HELD_OUT - 1), context=context
         )
-    return Texts(every[~chosen], every[chosen][: max(1, held_out_tokens // context)])
+        chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
+        if not chosen.any():
+            raise UsageError(
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, of which one "
+                f"is held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+            )
+        trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
+    count = min(len(trained), max(1, tokens // context))
+    # Spread over all documents.
+    numbers = torch.arange(count) * len(trained) // count
+    return Texts(trained[numbers], trained, others)
 
 
 def _read_windows(

@@ -16,6 +16,7 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.structure import check_structure, make_language_model
+from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import LayerMaps, read_layer
 from qkvary.conversions.caches.method import Method
@@ -26,8 +27,6 @@ from qkvary.nn.blocks import Block
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 
-ROWS = 4
-"""Windows that are computed together."""
 Progress = Callable[[int, int], None]
 """Called with the number of converted layers and their total."""
 
@@ -97,14 +96,14 @@ def convert_network(
     """
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
-    wanted, found = (_embed(network, tokens) for _ in range(2))
+    wanted, found = (embed_windows(network, tokens) for _ in range(2))
     layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
     outcomes: list[LayerOutcome] = []
     blocks = zip(
         network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True
     )
     for index, (before, plain, after) in enumerate(blocks, start=1):
-        moment, targets = _observe(before, wanted, layout)
+        moment, targets = observe(before, wanted, layout)
         if after.attention.config == before.attention.config:
             for made in (plain, after):
                 made.attention.load_state_dict(before.attention.state_dict())
@@ -124,16 +123,6 @@ def convert_network(
     return Conversion(one_shot=one_shot, refitted=refitted, layers=tuple(outcomes))
 
 
-def measure_loss(network: LanguageModel, tokens: Int[Tensor, "windows tokens"]) -> float:
-    """Return the loss of a network in nats a token."""
-    with torch.inference_mode():
-        sums = [
-            float(network(rows[:, :-1], targets=rows[:, 1:].contiguous()))
-            for rows in tokens.split(ROWS)
-        ]
-    return sum(sums) / tokens[:, 1:].numel()
-
-
 def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
     """Give a layer its projections, and the parameters of the terms that it has from another."""
     kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
@@ -151,12 +140,15 @@ def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> Language
     return made
 
 
-def _embed(network: LanguageModel, tokens: Tensor) -> list[Tensor]:
+def embed_windows(
+    network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
+) -> list[Float[Tensor, "rows tokens d_model"]]:
+    """Return what the first block reads, a few windows at a time."""
     layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
     return [network.embed(rows, layout) for rows in tokens.split(ROWS)]
 
 
-def _observe(
+def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
     """Return the moment of the layer's input and its outputs; states become those after it."""

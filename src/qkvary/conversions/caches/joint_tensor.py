@@ -24,8 +24,16 @@ class JointTensor(NamedTuple):
     """Keys are the tensor times this."""
     value: Float[Tensor, "kv_heads rank head_dim"]
     """Values likewise."""
-    lost: float
-    """The share of the squared singular values that a tensor of this rank leaves out."""
+    rank: int
+    """Its channels."""
+    spectrum: Float[Tensor, " ranks"]
+    """The share of the squared singular values that a tensor leaves out, by its channels from none
+    on; none at the end."""
+
+    @property
+    def lost(self) -> float:
+        """The share that this tensor leaves out."""
+        return float(self.spectrum[min(self.rank, len(self.spectrum) - 1)])
 
 
 def join(
@@ -63,10 +71,11 @@ def join(
     made = [
         torch.einsum("rgi,gij->grj", half, back) for half, back in zip(halves, backs, strict=True)
     ]
-    energies = values.square()
+    left_out = values.square().flip(0).cumsum(0).flip(0)
     return JointTensor(
         read=F.pad(inverse @ left[:, :rank] * values[:rank], (0, unused)),
         key=made[0],
         value=made[1],
-        lost=float(energies[rank:].sum() / energies.sum()),
+        rank=rank,
+        spectrum=F.pad(left_out / left_out[0].clamp(min=1e-300), (0, 1)),
     )

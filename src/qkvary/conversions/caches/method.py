@@ -10,6 +10,8 @@ from qkvary.storage.paths import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from qkvary.conversions.caches.layer_maps import LayerMaps, Weights
 
 _FOLDER = Path(__file__).parent / "methods"
@@ -22,6 +24,8 @@ class Converted(NamedTuple):
     """The parameters of its projections, in float64."""
     lost: float | None = None
     """The share of the spectrum of keys and values that is left out, where the method has one."""
+    spectrum: "Tensor | None" = None
+    """That share by the channels of the one tensor of a layer, from none on."""
 
 
 class Method(Protocol):

@@ -48,4 +48,4 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
         heads = part.repeat_interleave(maps.heads_of_group, dim=0)
         weights[f"latent.{name}.weight"] = heads.mT.flatten(0, 1)
     weights |= write_output(maps, config, maps.output)
-    return Converted(weights, joint.lost)
+    return Converted(weights, joint.lost, joint.spectrum)
