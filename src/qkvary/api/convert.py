@@ -1,5 +1,6 @@
 """Make a language model another: exactly, with other matrices, or with a smaller cache."""
 
+import copy
 import os
 import shutil
 import threading
@@ -141,7 +142,7 @@ def convert(
         dry_run: Forecast what a smaller cache costs, and the time; convert nothing.
         layer: With --rewrite: only this layer, the first being 1.
         seed: Seed of random choices.
-        dtype: Number format; as stored if not given.
+        dtype: Number format; as stored if not given, but float32 for half precision with --to.
         tokenizer: The tokenizer of a checkpoint without one.
         out: Folder to write, another than that of the checkpoint; figures alone if not given.
         show_progress: Opens a display of the progress.
@@ -257,13 +258,18 @@ def _shrink(
         () if one is None else read_texts(one) for one in (calibration.data, calibration.held_out)
     )
 
-    from qkvary.checkpoints.models import save_model
+    import torch
+
+    from qkvary.checkpoints.models import LoadedModel, save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.studies.running.signals import handle_endings
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
 
     loaded, name = opening(speaks=True)
+    if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
+        # Moments and roots need more digits. A network that was given stays as it is.
+        loaded = LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)
     context = read_count(calibration.context, "context", low=2)
     texts = read_windows(
         loaded.tokenizer,
