@@ -130,13 +130,12 @@ def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor
 
 
 def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
-    """Return a network with the parameters of another, apart from attention."""
+    """Return a network with the parameters of another, apart from attention: one storage for both."""
     made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
-    own = made.state_dict()
     others = {
         name: value for name, value in network.state_dict().items() if ".attention." not in name
     }
-    made.load_state_dict({**own, **others})
+    made.load_state_dict({**made.state_dict(), **others}, assign=True)
     return made
 
 
@@ -152,10 +151,13 @@ def observe(
     block: Block, states: list[Tensor], layout: Layout
 ) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
     """Return the moment of the layer's input and its outputs; states become those after it."""
-    seen: list[tuple[Tensor, Tensor]] = []
+    outputs: list[Tensor] = []
+    moment = torch.zeros((), dtype=torch.float64)
 
     def keep(_module: object, inputs: tuple[Tensor, ...], output: Any) -> None:
-        seen.append((inputs[0], cast("Tensor", output)))
+        nonlocal moment
+        moment = moment + _square(inputs[0])
+        outputs.append(cast("Tensor", output))
 
     watched = block.attention.register_forward_hook(keep)
     try:
@@ -163,9 +165,7 @@ def observe(
             states[batch] = block(states[batch], layout=layout)
     finally:
         watched.remove()
-    moment = sum(_square(read) for read, _ in seen)
-    tokens = sum(read.shape[0] * read.shape[1] for read, _ in seen)
-    return cast("Tensor", moment) / tokens, [output for _, output in seen]
+    return moment / sum(one.shape[0] * one.shape[1] for one in outputs), outputs
 
 
 def _square(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs inputs"]:

@@ -83,7 +83,7 @@ def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> Attention
 
 
 def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
-    """Return the channels of the rotated key: all, or fewer so that they are at most half.
+    """Return the channels of the rotated key: all, or fewer so that they are at most three of four.
 
     Args:
         layer: The layer before.
@@ -91,7 +91,7 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """
     rotated = layer.rotated_channels
     return next(
-        (size for size in range(rotated, 1, -1) if rotated % size == size % 2 == 0 and 2 * size <= numbers),
+        (size for size in range(rotated, 1, -1) if rotated % size == size % 2 == 0 and 4 * size <= 3 * numbers),
         2 if rotated else 0,
     )
 

@@ -8,6 +8,7 @@ from qkvary.conversions.caches.joint_tensor import join
 from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
+from qkvary.storage.errors import UsageError
 
 STATEMENT = "fewer KV heads, each the best for the heads that it takes the place of"
 
@@ -15,6 +16,8 @@ STATEMENT = "fewer KV heads, each the best for the heads that it takes the place
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     """Return the form with at most these numbers of a token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
+    if heads == 1:
+        raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")
     each = kept // heads
     fewer = [count for count in range(1, heads) if heads % count == 0]
     fitting = [count for count in fewer if count * each <= numbers]
