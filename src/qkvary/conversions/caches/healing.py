@@ -44,6 +44,8 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 BATCH_TOKENS = 4096
 """Tokens of a step."""
+PASS_TOKENS = 512
+"""Tokens of a forward pass."""
 LEARNING_RATE = 5e-4
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""
@@ -198,7 +200,9 @@ def heal(
         evaluate_every=steps,
         log_every=1,
         execution=ExecutionConfig(
-            micro_batch_size=1, precision=precision, threads=torch.get_num_threads()
+            micro_batch_size=max(1, PASS_TOKENS // task.config.context),
+            precision=precision,
+            threads=torch.get_num_threads(),
         ),
     )
     device, dtype = task.converted.embedding.device, task.converted.embedding.dtype

@@ -19,6 +19,10 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
 
 
+ROUNDING = 1e-12
+"""The part of the largest number of a key that is rounding."""
+
+
 class RotarySlice(NamedTuple):
     """The rotated key, the queries that meet it, and the rest of the keys."""
 
@@ -70,6 +74,8 @@ def cut_slice(
     # The part of each number that the slice has, and what the slice is to its query.
     back = first.conj() / weights
     left = numbers - own[..., None] * back
+    # Rounding is no rest, which a tensor of keys and values would have to carry.
+    left = torch.where(left.abs() > ROUNDING * numbers.abs().max(), left, 0)
     turned = query.unflatten(3, (frequencies, folded)).permute(0, 2, 3, 1, 4).flatten(3)
     kept = torch.einsum("dhfn,fn->dhfn", turned, back.conj())
     kept = kept.unflatten(3, (groups, folded)).sum(dim=4).permute(0, 3, 1, 2).flatten(1, 2)

@@ -242,15 +242,19 @@ def _forecast(
         )
     if not plan.by_layer:
         return found, even
-    layers = range(network.config.num_layers)
     rotary = [layer.variant.decoupled or 0 for layer in even.layers]
-    latents = spend_by_cost(
-        [found.costs(layer).tolist() for layer in layers],
-        sum(map(count_numbers, even.layers)) - sum(rotary),
-        least=LAYER_STEP,
-        step=LAYER_STEP,
-    )
-    sizes = [latent + one for latent, one in zip(latents, rotary, strict=True)]
+    kept = [count_numbers(layer) for layer in network.config.layers]
+    costs = [
+        # A layer as it is costs nothing.
+        [*found.costs(index)[: all_of_it - own].tolist(), 0.0]
+        for index, (all_of_it, own) in enumerate(zip(kept, rotary, strict=True))
+    ]
+    total = sum(map(count_numbers, even.layers)) - sum(rotary)
+    latents = spend_by_cost(costs, total, least=LAYER_STEP, step=LAYER_STEP)
+    sizes = [
+        None if latent + own == all_of_it else latent + own
+        for latent, own, all_of_it in zip(latents, rotary, kept, strict=True)
+    ]
     return found, choose_network(network.config, method, sizes)
 
 
