@@ -1,6 +1,7 @@
 """Make a language model another: exactly, with other matrices, or with a smaller cache."""
 
 import copy
+import dataclasses
 import os
 import shutil
 import threading
@@ -47,18 +48,23 @@ HEALING = ".healing"
 
 
 @options
-class CacheSize:
-    """The size of a smaller cache."""
+class SmallerCacheOptions:
+    """The form and the size of a smaller cache."""
 
+    to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None
+    """A smaller cache: latent, shared (key and value are one tensor) or grouped (fewer KV heads),
+    or a baseline: mean-pooled, key-as-value, least-squares."""
     cache: Share | None = None
     """With --to: the share of the cache's bytes that is left, such as 50%."""
     bytes_per_token: Count | None = None
     """With --to: the bytes of a token over all layers, instead of --cache."""
     cache_format: str = "fp16"
-    """Number format of the cache that the bytes are counted in: fp16, bf16, fp32, int8, int4-g32."""
+    """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
     """Whether all layers get the same share, or those whose conversion costs more get more (latent
     alone; such a network has no export to llama.cpp)."""
+    dry_run: bool = False
+    """Forecast what it costs, and the time; convert nothing."""
 
     def resolve(self) -> Budget:
         """Return the budget."""
@@ -82,6 +88,8 @@ class Calibration:
     """Text on which losses are measured; every tenth window of --data if not given."""
     held_out_tokens: Count = "8k"
     """Tokens of it."""
+    tokenizer: CheckpointTokenizer = None
+    """The tokenizer of a checkpoint without one."""
 
 
 @options
@@ -96,7 +104,20 @@ class Healing:
     """Precision of its matrix products."""
 
 
-CACHE_SIZE, CALIBRATION, HEAL = CacheSize(), Calibration(), Healing()
+@options
+class RewriteChoices:
+    """The choices of an exact rewrite, and the numbers of the network."""
+
+    layer: int | None = None
+    """With --rewrite: only this layer, the first being 1."""
+    seed: int = 0
+    """Seed of random choices."""
+    dtype: NetworkDtype | None = None
+    """Number format; as stored if not given, but float32 for half precision with --to."""
+
+
+SMALLER, CALIBRATION, HEAL = SmallerCacheOptions(), Calibration(), Healing()
+CHOICES = RewriteChoices()
 
 
 @overload
@@ -112,15 +133,10 @@ def convert(
         str | None, Parameter(name="--rewrite", completer=lambda _: rewrite_names())
     ] = None,
     *,
-    to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None,
-    size: CacheSize = CACHE_SIZE,
+    smaller: SmallerCacheOptions = SMALLER,
     calibration: Calibration = CALIBRATION,
     healing: Healing = HEAL,
-    dry_run: bool = False,
-    layer: int | None = None,
-    seed: int = 0,
-    dtype: NetworkDtype | None = None,
-    tokenizer: CheckpointTokenizer = None,
+    choices: RewriteChoices = CHOICES,
     out: StrPath | None = None,
     show_progress: ShowProgress = no_progress,
     say: Callable[[str], None] = say_nothing,
@@ -134,16 +150,10 @@ def convert(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
-        to: A smaller cache: latent, shared (key and value are one tensor) or grouped (fewer KV
-            heads), or a baseline: mean-pooled, key-as-value, least-squares.
-        size: The size of a smaller cache.
+        smaller: The form and the size of a smaller cache.
         calibration: The texts that it is fitted to and measured on.
         healing: Distillation after it.
-        dry_run: Forecast what a smaller cache costs, and the time; convert nothing.
-        layer: With --rewrite: only this layer, the first being 1.
-        seed: Seed of random choices.
-        dtype: Number format; as stored if not given, but float32 for half precision with --to.
-        tokenizer: The tokenizer of a checkpoint without one.
+        choices: The choices of a rewrite, and the numbers of the network.
         out: Folder to write, another than that of the checkpoint; figures alone if not given.
         show_progress: Opens a display of the progress.
         say: Called with a sentence for each stage.
@@ -157,37 +167,41 @@ def convert(
         DamagedError: if the checkpoint is damaged.
         StoppedError: if a distillation was stopped; the same call resumes it.
     """
-    if (rewrite is None) == (to is None):
-        raise UsageError("expected --rewrite or --to, got " + ("both" if to else "neither"))
+    if (rewrite is None) == (smaller.to is None):
+        given = "neither" if rewrite is None else "both"
+        raise UsageError(f"expected --rewrite or --to, got {given}")
     path = model if isinstance(model, str | os.PathLike) else None
     if out is not None:
         if path is not None:
             check_output(path, out)
         check_folder(read_path(out, "the path of a folder").absolute().parent)
-    if to is not None:
-        if layer is not None:
-            raise UsageError("expected --layer with --rewrite, got it with --to")
-        plan = _make_plan(to, size, healing, seed)
-        opening = partial(open_checkpoint, model, tokenizer, NetworkOptions(dtype=dtype))
-        if path is not None:
-            _check_config(path, plan)
-        return _shrink(opening, plan, calibration, dry_run, out, show_progress, say)
-    given = {"cache size": size != CACHE_SIZE, "text": calibration != CALIBRATION}
-    given |= {"healing": healing != HEAL, "--dry-run": dry_run}
-    if any(given.values()):
-        names = ", ".join(name for name, is_given in given.items() if is_given)
-        raise UsageError(f"expected these options with --to, got them with --rewrite: {names}")
-    return _rewrite(model, path, rewrite or "", layer, seed, dtype, out)
+    if rewrite is not None:
+        _refuse_others(smaller, calibration, healing)
+        return _rewrite(model, path, rewrite, choices, out)
+    if choices.layer is not None:
+        raise UsageError("expected --layer with --rewrite, got it with --to")
+    plan = _make_plan(smaller, healing, choices.seed)
+    if path is not None:
+        _check_config(path, plan)
+    opening = partial(
+        open_checkpoint, model, calibration.tokenizer, NetworkOptions(dtype=choices.dtype)
+    )
+    return _shrink(opening, plan, calibration, smaller.dry_run, out, show_progress, say)
+
+
+def _refuse_others(
+    smaller: SmallerCacheOptions, calibration: Calibration, healing: Healing
+) -> None:
+    """Refuse options that a rewrite does not read."""
+    for given, default in ((smaller, SMALLER), (calibration, CALIBRATION), (healing, HEAL)):
+        for field in dataclasses.fields(given):
+            if getattr(given, field.name) != getattr(default, field.name):
+                name = field.name.replace("_", "-")
+                raise UsageError(f"expected --{name} with --to, got it with --rewrite")
 
 
 def _rewrite(
-    model: Checkpoint,
-    path: StrPath | None,
-    name: str,
-    layer: int | None,
-    seed: int,
-    dtype: NetworkDtype | None,
-    out: StrPath | None,
+    model: Checkpoint, path: StrPath | None, name: str, choices: RewriteChoices, out: StrPath | None
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
@@ -196,11 +210,11 @@ def _rewrite(
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
     from qkvary.reports.conversion import conversion_report
 
-    chosen = RewriteOptions(layer=layer, seed=seed)
+    chosen = RewriteOptions(layer=choices.layer, seed=choices.seed)
     config = None if path is None else read_config(path)
     if config is not None:
         check_rewrite(name, config, chosen)
-    loaded, shown = open_checkpoint(model, options=NetworkOptions(dtype=dtype))
+    loaded, shown = open_checkpoint(model, options=NetworkOptions(dtype=choices.dtype))
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
@@ -209,10 +223,11 @@ def _rewrite(
     return Result(made, add_data(report, out=out), files=written)
 
 
-def _make_plan(to: str, size: CacheSize, healing: Healing, seed: int) -> "Plan":
+def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Plan":
+    to = smaller.to or ""
     load_method(to)
-    budget = size.resolve()
-    if size.layers == "auto" and to != "latent":
+    budget = smaller.resolve()
+    if smaller.layers == "auto" and to != "latent":
         raise UsageError(f"expected --layers auto with --to latent, got --to {to}")
     heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
     if not heal_tokens and healing != HEAL:
@@ -223,7 +238,7 @@ def _make_plan(to: str, size: CacheSize, healing: Healing, seed: int) -> "Plan":
     return Plan(
         method=to,
         budget=budget,
-        by_layer=size.layers == "auto",
+        by_layer=smaller.layers == "auto",
         heal_tokens=heal_tokens,
         learning_rate=healing.learning_rate,
         precision=healing.precision,
@@ -263,13 +278,15 @@ def _shrink(
     from qkvary.checkpoints.models import LoadedModel, save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
-    from qkvary.studies.running.signals import handle_endings
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
+    from qkvary.studies.running.signals import handle_endings
 
     loaded, name = opening(speaks=True)
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
         # Moments and roots need more digits. A network that was given stays as it is.
         loaded = LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)
+    if loaded.tokenizer is None:
+        raise UsageError("expected a checkpoint with a tokenizer, got one without")
     context = read_count(calibration.context, "context", low=2)
     texts = read_windows(
         loaded.tokenizer,

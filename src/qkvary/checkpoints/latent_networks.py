@@ -9,7 +9,6 @@ the epsilon of the norm is all that it is divided by, and the gain of the norm m
 """
 
 import math
-
 from collections.abc import Iterator
 
 import torch

@@ -107,7 +107,11 @@ def _find_still_scale(
     if gain is None or norm is None or norm.shape != shared.shape[1:]:
         return None
     first = float(gain.flatten()[0])
-    if first <= 0 or not torch.isfinite(shared).all() or not torch.equal(gain, gain[:1].expand_as(gain)):
+    if (
+        first <= 0
+        or not torch.isfinite(shared).all()
+        or not torch.equal(gain, gain[:1].expand_as(gain))
+    ):
         return None
     if still_scale(shared, norm, sizes.kv_norm_eps) < 1:
         return None

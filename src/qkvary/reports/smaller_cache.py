@@ -26,9 +26,11 @@ def describe_stage(stage: Stage, first: Stage) -> str:
     """
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"
+    seconds = stage.cpu_seconds
+    took = f", {units.duration(seconds, 2)} of CPU time" if seconds else ""
     return (
         f"{stage.name}: loss {stage.loss:.4f} ({stage.loss - first.loss:+.4f}), divergence "
-        f"{stage.divergence:.4f}, {units.duration(stage.cpu_seconds, 2)} of CPU time"
+        f"{stage.divergence:.4f}{took}"
     )
 
 
@@ -42,7 +44,9 @@ def smaller_cache_report(made: SmallerCache, checkpoint: str) -> Report:
     tables = (_stages(made), _costs(made), _layers(made))
     return Report(
         subject=f"smaller cache: {checkpoint}",
-        question=f"What does {made.plan.method} at {made.share:.0%} of the cache make of {checkpoint}?",
+        question=(
+            f"What does {made.plan.method} at {made.share:.0%} of the cache make of {checkpoint}?"
+        ),
         lead=_lead(made),
         sections=(Section(key="conversion", title="Conversion", blocks=tables, brief=True),),
         caveats=tuple(_caveats(made)),
@@ -130,8 +134,9 @@ def _layers(made: SmallerCache) -> Table:
         number("forecast", write=_nats),
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
-            "Left out: the share of the spectrum of keys and values. Errors of attention's output "
-            "are relative to it. Forecast: nats a token, of a layer alone, not refitted."
+            "Left out: the share of the spectrum of keys and values.",
+            "Errors of attention's output are relative to it.",
+            "Forecast: nats a token, of a layer alone, not refitted.",
         ],
     )
 

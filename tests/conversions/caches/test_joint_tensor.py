@@ -24,7 +24,7 @@ WEIGHTS = {"moment": moment(11), "queries": moment(5, 2), "outputs": moment(5, 2
 
 
 def errors(joint: JointTensor) -> tuple[float, float]:
-    """The weighted squared errors of keys and values, each over the weighted square of the whole."""
+    """The weighted squared errors of keys and values, each over that of the whole."""
     found: list[float] = []
     for role, up, name in ((KEY, joint.key, "queries"), (VALUE, joint.value, "outputs")):
         wrong = role - torch.einsum("dr,gri->dgi", joint.read, up)

@@ -31,7 +31,7 @@ def labels(config: LanguageModelConfig) -> set[str]:
 
 
 def spare(method: str) -> tuple[LanguageModel, int, str]:
-    """A network with keys and values that a method loses nothing of, the size, and the new label."""
+    """A network that a method loses nothing of, the size, and the new label."""
     if method in ("grouped", "mean-pooled"):
         network = make_network(make_config("QKV@rotary"))
         for role in "kv":

@@ -177,8 +177,13 @@ def test_texts_are_windows_of_all_documents(tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("c" * 50)
     texts = read_texts(
-        tokenizer, [tmp_path / "a.txt"], tokens=40, context=10, held_out=[other],
-        held_out_tokens=30, trained_tokens=200,
+        tokenizer,
+        [tmp_path / "a.txt"],
+        tokens=40,
+        context=10,
+        held_out=[other],
+        held_out_tokens=30,
+        trained_tokens=200,
     )
     assert (texts.fitted.shape, texts.trained.shape) == ((4, 10), (20, 10))
     assert set(texts.held_out.flatten().tolist()) == {ord("c")}

@@ -37,7 +37,9 @@ class Budget:
             ("bytes per token", self.bytes_per_token, float("inf")),
         ):
             if value is not None and not 0 < value < most:
-                raise UsageError(f"expected {name} above 0{' and below 100%' * (most == 1)}, got {value:g}")
+                raise UsageError(
+                    f"expected {name} above 0{' and below 100%' * (most == 1)}, got {value:g}"
+                )
 
     def share_of(self, config: LanguageModelConfig) -> float:
         """Return the share of a network's cache.

@@ -1,8 +1,8 @@
 """Converts a network layer by layer, on the activations of the layers that were converted before.
 
-Two streams of hidden states go through the network side by side: those of the network that is given,
-whose layers say what is wanted, and those of the new one, whose layers are fitted to it. Of a text
-no more is kept than these.
+Two streams of hidden states go through the network side by side: those of the network that is
+given, whose layers say what is wanted, and those of the new one, whose layers are fitted to it. Of
+a text no more is kept than these.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,12 +13,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.structure import check_structure, make_language_model
 from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
-from qkvary.conversions.caches.layer_maps import LayerMaps, read_layer
+from qkvary.conversions.caches.layer_maps import read_layer
 from qkvary.conversions.caches.method import Method
 from qkvary.conversions.caches.refit import Regression
 from qkvary.conversions.draft import replace_layers
@@ -99,9 +98,7 @@ def convert_network(
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
     layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
     outcomes: list[LayerOutcome] = []
-    blocks = zip(
-        network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True
-    )
+    blocks = zip(network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True)
     for index, (before, plain, after) in enumerate(blocks, start=1):
         moment, targets = observe(before, wanted, layout)
         if after.attention.config == before.attention.config:
@@ -130,7 +127,7 @@ def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor
 
 
 def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
-    """Return a network with the parameters of another, apart from attention: one storage for both."""
+    """Return a network with the parameters of another, apart from attention, in one storage."""
     made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
     others = {
         name: value for name, value in network.state_dict().items() if ".attention." not in name

@@ -42,8 +42,7 @@ def _find_reason(layer: AttentionConfig) -> str | None:
         return f"it has the core {variant.core_name}, expected the softmax"
     for term in variant.terms:
         if term.name not in KEPT_TERMS:
-            why = _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
-            return why
+            return _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
     if variant.query_form == "residual-gelu":
         return "its query is not linear in what the layer reads"
     if layer.value_rope != "none":
@@ -91,12 +90,18 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
     """
     rotated = layer.rotated_channels
     return next(
-        (size for size in range(rotated, 1, -1) if rotated % size == size % 2 == 0 and 4 * size <= 3 * numbers),
+        (
+            size
+            for size in range(rotated, 1, -1)
+            if rotated % size == size % 2 == 0 and 4 * size <= 3 * numbers
+        ),
         2 if rotated else 0,
     )
 
 
-def refuse_budget(method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig) -> UsageError:
+def refuse_budget(
+    method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig
+) -> UsageError:
     """Return the error for a layer that a method cannot make so small or so large."""
     kept = count_numbers(layer)
     some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)

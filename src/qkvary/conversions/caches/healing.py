@@ -1,7 +1,7 @@
 """Heals a converted network: distillation from the network before, by the training loop.
 
-The loss is the divergence of the next tokens from those of the network before. Attention is trained;
-everything else stays as it was.
+The loss is the divergence of the next tokens from those of the network before. Attention is
+trained; everything else stays as it was.
 """
 
 import copy
@@ -217,7 +217,9 @@ def heal(
     directory.mkdir(parents=True, exist_ok=True)
     outcome = train(run, task, directory, stop=stop, callbacks=callbacks)
     if outcome.status == "diverged":
-        raise DivergedError(f"healing diverged: {outcome.message}; choices: a smaller --learning-rate")
+        raise DivergedError(
+            f"healing diverged: {outcome.message}; choices: a smaller --learning-rate"
+        )
     if outcome.status == "stopped":
         raise StoppedError(signal.SIGINT)
     return _as_language_model(outcome.network)
@@ -230,5 +232,7 @@ def _as_language_model(model: nn.Module) -> LanguageModel:
 def _digest(network: LanguageModel) -> str:
     found = hashlib.sha256()
     for name, value in network.state_dict().items():
-        found.update(name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        found.update(
+            name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        )
     return found.hexdigest()

@@ -1,8 +1,8 @@
 """One tensor in place of keys and values: the best of its rank for what reads both.
 
-With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, an error
-of keys counts as it changes scores and one of values as it changes outputs: the tensor is the best
-approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm.
+With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, an
+error of keys counts as it changes scores and one of values as it changes outputs: the tensor is the
+best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm.
 """
 
 from typing import NamedTuple

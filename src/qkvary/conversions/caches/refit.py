@@ -1,7 +1,7 @@
 """The output projection of a converted layer, fitted to the output of the layer before.
 
-Ridge regression: the weights that the conversion gave are the prior. Knows sums over tokens, so that
-no token is kept.
+Ridge regression: the weights that the conversion gave are the prior. Knows sums over tokens, so
+that no token is kept.
 """
 
 import torch
@@ -27,7 +27,9 @@ class Regression:
         self._product = torch.zeros(prior.shape, dtype=torch.float64)
         self._energy = 0.0
 
-    def add(self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]) -> None:
+    def add(
+        self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]
+    ) -> None:
         """Add tokens."""
         rows = inputs.double()
         self._square += rows.T @ rows

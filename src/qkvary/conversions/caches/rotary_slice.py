@@ -1,9 +1,9 @@
 """One rotated key for all heads: the part of their rotated keys that carries most.
 
-At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a phase.
-So any unitary matrix over the numbers that the KV heads have at that frequency leaves all scores as
-they are, and can move most of what the queries read into the first of them. The first ones of all
-frequencies are the slice; what is left of the keys is read without rotation.
+At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a
+phase. So any unitary matrix over the numbers that the KV heads have at that frequency leaves all
+scores as they are, and can move most of what the queries read into the first of them. The first
+ones of all frequencies are the slice; what is left of the keys is read without rotation.
 
 Source: the decoupled positions are those of DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between
 heads follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
-
 
 ROUNDING = 1e-12
 """The part of the largest number of a key that is rounding."""
@@ -58,7 +57,7 @@ def cut_slice(
     channels = rotated if channels is None else channels
     folded, frequencies = rotated // channels, channels // 2
     key = _pair(maps.key[:, heads], rotated)
-    inputs, groups, _ = key.shape
+    groups = key.shape[1]
     query = _pair(maps.query, rotated).unflatten(1, (maps.key.shape[1], -1))[:, heads]
     # [inputs, frequencies, numbers]: those of all heads that are rotated alike.
     numbers = key.unflatten(2, (frequencies, folded)).transpose(1, 2).flatten(2)

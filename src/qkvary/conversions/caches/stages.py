@@ -1,4 +1,4 @@
-"""A conversion from a budget to a healed network, with the loss on a held-out text after each stage."""
+"""A conversion from a budget to a healed network, with the loss after each stage."""
 
 import time
 from collections.abc import Callable
@@ -167,28 +167,30 @@ def run_stages(
     """
     method, config = load_method(plan.method), check_plan(plan, network.config)
     if plan.heal_tokens and healing is None:
-        raise UsageError("expected a folder for the checkpoints of healing, got none; choices: --out")
+        raise UsageError(
+            "expected a folder for the checkpoints of healing, got none; choices: --out"
+        )
     stages: list[Stage] = []
 
-    def measure(name: str, made: LanguageModel, begun: float) -> None:
-        seconds = time.process_time() - begun
+    def measure(name: str, made: LanguageModel, seconds: float) -> None:
         stages.append(_measure(name, network, made, texts, seconds))
         on_stage(stages[-1])
 
-    measure("as it is", network, time.process_time())
+    measure("as it is", network, 0.0)
     found, begun = None, time.process_time()
     if plan.by_layer:
         found, config = _forecast(network, plan, config, texts, show_progress)
     with show_progress("converting", "layers") as on_progress:
         made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
+    # Both are made in one pass.
     seconds = time.process_time() - begun
-    for name, one, used in (("one shot", made.one_shot, 0.0), ("refitted", made.refitted, seconds)):
-        measure(name, one, time.process_time() - used)
+    measure("one shot", made.one_shot, 0.0)
+    measure("refitted", made.refitted, seconds)
     last = made.refitted
     if plan.heal_tokens and healing is not None:
         begun = time.process_time()
         last = _heal(network, last, plan, texts, healing, stop, callbacks)
-        measure("healed", last, begun)
+        measure("healed", last, time.process_time() - begun)
     return SmallerCache(
         plan=plan,
         original=network,

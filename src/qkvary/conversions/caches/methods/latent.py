@@ -1,4 +1,4 @@
-"""Keys and values of all heads made of one latent, and one rotated key: multi-head latent attention."""
+"""Keys and values of all heads made of one latent, with one rotated key: latent attention."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.forms import (
@@ -40,9 +40,7 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
         outputs=maps.output_moments(),
     )
     factor = maps.config.score_scale / config.score_scale
-    weights: Weights = write_layer(
-        config, q_proj=maps.query * factor, k_proj=joint.read
-    )
+    weights: Weights = write_layer(config, q_proj=maps.query * factor, k_proj=joint.read)
     weights |= rotary.write(config, factor)
     for name, part in (("key", joint.key), ("value", joint.value)):
         heads = part.repeat_interleave(maps.heads_of_group, dim=0)

@@ -1,0 +1,160 @@
+"""``qkvary convert --to``: the price of a smaller cache, a folder, and what other programs read."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import qkvary as qk
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.checkpoints.models import load_model, save_model
+from qkvary.cli.main import main
+from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.nn.language_model import LanguageModel
+from tests.contracts.variant_cases import distance
+from tests.conversions.caches.networks import make_config, make_network
+
+SMALL = ["--tokens", "600", "--held-out-tokens", "100", "--context", "20"]
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text(
+        "The sea was calm, and the day was long. " * 30 + "A ship came in at night. " * 20
+    )
+    return path
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    config = dataclasses.replace(make_config("GQA-2@rotary"), vocabulary=256)
+    save_model(tmp_path / "net", make_network(config).float(), ByteTokenizer())
+    return tmp_path / "net"
+
+
+def run(checkpoint: Path, text: Path, *words: str) -> int:
+    return main(["convert", str(checkpoint), "--data", str(text), *SMALL, *words])
+
+
+def test_a_folder_with_the_price_of_it(
+    checkpoint: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "made"
+    words = ("--to", "latent", "--cache", "50%", "--out", str(out))
+    assert run(checkpoint, text, *words, "--heal-tokens", "500") == 0
+    shown = capsys.readouterr()
+    for part in ("Q-K=V@decoupled-8@latent-8", "64 B", "one shot", "refitted", f"written: {out}"):
+        assert part in shown.out
+    for part in ("as it is: loss ", "one shot: loss ", "refitted: loss ", "healed: loss "):
+        assert part in shown.err
+    assert not (tmp_path / "made.healing").exists()
+    made = load_model(out)
+    before = load_model(checkpoint).network.config
+    assert 2 * (cache_bytes_per_token(made.network.config) or 0) == cache_bytes_per_token(before)
+    assert qk.generate(made, "abc", tokens=5)
+
+
+def test_what_is_exported_says_the_same(checkpoint: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    assert run(checkpoint, text, "--to", "shared", "--cache", "60%", "--out", str(out)) == 0
+    made = load_model(out)
+    tokens = torch.arange(60).view(3, 20)
+    with torch.no_grad():
+        expected = made.network(tokens)
+        stock = export_stock(made.network).build()
+        assert distance(stock(tokens).logits, expected) < 1e-5
+    for kind in ("deepseek", "gguf"):
+        target = tmp_path / (kind + ".gguf" * (kind == "gguf"))
+        qk.export(made, target, to=kind)
+        again = load_checkpoint(str(target)).network
+        for name, value in made.network.state_dict().items():
+            assert torch.equal(again.state_dict()[name], value)
+        assert again.config.variant == made.network.config.variant
+
+
+def test_a_forecast_converts_nothing(
+    checkpoint: Path, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(checkpoint, text, "--to", "grouped", "--cache", "50%", "--dry-run", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [stage["name"] for stage in found["stages"]] == ["as it is"]
+    assert found["forecast"]["divergence"] > 0
+    assert found["forecast"]["cpu_seconds"] > 0
+    assert found["cache_bytes_per_token"] == {"before": 128, "after": 64}
+    assert [layer["after"] for layer in found["layers"]] == ["MQA@rotary"] * 2
+
+
+def test_figures_in_python(checkpoint: Path, text: Path) -> None:
+    made = qk.convert(
+        checkpoint,
+        to="latent",
+        bytes_per_token=90,
+        data=text,
+        tokens=600,
+        context=20,
+        layers="auto",
+    )
+    assert isinstance(made.value.network, LanguageModel)
+    assert made.to_dict()["cache_share"] <= 90 / 128
+    assert made.value.forecast is not None
+    assert made.tables == ("stages", "costs", "layers")
+
+
+def test_half_precision_is_converted_in_single(checkpoint: Path, text: Path) -> None:
+    half = load_model(checkpoint)
+    half.network.bfloat16()
+    made = qk.convert(half, to="latent", cache=0.5, data=text, tokens=600, context=20)
+    assert made.value.network.embedding.dtype == torch.float32
+    assert half.network.embedding.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ([], "expected --rewrite or --to, got neither"),
+        (["--to", "latent", "--rewrite", "gauge"], "expected --rewrite or --to, got both"),
+        (["--to", "latnt", "--cache", "50%"], "did you mean latent"),
+        (["--to", "latent"], "expected --cache, such as 50%, or --bytes-per-token, not both"),
+        (["--to", "latent", "--cache", "half"], "expected a share such as 10% or 0.1, got 'half'"),
+        (["--to", "latent", "--cache", "100%"], "above 0 and below 100%, got 1"),
+        (
+            ["--to", "shared", "--cache", "50%", "--layers", "auto"],
+            "--layers auto with --to latent",
+        ),
+        (["--to", "latent", "--cache", "50%", "--layer", "1"], "expected --layer with --rewrite"),
+        (
+            ["--to", "latent", "--cache", "50%", "--precision", "bf16"],
+            "expected --heal-tokens with",
+        ),
+        (["--to", "latent", "--cache", "50%", "--heal-tokens", "9"], "expected --out with"),
+        (["--to", "grouped", "--cache", "40%"], "choices: 16 (50%)"),
+        (
+            ["--to", "latent", "--cache", "50%", "--cache-format", "fp17"],
+            "expected a format out of",
+        ),
+        (["--rewrite", "gauge"], "expected --data with --to, got it with --rewrite"),
+    ],
+)
+def test_one_sentence_and_nothing_written(
+    words: list[str],
+    sentence: str,
+    checkpoint: Path,
+    text: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = sorted(checkpoint.parent.iterdir())
+    assert run(checkpoint, text, *words) == 2
+    shown = capsys.readouterr().err
+    assert sentence in shown
+    assert "Traceback" not in shown
+    assert sorted(checkpoint.parent.iterdir()) == before
+
+
+def test_a_text_is_needed(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["convert", str(checkpoint), "--to", "latent", "--cache", "50%"]) == 2
+    assert "expected a text that the network is fitted to (--data)" in capsys.readouterr().err
