@@ -64,6 +64,8 @@ PORTABLE = (
     "Q-K=V@t0.5@decoupled-4@kv-norm",
     "Q-GQA-2@decoupled-4@latent-7@kv-norm",
     "Q-K=V@decoupled-4@latent-9@kv-norm",
+    "Q-GQA-2@decoupled-4",
+    "Q-K=V@decoupled-4@latent-9",
 )
 
 
@@ -222,11 +224,34 @@ def test_what_llama_cpp_cannot_compute_is_refused(
     assert not (tmp_path / "a.gguf").exists()
 
 
-def test_a_tensor_without_its_norm_is_refused(tmp_path: Path) -> None:
-    network = build(portable_config("Q-K=V@decoupled-4"))
-    reason = r"not one normalised tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
+def test_keys_and_values_of_two_tensors_are_refused(tmp_path: Path) -> None:
+    network = build(portable_config("QKV@decoupled-4"))
+    reason = r"not one tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
     with pytest.raises(UsageError, match=reason):
         write(network, tmp_path)
+
+
+@pytest.mark.parametrize("label", ["Q-GQA-2@decoupled-4", "Q-K=V@decoupled-4@latent-9"])
+def test_a_tensor_without_a_norm_goes_through_any_epsilon(label: str, tmp_path: Path) -> None:
+    config = portable_config(label)
+    block = dataclasses.replace(config.block, norm_eps=1e-5)
+    network = build(dataclasses.replace(config, block=block))
+    with torch.no_grad():
+        for index, part in enumerate(network.stack.blocks):
+            # Of any size; nothing of it is lost.
+            part.attention.get_parameter("k_proj.weight").mul_(10.0 ** (3 * index - 1))
+            part.attention_norm.get_parameter("weight").mul_(1 + 3 * index)
+    path = write(network, tmp_path)
+    found = llama_cpp.logits(llama_cpp.File(path), TOKENS)
+    assert distance_of(found, logits_of(network)) < NARROW
+    again = load_checkpoint(path).network
+    assert again.config.block.norm_eps == 1e-5
+    for name, value in network.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)
+    # What half precision would lose is stored in single.
+    file = llama_cpp.File(write(network, tmp_path, "f16"))
+    assert file.types["blk.0.attn_kv_a_mqa.weight"] == "F32"
+    assert file.types["blk.0.attn_q.weight"] == "F16"
 
 
 @pytest.mark.parametrize(

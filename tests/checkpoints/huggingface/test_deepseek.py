@@ -10,6 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.huggingface.stock import export_stock
+from qkvary.checkpoints.latent_networks import STILL
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.data.tokenizers import ByteTokenizer
@@ -47,7 +48,9 @@ def test_deepseek_gives_equal_logits(label: str) -> None:
     assert stock.config.model_type == "deepseek_v3"
     tokens = prompt(3, TOKENS)
     expected = network(tokens)
-    assert distance(in_double_precision(stock.build())(tokens).logits, expected) < GATE
+    # A tensor without a norm goes through one that leaves it as it is to single precision.
+    gate = GATE if "@kv-norm" in label else STILL
+    assert distance(in_double_precision(stock.build())(tokens).logits, expected) < gate
     single = export_stock(network.float())
     assert distance(single.build()(tokens).logits.double(), expected) < 1e-5
 
