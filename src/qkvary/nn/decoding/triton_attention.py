@@ -107,7 +107,7 @@ def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows va
         (min(_fill(problem.rows), MOST_ROWS), problem.valid is None, problem.bias is None),
     )
     while True:
-        tile_bytes = _tile_bytes.get(kind, TILE_BYTES)
+        tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))
         try:
             return _attend(problem, cut(problem, tile_bytes))
         except kernels.NoRoom:
