@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from qkvary.api.plan import plan as plan
     from qkvary.api.report import report as report
     from qkvary.api.show import show as show
-    from qkvary.api.studies import run_study as run_study
-    from qkvary.api.training import train as train
+    from qkvary.api.status import status as status
+    from qkvary.api.study import run_study as run_study
+    from qkvary.api.study import study as study
+    from qkvary.api.train import train as train
     from qkvary.api.unpack import unpack as unpack
     from qkvary.api.variants import variants as variants
     from qkvary.nn.attention import Attention as Attention
@@ -59,9 +61,8 @@ _MODULES = {
     "Study": "studies.study",
     "TrainingOptions": "studies.pretraining",
     "load": "api.load",
-    # Verbs that are not in the table yet.
-    "run_study": "api.studies",
-    "train": "api.training",
+    # The older name of ``study``.
+    "run_study": "api.study",
 }
 """The modules of the names that are no verbs."""
 

@@ -1,163 +1,144 @@
-"""``qk.train``: a preset, its variants, and any text. ``qkvary train`` calls it."""
+"""Train a language model: a preset, its variants, and any text."""
 
+import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 
-from qkvary.api.training_effort import choose_steps, describe_effort, estimate_seconds
+from cyclopts import Parameter
+
+from qkvary.api.arguments import read_labels, read_threads
+from qkvary.api.data_prepare import show_documents
+from qkvary.api.options import Terminal, Variants, takes_options
+from qkvary.api.selection import read_seeds
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.data.preparation import PreparationSettings, Progress
-from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.reuse import PlannedSet, find_or_prepare, find_share_error, plan_set
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.report import Report
+from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
 from qkvary.storage.locks import Owner
 from qkvary.storage.paths import StrPath
-from qkvary.studies.pretraining import (
-    NO_OPTIONS,
-    DataReference,
-    TrainingOptions,
-    training_study,
-)
+from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOptions, training_study
 from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.records import Record
-from qkvary.studies.running.signals import handle_endings, leave_terminal
+from qkvary.studies.running.signals import STOPPING, handle_endings, leave_terminal
 from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.training import train_cell
 from qkvary.studies.running.trainings import note_training
 from qkvary.studies.study import Cell, Study
+from qkvary.text.units import duration, read_count
 from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
-from qkvary.training.memory import require_training_memory
-from qkvary.training.presets import Preset, find_preset
-from qkvary.training.progress import NO_CALLBACKS, Callbacks
+from qkvary.training.presets import Preset, find_preset, preset_names
+from qkvary.training.progress import Callbacks, Event, ignore
 
 if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
+    from qkvary.data.prepared import PreparedData
+    from qkvary.data.reuse import PlannedSet
 
 BUSY_SECONDS = 0.5
 """Seconds between two checks of a run that another process holds."""
 
 
-class Display:
-    """Shows what a training does; this one shows nothing."""
-
-    is_visible = False
-    """Whether anybody sees it."""
-    callbacks: Callbacks = NO_CALLBACKS
-    """Called while a run is trained."""
-
-    def note(self, text: str) -> None:
-        """Show a sentence."""
-
-    def warn(self, text: str) -> None:
-        """Show a warning."""
-
-    def prepare(self) -> AbstractContextManager[Callable[[Progress], None]]:
-        """Show the progress of the preparation of the data."""
-        return nullcontext(lambda _progress: None)
-
-    def end(self, cell: Cell, record: Record, seconds: float) -> None:
-        """Show that a run has ended."""
-
-    def wait(self, cell: Cell, owner: Owner | None) -> None:
-        """Show that another process holds all runs that are left."""
-
-    def stop(self) -> None:
-        """Show that a run is stopped; called by a handler of signals."""
-
-    def close(self) -> None:
-        """Restore the terminal."""
-
-
+@takes_options
 def train(
-    preset: str,
+    preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
+    /,
     *,
     data: StrPath | None = None,
-    variants: Sequence[str] | str = (),
-    seeds: Sequence[int] | int = 0,
+    variants: Variants = (),
+    seeds: Annotated[int | str | Sequence[int], Parameter(name=("--seeds", "--seed"))] = 0,
     options: TrainingOptions = NO_OPTIONS,
-    out: StrPath = "runs",
+    out: StrPath = RUNS,
     dry_run: bool = False,
-    command: str = "",
-    display: Display | None = None,
+    terminal: Terminal | None = None,
 ) -> "TrainingResult":
     """Train a language model: a preset, its variants, and any text.
 
-    The same call resumes where it stopped, and shows finished runs. Under torchrun all processes
+    The same command resumes where it stopped, and shows finished runs. Under torchrun all processes
     train one network.
 
     Args:
-        preset: A network and its training: lm-10m, lm-300m, gpt2-124m.
+        preset: A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.
         data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What is not
             prepared is prepared. The preset's own corpus if not given.
         variants: Labels in any spelling; several are trained one after the other and compared.
-        seeds: Seeds of the runs.
+        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
         options: Changes to the preset, and how its runs are executed.
         out: Folder of runs and reports.
-        dry_run: Only plan the runs.
-        command: What its pages say how it was made; this call if not given.
-        display: Shows what happens; nothing by default.
+        dry_run: Print the planned runs, and end.
+        terminal: Shows what happens.
 
     Raises:
         ValueError: for an unknown preset, device or variant, or options that make no sense.
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
-    chosen = find_preset(preset)
+    from qkvary.training.memory import require_training_memory
+
+    chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
     options.check()
-    shown = display or Display()
-    labels = (variants,) if isinstance(variants, str) else tuple(variants)
-    call = command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
+    shown = terminal or Terminal()
+    call = shown.command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
+    store, threads = Store(out), read_threads(options.threads, "threads")
+    if threads is None:
+        is_single = options.device == "cpu" and "WORLD_SIZE" not in os.environ
+        threads = (os.cpu_count() or 1) if is_single else 1
     with _join_processes(options) as distribution:
+        shown = Terminal() if distribution.rank else shown
         planned = _find_data(chosen, data, options.tokenizer, shown, distribution, dry_run=dry_run)
-        store = Store(out)
 
         def study_of(steps: int | None) -> Study:
             return training_study(
                 chosen,
                 _refer_to(planned),
                 variants=labels,
-                seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
-                options=replace(options, steps=steps, threads=_count_threads(options)),
+                seeds=numbers,
+                options=replace(options, steps=steps, threads=threads),
             )
 
-        steps = options.steps
+        steps = read_count(options.steps, "steps")
         if (minutes := options.minutes) is not None:
+            from qkvary.api.training_plan import choose_steps
+
             steps = distribution.run_on_first(
                 lambda: choose_steps(minutes, study_of, planned, store, call)
             )
         study = study_of(steps)
         for cell in study.cells():
             require_training_memory(cell.run, processes=distribution.size)
-        if dry_run:
-            return _describe_plan(study, store, planned)
-        study = _train(study, store, planned, options, distribution, call, shown)
-        if distribution.rank:
-            return _describe_rank(study, store)
+        if not dry_run:
+            study = _train(study, store, planned, options, distribution, call, shown)
     # What describes the runs is not needed to train them.
-    from qkvary.api.training_result import describe_runs
+    from qkvary.api.training_result import TrainingResult, describe_plan, describe_runs
 
-    found = planned.data
-    return describe_runs(study, store, call, None if found is None else find_share_error(found))
+    if distribution.rank:
+        return TrainingResult(
+            None, Report(subject="", question=study.question), study=study, store=store
+        )
+    if dry_run:
+        return describe_plan(study, store, planned)
+    return describe_runs(study, store, call, find_warning(planned))
 
 
 def _train(
     study: Study,
     store: Store,
-    planned: PlannedSet,
+    planned: "PlannedSet",
     options: TrainingOptions,
     distribution: Distribution,
     call: str,
-    shown: Display,
+    shown: Terminal,
 ) -> Study:
     """Train the unfinished runs; return the study with the execution settings of its runs."""
     requested = study.cells()[0].run.execution
@@ -189,11 +170,11 @@ def _find_data(
     preset: Preset,
     data: StrPath | None,
     tokenizer: str | None,
-    shown: Display,
+    shown: Terminal,
     distribution: Distribution,
     *,
     dry_run: bool,
-) -> PlannedSet:
+) -> "PlannedSet":
     """Return the requested set; the first process prepares it if necessary.
 
     A plan prepares and downloads nothing.
@@ -201,6 +182,9 @@ def _find_data(
     Raises:
         UsageError: for a tokenizer with the folder of a prepared set.
     """
+    from qkvary.data.prepared import is_prepared, open_prepared
+    from qkvary.data.reuse import PlannedSet, plan_set
+
     reference = preset.corpus if data is None else os.fspath(data)
     path = Path(reference).expanduser()
     if is_prepared(path):
@@ -210,28 +194,38 @@ def _find_data(
             )
         planned = PlannedSet.of(open_prepared(path))
     elif dry_run:
-        os.environ["HF_HUB_OFFLINE"] = "1"
-        planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+        with without_downloads():
+            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
     else:
         planned = PlannedSet.of(_prepare(reference, preset, tokenizer, shown, distribution))
-    warning = None if planned.data is None else find_share_error(planned.data)
-    if warning is not None and not distribution.rank:
+    if (warning := find_warning(planned)) is not None:
         shown.warn(warning)
     return planned
+
+
+def find_warning(planned: "PlannedSet") -> str | None:
+    """Return a problem of the data, or None."""
+    from qkvary.data.reuse import find_share_error
+
+    return None if planned.data is None else find_share_error(planned.data)
 
 
 def _prepare(
     reference: str,
     preset: Preset,
     tokenizer: str | None,
-    shown: Display,
+    shown: Terminal,
     distribution: Distribution,
-) -> PreparedData:
+) -> "PreparedData":
+    from qkvary.data.preparation import PreparationSettings
+    from qkvary.data.prepared import open_prepared
+    from qkvary.data.reuse import find_or_prepare
+
     made: list[PreparedData] = []
 
     def prepare() -> str:
-        with shown.prepare() as on_progress:
-            settings = PreparationSettings(on_progress=on_progress)
+        with shown.show_progress("preparing", "bytes") as on_progress:
+            settings = PreparationSettings(on_progress=show_documents(on_progress))
             made.append(
                 find_or_prepare(
                     reference,
@@ -247,12 +241,7 @@ def _prepare(
     return made[0] if made else open_prepared(Path(path))
 
 
-def _count_threads(options: TrainingOptions) -> int:
-    is_single = options.device == "cpu" and "WORLD_SIZE" not in os.environ
-    return options.threads or ((os.cpu_count() or 1) if is_single else 1)
-
-
-def _refer_to(planned: PlannedSet) -> DataReference:
+def _refer_to(planned: "PlannedSet") -> DataReference:
     data = planned.data
     return DataReference(
         name=planned.name,
@@ -263,18 +252,19 @@ def _refer_to(planned: PlannedSet) -> DataReference:
     )
 
 
-def _announce(study: Study, store: Store, planned: PlannedSet, shown: Display) -> None:
-    """Show passes over the text and time of the runs that are not done."""
+def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
+    """Show steps and passes over the text of the runs that are not done."""
+    from qkvary.api.training_plan import describe_effort
+
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.
-    if runs and shown.is_visible and tokens > runs[0].sequence_length:
-        seconds = [estimate_seconds(run, planned) for run in runs]
-        shown.note(describe_effort(runs[0], tokens, seconds))
+    if runs and tokens > runs[0].sequence_length:
+        shown.say(describe_effort(runs[0], tokens))
 
 
 def _begun_execution(
-    study: Study, store: Store, options: TrainingOptions, shown: Display
+    study: Study, store: Store, options: TrainingOptions, shown: Terminal
 ) -> ExecutionSettings | None:
     """Return the execution settings of the similar runs to resume, or None."""
     similar = None if options.anew else find_similar_run(store, study)
@@ -311,22 +301,22 @@ def _train_cells(
     options: TrainingOptions,
     distribution: Distribution,
     execution: ExecutionSettings,
-    shown: Display,
+    shown: Terminal,
 ) -> None:
     """Train the unfinished runs; all processes do so together."""
+    from qkvary.studies.running.training import train_cell
+
     trainer = partial(train_cell, distribution=distribution, execution=execution)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
-        keep=options.keep,
+        keep=read_count(options.keep, "keep"),
         tracker=options.log,
         project=study.name,
         prompt=options.sample,
         records_failures=False,
     )
-    if distribution.rank:
-        shown = Display()
     stopping, left = threading.Event(), list(study.cells())
-    with _stop_on_signal(stopping.set, shown) as received:
+    with _Progress(shown) as progress, _stop_on_signal(stopping.set, shown) as received:
         while left:
             busy: list[Cell] = []
             for cell in left:
@@ -338,7 +328,7 @@ def _train_cells(
                     cell,
                     trainer,
                     stop=stopping.is_set,
-                    callbacks=shown.callbacks,
+                    callbacks=progress.callbacks,
                     options=chosen,
                     on_first=distribution.run_on_first,
                 )
@@ -347,15 +337,15 @@ def _train_cells(
                 busy += [cell] * (end.outcome == "busy")
                 record = store.record(cell.run_key) if end.outcome == "made" else None
                 if record is not None:
-                    shown.end(cell, record, end.seconds)
+                    progress.end(cell, record, end.seconds)
             if len(busy) == len(left):
-                shown.wait(busy[0], store.owner(busy[0].run_key))
+                progress.wait(busy[0], store.owner(busy[0].run_key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
 
 
 @contextmanager
-def _stop_on_signal(stop: Callable[[], None], shown: Display) -> Generator[list[int]]:
+def _stop_on_signal(stop: Callable[[], None], shown: Terminal) -> Generator[list[int]]:
     """Stop the training in order at the first signal to end, and at once at the second."""
     received: list[int] = []
 
@@ -365,27 +355,82 @@ def _stop_on_signal(stop: Callable[[], None], shown: Display) -> Generator[list[
         received.append(number)
         leave_terminal(number)
         stop()
-        shown.stop()
+        if shown.command:
+            # A handler may interrupt a print, so it must not print itself.
+            with suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
 
-    try:
-        with handle_endings(receive):
-            yield received
-    finally:
-        shown.close()
-
-
-def _describe_plan(study: Study, store: Store, planned: PlannedSet) -> "TrainingResult":
-    from qkvary.api.training_plan import plan_report
-    from qkvary.api.training_result import TrainingResult
-
-    return TrainingResult(None, plan_report(study, store, planned), study=study, store=store)
+    with handle_endings(receive):
+        yield received
 
 
-def _describe_rank(study: Study, store: Store) -> "TrainingResult":
-    """Return the result of a process other than the first, which writes nothing."""
-    from qkvary.api.training_result import TrainingResult
-    from qkvary.reports.report import Report
+class _Progress(AbstractContextManager["_Progress"]):
+    """Shows the runs that are trained."""
 
-    return TrainingResult(
-        None, Report(subject="", question=study.question), study=study, store=store
-    )
+    def __init__(self, shown: Terminal) -> None:
+        self._shown = shown
+        self.callbacks = Callbacks(on_start=self._begin, on_event=self._progress, on_log=self._log)
+        self._open = ExitStack()
+        self._update: Callable[..., None] = ignore
+        self._cell: Cell | None = None
+        self._began: tuple[float, float] | None = None
+        self._waits_for = ""
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def wait(self, cell: Cell, owner: Owner | None) -> None:
+        """Say which process holds a run, once."""
+        if owner is not None and str(owner) != self._waits_for:
+            self._waits_for = str(owner)
+            self._shown.say(f"waiting for {owner}: {cell.title}")
+
+    def end(self, cell: Cell, record: Record, seconds: float) -> None:
+        """Say how a run has ended."""
+        self._open.close()
+        if record.status == "done":
+            took = duration(seconds, 2)
+            self._shown.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
+        else:
+            self._shown.warn(f"{cell.title} {record.status}: {record.message}")
+
+    def _begin(self, cell: Cell) -> None:
+        self._open.close()
+        self._cell, self._began = cell, None
+        self._shown.say(cell.title)
+        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
+
+    def _log(self, entry: Mapping[str, Any]) -> None:
+        """Say what one entry of a run's log says."""
+        step = f"step {entry['step']:,}"
+        match entry["event"]:
+            case "validation":
+                names = ("perplexity", "bits_per_byte")
+                scores = ", ".join(f"{name} {entry[name]:.4g}" for name in names)
+                self._shown.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
+            case "sample":
+                self._shown.say(f"{step}: {entry['text']}")
+            case "skipped":
+                loss, norm = entry["loss"], entry["gradient_norm"]
+                self._shown.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
+            case "resumed":
+                changed = entry.get("changed", {})
+                changes = [f"{name} {now} (was {was})" for name, (was, now) in changed.items()]
+                self._shown.say(", ".join([f"resumed at {step}", *changes]))
+            case _:
+                pass
+
+    def _progress(self, event: Event) -> None:
+        cell = self._cell
+        if event.warning:
+            self._shown.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
+            return
+        now, done = time.monotonic(), event.step + event.part
+        began, first = self._began = self._began or (now, done)
+        notes = [f"{event.part:.0%} of the next"] * bool(event.part)
+        if event.loss is not None and math.isfinite(event.loss):
+            notes.append(f"loss {event.loss:.4f}")
+        if done > first and cell is not None:
+            tokens = cell.run.training.batch_size * cell.run.sequence_length
+            notes.append(f"{(done - first) / (now - began) * tokens:,.0f} tokens/s")
+        self._update(event.step, event.steps, ", ".join(notes))

@@ -16,7 +16,7 @@ SHARE = 0.05
 class Publisher:
     """Calls a function when there are new results and the last call was long enough ago."""
 
-    def __init__(self, function: Callable[[], None] | None = None) -> None:
+    def __init__(self, function: Callable[[], str] | None = None) -> None:
         self._function = function
         self._new = False
         self._started = time.monotonic()
@@ -30,14 +30,14 @@ class Publisher:
         """Call the function if it is time; after an error never again.
 
         Returns:
-            The error in one sentence, or an empty text.
+            What the function returns or, in a sentence, its error; else an empty text.
         """
         began = time.monotonic()
         if self._function is None or not self._new or began < self._next:
             return ""
         self._new = False
         try:
-            self._function()
+            said = self._function()
         # No page is worth a study.
         except Exception as error:  # noqa: BLE001
             self._function = None
@@ -47,4 +47,4 @@ class Publisher:
             self._next = began + max(EARLY_INTERVAL_SECONDS, 2 * (ended - began))
         else:
             self._next = began + max(INTERVAL_SECONDS, (ended - began) / SHARE)
-        return ""
+        return said

@@ -56,7 +56,7 @@ class Scheduler:
         task: Task,
         *,
         retry_failed: bool,
-        publish: Callable[[], None] | None,
+        publish: Callable[[], str] | None,
     ) -> None:
         """Count all runs as left.
 
@@ -442,8 +442,8 @@ class Scheduler:
 
     def publish(self) -> None:
         """Show the results so far to the user, if it is time."""
-        if self.remaining and not self.is_ending and (problem := self.publisher.publish()):
-            self.note(problem)
+        if self.remaining and not self.is_ending and (said := self.publisher.publish()):
+            self.note(said)
 
     def note_of(self, cell: Cell) -> Callable[[str], None]:
         """Return a function that shows a message about a run."""
