@@ -67,10 +67,9 @@ def test_a_checkpoint_to_measure(
     "words", [("bench", "decode"), ("train", "lm-10m", "--dry-run"), ("study", "quickstart")]
 )
 def test_threads_and_workers(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    name = "--workers" if "study" in words else "--threads"
-    assert f"expected {name} of at most 1,024, got 100,000" in refusal(
-        capsys, *words, name, "100000"
-    )
+    name = "workers" if "study" in words else "threads"
+    said = refusal(capsys, *words, f"--{name}", "100000")
+    assert f"{name}: expected at most 1,024, got 100,000" in said
 
 
 def test_windows_are_no_longer_than_the_text(

@@ -202,7 +202,7 @@ def test_a_study_that_ended_early_writes_no_page(
         exit_code=4,
         message="the disk is full",
     )
-    monkeypatch.setattr("qkvary.cli.study.run_study", lambda *_words, **_more: ended)
+    monkeypatch.setattr("qkvary.api.study.run", lambda *_words, **_more: ended)
     words = ["study", "made-up", "--out", str(tmp_path)]
     assert main([*words, "--json"]) == 4
     printed = capsys.readouterr()

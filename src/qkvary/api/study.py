@@ -138,10 +138,6 @@ def study(
     )
 
 
-run_study = study
-"""The older name."""
-
-
 def _plan(study: Study, store: Store, workers: int) -> Report:
     cells = {cell.run_key: cell for cell in study.cells()}
     states = Counter(store.state(key) for key in cells)

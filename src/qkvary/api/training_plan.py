@@ -210,5 +210,11 @@ def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
         question=study.question,
         lead=study.description,
         sections=(Section(key="runs", title="Planned runs", blocks=(table,), brief=True),),
-        data={"study": study.name, "task": setting.task, "data": known, "runs": rows},
+        data={
+            "study": study.name,
+            "task": setting.task,
+            "data": known,
+            "threads": setting.training.execution.threads,
+            "runs": rows,
+        },
     )
