@@ -11,7 +11,6 @@ from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.checkpoints.reference_models import find_reference
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.paths import StrPath, read_name, read_path
 from qkvary.text.units import parse_share, read_count
@@ -31,6 +30,9 @@ def find_model(given: object) -> Model:
         DownloadError: if the hub cannot be reached.
     """
     if isinstance(given, str | os.PathLike):
+        # Its table of published models takes longer to read than most verbs take.
+        from qkvary.checkpoints.reference_models import find_reference
+
         return find_reference(cast("str | os.PathLike[str]", given))
     if isinstance(given, Model):
         return given

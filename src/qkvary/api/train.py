@@ -35,7 +35,6 @@ from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import note_training
 from qkvary.studies.study import Cell, Study
 from qkvary.text.units import duration, read_count
-from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.presets import Preset, find_preset, preset_names
@@ -84,6 +83,7 @@ def train(
         StoppedError: after a signal; the runs have checkpoints.
         QkvaryError: if the data, the disk or the memory does not suffice.
     """
+    # The help needs no torch.
     from qkvary.training.memory import require_training_memory
 
     chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
@@ -148,7 +148,6 @@ def _train(
     if begun is not None:
         study = with_execution(study, from_dict(ExecutionSettings, begun))
     distribution.run_on_first(lambda: _check_finished(study, store))
-    keep_freed_memory()
     if not distribution.rank:
         _announce(study, store, planned, shown)
         note_training(store, study, call)

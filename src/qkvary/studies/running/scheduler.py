@@ -22,7 +22,6 @@ from qkvary.studies.running.cells import (
     describe_crashes,
     record_failure,
 )
-from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
@@ -458,6 +457,23 @@ class Scheduler:
         """End the study early; the first reason counts."""
         if not self.exit_code:
             self.exit_code, self.message = code, message
+
+
+def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
+    """Check the data of every run, each once; download or prepare what is not there.
+
+    Args:
+        cells: The runs.
+        report: Called with a message for what takes long.
+
+    Raises:
+        QkvaryError: if data is not there, damaged, or not the expected one.
+    """
+    tasks = [cell.run.task for cell in cells]
+    for task in {
+        (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
+    }.values():
+        task.check_data(report)
 
 
 def _describe(error: Exception) -> str:
