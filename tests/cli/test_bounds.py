@@ -95,11 +95,6 @@ def test_windows_that_do_not_fit(
     assert "or --context" in said
 
 
-def test_beams(rotary: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["generate", str(rotary), "the", "--beams", "1000000"]) == 2
-    assert "expected from 1 to 1,024 beams, got 1,000,000" in capsys.readouterr().err
-
-
 def test_a_training(
     tiny: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,15 +124,6 @@ def test_memory_that_runs_out_is_no_bug(
 
     monkeypatch.setattr(entry, "_run", fail)
     assert refusal(capsys, "variants").startswith("qkvary: out of memory; ")
-
-
-@pytest.mark.parametrize("seeds", ["0-99999999", "0-1000", "0-600,700-1100", "0-9,0-9"])
-@pytest.mark.parametrize("words", [("study", "quickstart", "--dry-run"), ("status", "quickstart")])
-def test_seeds(words: tuple[str, ...], seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, "--seeds", seeds]) == 2
-    said = capsys.readouterr().err
-    assert "expected at most 1,000 seeds, got 1" in said or "5 others twice" in said
-    assert len(said) < 150
 
 
 def test_nothing_is_announced_before_a_refusal(

@@ -76,22 +76,6 @@ def test_how_many_checkpoints_are_left_is_no_part_of_a_run(
     assert ended[0] == ended[1], "the same key and the same numbers"
 
 
-def test_an_edited_text_is_another_run(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(places, "--steps", "1", "--batch-size", "4", "--json") == 0
-    first = document(capsys)["networks"]
-    (places / "mine.txt").write_text(TEXT.replace("fox", "dog"))
-    assert train(places, "--steps", "1", "--batch-size", "4", "--json") == 0
-    assert set(first.values()).isdisjoint(document(capsys)["networks"].values())
-
-
-def test_variants_are_compared(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert train(places, "--variant", "QKV", "Q-K=V", "--seeds", "0,1", "--json") == 0
-    found = document(capsys)
-    assert found["summary"]["variants"] == ["QKV@rotary", "Q-K=V@rotary"]
-    assert len(found["networks"]) == 4
-    assert all(Path(path).is_dir() for path in found["networks"].values())
-
-
 def test_a_share_far_from_the_requested_one_is_reported(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -200,13 +184,6 @@ def test_all_processors_are_used(
     text = ["--data", str(places / "mine.txt"), "--out", str(places / "runs")]
     assert main(["train", "lm-tiny", *text, *TINY, "--dry-run", "--json", *words]) == 0
     assert document(capsys)["threads"] == expected
-
-
-def test_a_text_that_is_not_there_is_named(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, data="yours.txt") == 2
-    assert "yours.txt" in capsys.readouterr().err
 
 
 def test_no_text_and_no_folder_are_told(places: Path, capsys: pytest.CaptureFixture[str]) -> None:

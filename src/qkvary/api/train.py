@@ -36,7 +36,6 @@ from qkvary.studies.running.trainings import note_training
 from qkvary.studies.study import Cell, Study
 from qkvary.text.units import duration, read_count
 from qkvary.training.config import ExecutionSettings
-from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.presets import Preset, find_preset, preset_names
 from qkvary.training.progress import Callbacks, Event, ignore
 
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
     from qkvary.data.prepared import PreparedData
     from qkvary.data.reuse import PlannedSet
+    from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
 """Seconds between two checks of a run that another process holds."""
@@ -136,7 +136,7 @@ def _train(
     store: Store,
     planned: "PlannedSet",
     options: TrainingOptions,
-    distribution: Distribution,
+    distribution: "Distribution",
     call: str,
     shown: Terminal,
 ) -> Study:
@@ -155,8 +155,10 @@ def _train(
     return study
 
 
-def _join_processes(options: TrainingOptions) -> AbstractContextManager[Distribution]:
+def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
     """Join the process group that torchrun started; without torchrun there is one process."""
+    from qkvary.training.distribution import SingleProcess
+
     if "WORLD_SIZE" not in os.environ:
         return nullcontext(SingleProcess())
     # Takes as long to import as torch itself.
@@ -170,7 +172,7 @@ def _find_data(
     data: StrPath | None,
     tokenizer: str | None,
     shown: Terminal,
-    distribution: Distribution,
+    distribution: "Distribution",
     *,
     dry_run: bool,
 ) -> "PlannedSet":
@@ -214,7 +216,7 @@ def _prepare(
     preset: Preset,
     tokenizer: str | None,
     shown: Terminal,
-    distribution: Distribution,
+    distribution: "Distribution",
 ) -> "PreparedData":
     from qkvary.data.preparation import PreparationSettings
     from qkvary.data.prepared import open_prepared
@@ -298,7 +300,7 @@ def _train_cells(
     study: Study,
     store: Store,
     options: TrainingOptions,
-    distribution: Distribution,
+    distribution: "Distribution",
     execution: ExecutionSettings,
     shown: Terminal,
 ) -> None:

@@ -34,13 +34,6 @@ def test_a_curve_is_the_mean_with_the_range_of_all_seeds() -> None:
     assert (curve.seconds, curve.runs) == ((2.0, 4.0), (2, 2))
 
 
-def test_every_figure_of_a_validation_has_a_curve() -> None:
-    log = [{"event": "validation", "step": 50, "loss": 0.5, "accuracy": 0.9, "seconds": 2.0}]
-    found = curves(log)
-    assert set(found) == {"validation loss", "validation accuracy"}
-    assert found["validation accuracy"].mean == (0.9,)
-
-
 def test_runs_that_end_early_or_diverge_leave_the_others_and_the_count_says_so() -> None:
     curve = curves(
         [train(10, 2.0), train(20, 1.0)], [train(10, 4.0), train(20, math.nan), train(30, math.inf)]
@@ -94,13 +87,6 @@ def test_a_resumed_run_counts_each_step_once() -> None:
     ]
     curve = curves(log)["train loss"]
     assert (curve.steps, curve.runs, curve.mean) == ((10, 20), (1, 1), (2.0, 1.0))
-
-
-def test_words_and_flags_are_not_figures() -> None:
-    log = [
-        {"event": "validation", "step": 5, "loss": 1.0, "solved": True, "note": "x", "bits": None}
-    ]
-    assert set(curves(log)) == {"validation loss"}
 
 
 def test_only_the_chosen_learning_rate_has_curves() -> None:

@@ -25,9 +25,8 @@ from qkvary.studies.running.cells import (
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.live import Display, ProgressView
+from qkvary.studies.running.live import Display, ProgressView, Publisher
 from qkvary.studies.running.nodes import Nodes
-from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.records import Record, run_identity
 from qkvary.studies.running.signals import STOPPING
 from qkvary.studies.running.store import Claim, Store
