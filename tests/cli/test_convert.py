@@ -138,10 +138,3 @@ def test_the_checkpoint_itself_is_not_replaced(
     with pytest.raises(ValueError, match="its weights would be lost"):
         qk.convert(checkpoint, "gauge", out=out)
     assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
-
-
-def test_another_model_is_replaced(checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    for name in ("gauge", "identity-query"):
-        assert main(["convert", str(checkpoint), "--rewrite", name, "--out", str(out)]) == 0
-    assert labels(load_model(out).network) == ["I-K=V"] * 2

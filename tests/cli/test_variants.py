@@ -72,11 +72,6 @@ def test_a_variant_that_does_not_fit_says_why(capsys: pytest.CaptureFixture[str]
     assert rows["GQA-2"]["refused"] is None
 
 
-def test_a_variant_that_was_asked_for_must_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["variants", "--label", "GQA-4", "--num-heads", "2"]) == 2
-    assert "divide 2 query heads" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

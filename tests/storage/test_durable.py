@@ -126,18 +126,6 @@ def test_bytes_that_do_not_arrive_are_noticed(
     assert names(tmp_path) == []
 
 
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    monkeypatch.setattr(durable.os, "write", lambda number, view: write(number, view[:3]))
-    atomic_write_file(tmp_path / "a", b"all of it")
-    assert (tmp_path / "a").read_bytes() == b"all of it"
-
-
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="the folder no longer exists"):
-        atomic_write_file(tmp_path / "gone" / "a", b"")
-
-
 def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     make_directory(tmp_path / "a" / "b" / "c")
     make_directory(tmp_path / "a" / "b" / "c")

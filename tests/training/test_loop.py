@@ -168,25 +168,6 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     assert train(toy_run(), ToyTask(), tmp_path).status == "done"
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    for stops in (5, 5):
-        train(toy_run(), ToyTask(), tmp_path, stop=after(stops))
-    newest = tmp_path / "checkpoints" / "step-000000000010" / "weights.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    assert outcome.state_sha256 == whole[0].state_sha256
-    warnings = [event.warning for event in events if event.warning]
-    assert len(warnings) == 1
-    assert "checkpoint of step 10 is damaged" in warnings[0]
-    assert "weights.safetensors was changed" in warnings[0]
-    assert outcome.message == ""
-    aside = tmp_path / "checkpoints" / "damaged-1" / newest.parent.name
-    assert (aside / newest.name).read_bytes()[-1:] == b"?"
-
-
 def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
     train(toy_run(), ToyTask(), tmp_path, stop=after(5))
     (tmp_path / "checkpoints" / "step-000000000005" / "MANIFEST.json").unlink()
@@ -210,27 +191,6 @@ def kill_after(
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
     with pytest.raises(KeyboardInterrupt):
         train(run, ToyTask(), directory, stop=die, **options)
-
-
-@pytest.mark.parametrize(("tail", "kind"), [(b'{"event":"tra', "torn"), (bytes(4096), "zeroed")])
-def test_a_torn_line_is_reported_and_cut(tmp_path: Path, tail: bytes, kind: str) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(tail)
-    events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    assert outcome.status == "done"
-    assert outcome.message == ""
-    assert f"a {kind} last line of {len(tail):,} bytes was cut" in events[0].warning
-
-
-def test_a_run_that_diverges_with_a_damaged_log_says_both(tmp_path: Path) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(16))
-    (tmp_path / "metrics.jsonl").write_bytes(b"")
-    outcome = train(toy_run(), ToyTask(poison_step=17), tmp_path)
-    assert outcome.status == "diverged"
-    assert "at step 17" in outcome.message
-    assert outcome.message.endswith("; its log lacks lines between steps 0 and 16")
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient"])

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from qkvary.studies.results.learning_curves import build_curves
-from qkvary.studies.results.observations import choose_learning_rates, observe
+from qkvary.studies.results.observations import observe
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.study import Study
-from tests.studies.made_up import make_record, make_records, make_setting, make_study
+from tests.studies.made_up import make_record, make_setting, make_study
 
 STUDY = make_study(seeds=(1, 2), variants=("QKV",))
 
@@ -87,15 +87,6 @@ def test_a_resumed_run_counts_each_step_once() -> None:
     ]
     curve = curves(log)["train loss"]
     assert (curve.steps, curve.runs, curve.mean) == ((10, 20), (1, 1), (2.0, 1.0))
-
-
-def test_only_the_chosen_learning_rate_has_curves() -> None:
-    study = make_study(seeds=(1,), variants=("QKV",), learning_rates=(1e-3, 1e-2))
-    records = make_records(study, lambda cell: 0.9 if cell.learning_rate == 1e-2 else 0.5)
-    chosen, _ = choose_learning_rates(study, observe(study, records))
-    events = {cell.run_key: [train(10, cell.learning_rate)] for cell in study.cells()}
-    (curve,) = build_curves(chosen, events)
-    assert curve.mean == (1e-2,)
 
 
 def test_without_logs_there_are_no_curves() -> None:

@@ -16,7 +16,7 @@ from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import describe
 from qkvary.studies.running import records
 from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record, make_record, run_identity
+from qkvary.studies.running.records import Record, run_identity
 from qkvary.studies.running.store import Claim, Store
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
@@ -291,15 +291,6 @@ def test_a_newer_schema_is_neither_read_nor_repeated(
 def test_what_is_no_key_never_becomes_a_path(store: Store, key: str) -> None:
     with pytest.raises(UnsafeError, match="expected a run key of 64"):
         store.directory(key)
-
-
-def test_a_failed_run_needs_neither_log_nor_maps(store: Store) -> None:
-    record = make_record(CELL, status="failed", started="", message="it went wrong")
-    claim(store).finish(record)
-    assert store.record(KEY) == record
-    assert store.curve(KEY) == []
-    assert store.attention(KEY) is None
-    assert store.find_damage(KEY) is None
 
 
 @pytest.mark.parametrize("status", ["done", "diverged"])
