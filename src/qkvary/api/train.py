@@ -141,11 +141,12 @@ def _train(
     shown: Terminal,
 ) -> Study:
     """Train the unfinished runs; return the study with the execution settings of its runs."""
-    requested = study.cells()[0].run.execution
+    requested: ExecutionSettings | None = None
     begun = distribution.run_on_first(
         lambda: to_dict(_begun_execution(study, store, options, shown))
     )
     if begun is not None:
+        requested = study.cells()[0].run.execution
         study = with_execution(study, from_dict(ExecutionSettings, begun))
     distribution.run_on_first(lambda: _check_finished(study, store))
     if not distribution.rank:
@@ -301,7 +302,7 @@ def _train_cells(
     store: Store,
     options: TrainingOptions,
     distribution: "Distribution",
-    execution: ExecutionSettings,
+    execution: ExecutionSettings | None,
     shown: Terminal,
 ) -> None:
     """Train the unfinished runs; all processes do so together."""

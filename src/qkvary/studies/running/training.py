@@ -99,7 +99,7 @@ def train_cell(
     if outcome.status == "stopped":
         return None
     computed = cell.run if execution is None else cell.run.with_execution(execution)
-    changed = cell.run.execution.differences(computed.execution)
+    changed = {} if execution is None else cell.run.execution.differences(execution)
     is_shown = outcome.status == "done" and others.rank == 0
     if is_shown and None in cell.kept_networks:
         keep(None, outcome.network)
