@@ -10,7 +10,7 @@ from qkvary.papers.tables import load_published
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.published_comparison import _fits
-from qkvary.studies.running.data_sets import prepare_sets
+from qkvary.studies.running.scheduler import prepare_sets
 from qkvary.studies.study import Study
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.training.schedules import learning_rate
