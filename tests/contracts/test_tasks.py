@@ -13,7 +13,7 @@ import qkvary.tasks
 from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.tasks.catalog import load_task, task_names
 from qkvary.tasks.config import SequenceTaskName
-from qkvary.tasks.contract import IGNORE_INDEX, Batch, Split, Task
+from qkvary.tasks.contract import Split, Task
 from tests.tasks.tiny_networks import VOCABULARIES, tiny_network, tiny_task
 
 ROOM = Path(qkvary.tasks.__path__[0])
@@ -157,28 +157,3 @@ def test_the_other_network_is_refused(name: str, task: Task) -> None:
     other = tiny_network("reverse" if name in VOCABULARIES else "characters")
     with pytest.raises(ValueError, match=f"for task {name}, got"):
         task.build(other, 0)
-
-
-def test_smaller_networks_are_refused(name: str, task: Task) -> None:
-    expected = {"anomaly": "max_tokens of at least 11 ", "images": "the image_size 6 of"}
-    with pytest.raises(ValueError, match=expected.get(name, "max_tokens of at least 7 ")):
-        task.build(tiny_network(name, length=4 if name in INPUTS else 6), 0)
-
-
-@pytest.mark.parametrize("rows", [slice(0, 5), slice(1, 4), slice(4, 5), slice(0, 1)])
-def test_rows_of_a_batch_are_rows_of_the_batch(task: Task, rows: slice) -> None:
-    whole, part = task.batch(4, 5, 1), task.batch(4, 5, 1, rows)
-    assert torch.equal(part.inputs, whole.inputs[rows])
-    assert torch.equal(part.targets, whole.targets[rows])
-
-
-def test_batch_is_what_the_loss_reads(task: Task, name: str) -> None:
-    model = task.build(tiny_network(name), 5).eval()
-    batch = task.batch(0, 5, 0)
-    more = {} if batch.source is None else {"source": batch.source}
-    logits = model(batch.inputs, **more)
-    # The softmax of set anomaly is over images.
-    logits = logits[..., 0] if name == "anomaly" else logits
-    counted = batch.targets != IGNORE_INDEX
-    picked = logits[counted].log_softmax(-1).gather(-1, batch.targets[counted][:, None])
-    torch.testing.assert_close(task.loss(model, Batch(*batch)), -picked.mean())

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SAMPLES = 8
-"""Pairs of random weights behind each sampled value."""
+"""Pairs of random weights that each sampled value is the mean of."""
 
 Matrix = Float[Tensor, "rows columns"]
 
@@ -163,7 +163,7 @@ def sample_read_chance(
 ) -> ReadChance:
     """Return the figures of a head whose weights read random directions of the same input.
 
-    A random W_K beside the head's own M_q would depend on the basis of the head. So the random
+    A random W_K with the head's own M_q would depend on the basis of the head. So the random
     matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
     their place. The same holds for W_V M_o^1/2.
 

@@ -103,7 +103,7 @@ class LatentAttention:
     nope_dim: int
     """Channels of a head that are not rotated."""
     rope_dim: int
-    """Rotated channels, of which all heads share one key."""
+    """Rotated channels; all heads share their key."""
     value_dim: int
     """Channels of a value head."""
     bias: bool = False

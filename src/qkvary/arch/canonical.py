@@ -108,7 +108,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Written:
-    """A field of a configuration class, as it is stored."""
+    """A stored field of a configuration class."""
 
     attribute: str
     name: str

@@ -147,7 +147,7 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
 
 def as_model(network: Network, name: str = "network") -> Model:
-    """Return a network of this package as a model, of which all costs are derived.
+    """Return a network of this package as a model, from which all costs are derived.
 
     Args:
         network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is
@@ -199,7 +199,7 @@ def block_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation behind the last block, where there is one."""
+    """Return the normalisation after the last block, where there is one."""
     return block_norms(network) if network.block.has_final_norm else ()
 
 

@@ -36,7 +36,7 @@ class Gauge:
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
-    """Draw a random gauge of a layer out of those that leave its output as it is.
+    """Draw a random gauge of a layer that does not change the output.
 
     Raises:
         UsageError: if there is none but the identity.

@@ -26,9 +26,9 @@ from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 VLLM_BLOCK = 16
 """Tokens of a block, where no backend asks for more."""
 LATENT_STEP = 128
-"""Tokens of which a block of latents is a multiple, beside layers with a state."""
+"""A block of latents is a multiple of this many tokens in models that have states too."""
 CELLS_STEP = 256
-"""Cells of which llama.cpp allocates a multiple."""
+"""llama.cpp allocates a multiple of this many cells."""
 GGML_BLOCK = 32
 """Numbers that share a scale of 16 bits in the types q8_0 and q4_0."""
 

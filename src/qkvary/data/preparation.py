@@ -140,7 +140,7 @@ def pin_source(source: Source, folder: Path) -> Source:
     plan = unfinished_plan(folder) if finished is None else finished
     files = None if plan is None else plan["source"]["files"]
     commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
-    # A complete set from before commits were recorded stays as it is.
+    # A complete set from before commits were recorded is kept.
     return source if commit is None and finished is not None else source.pin(commit)
 
 

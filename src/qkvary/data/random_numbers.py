@@ -1,4 +1,4 @@
-"""Random numbers as pure functions of their purpose.
+"""Random numbers as pure functions of a purpose.
 
 Only the raw bit stream of a bit generator is used: numpy guarantees it across versions, unlike the
 distributions built on it.

@@ -139,7 +139,7 @@ def _resolve(
 
 
 def find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
-    """Return the set under the text's own name if it was prepared from the text as it is now.
+    """Return the set under the text's own name if the text has not changed since it was prepared.
 
     Args:
         reference: As for :func:`open_source`, or the name of a set in the cache.

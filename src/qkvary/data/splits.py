@@ -46,8 +46,7 @@ def make_held_out(share: float, digests: Iterable[int]) -> HeldOut | None:
 
     Args:
         share: The share of the documents.
-        digests: The digests of the documents, of which the first ``MAX_EXACT_DOCUMENTS + 1``
-            are read.
+        digests: The digests of the documents; the first ``MAX_EXACT_DOCUMENTS + 1`` are read.
 
     Returns:
         ``None`` if there is only one distinct document.

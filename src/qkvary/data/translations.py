@@ -61,7 +61,7 @@ def load_translations(
 
     Args:
         data: ``multi30k``, a folder with files of the same names, or the common path of two files,
-            each with the name of a language behind it: ``mine`` for ``mine.fr`` and ``mine.en``.
+            each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
         languages: The two languages.
 
     Raises:

@@ -19,7 +19,7 @@ def split_words(sentence: str) -> list[str]:
 
 
 class WordTokenizer:
-    """Words by frequency, most frequent first, behind the special tokens."""
+    """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """Number the words.

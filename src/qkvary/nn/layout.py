@@ -101,7 +101,7 @@ class Layout:
         return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
-        """Return how far behind the query each key is: i - j."""
+        """Return how many tokens each key comes before the query: i - j."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":

@@ -168,7 +168,7 @@ def curves_chart(
     Args:
         curves: The curves.
         baseline: The baseline of the study.
-        behind: Curves to draw in grey behind the others, as far as they are on the same scale.
+        behind: Curves to draw in grey below the others, as far as they are on the same scale.
         size: Width and height.
     """
     labels = [names.short(curve.variant) for curve in curves]

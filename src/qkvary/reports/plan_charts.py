@@ -46,7 +46,7 @@ class EndName:
 
 
 def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Break the names of a curve into lines that fit beside a chart."""
+    """Break the names of a curve into lines that fit next to a chart."""
     kept = (short(name, 60).replace(" *", "\N{NO-BREAK SPACE}*") for name in names)
     broken = (textwrap.wrap(name, NAME_LENGTH) for name in kept)
     return tuple(short(piece, NAME_LENGTH + 4) for pieces in broken for piece in pieces)
@@ -373,7 +373,7 @@ def _published(
             parts.append(svg.path([(x - 4, y - 7), (x, y - 13), (x + 4, y - 7)], "reference open"))
             words += f" {point.change_percent:+.1f} %"
         else:
-            # Wide enough to be visible beside the mark, which is higher than most intervals.
+            # Wide enough to be visible next to the mark, which is higher than most intervals.
             if point.high > point.low:
                 ends = up(point.low), up(point.high)
                 parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))

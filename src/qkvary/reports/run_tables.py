@@ -1,4 +1,4 @@
-"""The tables behind the results: published figures, runs, problems, attention, learning rates."""
+"""The supporting tables: published figures, runs, problems, attention, learning rates."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -53,7 +53,7 @@ def main_tables(summary: Summary) -> list[ResultTable]:
 
 
 def metric_name(table: ResultTable | Frontier) -> str:
-    """Return the name of a table's metric as it is printed."""
+    """Return the printed name of a table's metric."""
     return names.clip(table.metric_title, 40)
 
 

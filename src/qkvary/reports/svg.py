@@ -15,9 +15,9 @@ from qkvary.text.names import clean
 from qkvary.text.numbers import trim
 
 EDGE = 8.0
-"""Pixels behind the end of an axis that its last value may take."""
+"""Pixels beyond the end of an axis that its last value may take."""
 _TICK_LETTER = 6.4
-"""Pixels of a digit of a value beside an axis."""
+"""Pixels of a digit of a value next to an axis."""
 Attribute = str | float | int | None
 Point = tuple[float, float]
 
@@ -307,7 +307,7 @@ def x_axis(
 ) -> Markup:
     """Write the bottom line with its values below, and grid lines up to ``top`` where given.
 
-    A value that would end more than ``EDGE`` behind the axis is moved to the left.
+    A value that would end more than ``EDGE`` beyond the axis is moved to the left.
     """
     marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
     for value in scale.ticks(count):

@@ -192,7 +192,7 @@ def shorten(table: Table) -> Table:
 
 
 def csv_field(value: Raw) -> str:
-    """Return one field: numbers as numbers, formulas behind an apostrophe."""
+    """Return one field: numbers as numbers, formulas after an apostrophe."""
     if value is None:
         return ""
     if isinstance(value, bool):

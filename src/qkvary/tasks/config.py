@@ -122,7 +122,7 @@ class SequenceTaskConfig(DrawnExamples):
 @stored("RecallTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallTaskConfig(DrawnExamples):
-    """Multi-query associative recall: answer each key with the value that stood behind it.
+    """Multi-query associative recall: answer each key with the value that followed it.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code.
     """
@@ -131,9 +131,9 @@ class RecallTaskConfig(DrawnExamples):
     name: Literal["recall"] = "recall"
     """Constant; it identifies the task in a record."""
     length: int
-    """Tokens in one sequence: pairs, and behind them queries among zeros."""
+    """Tokens in one sequence: pairs, then queries among zeros."""
     pairs: int
-    """Key-value pairs in one sequence, each of which is queried once."""
+    """Key-value pairs in one sequence; each is queried once."""
     vocabulary: int = 8_192
     """Distinct tokens: zero, and one half keys, the other half values."""
     power: float = 0.01

@@ -34,7 +34,7 @@ AnomalyOrder = Literal["shuffled", "last"]
 """Place of the anomaly in a set."""
 
 TEXT_VOCABULARY = 257
-"""Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
+"""Distinct tokens of labelled texts: all bytes, and the padding after short texts."""
 
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""

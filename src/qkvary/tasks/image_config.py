@@ -35,7 +35,7 @@ class ImageTaskConfig(Accuracy):
     """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
     the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
     training and validation images apart from each other, so that nine of ten validation images are
-    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
+    trained on. Tiny ImageNet, which has no public code, is validated on what is tested."""
     validation_images: int = 5_000
     """Validation images; where validation is on the test images, all of those instead."""
     augment: bool = False

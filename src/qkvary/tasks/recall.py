@@ -1,4 +1,4 @@
-"""Recall: answer each queried key with the value that stood behind it before."""
+"""Recall: answer each queried key with the value that followed it before."""
 
 import functools
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ from qkvary.tasks.examples import AttentionExample
 class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
-    A sequence begins with pairs of a key and a value; behind them every key occurs once more,
+    A sequence begins with pairs of a key and a value; after them every key occurs once more,
     among zeros, and there the next token is its value. Only these positions are scored. Loss: mean
     cross entropy. Metric: accuracy.
 

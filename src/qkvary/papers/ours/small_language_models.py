@@ -131,7 +131,7 @@ def rotary_setting(
 
 
 def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
-    """Return the task on 2,188 short stories, of which 90 % have 158 to 540 tokens."""
+    """Return the task on 2,188 short stories; 90 % have 158 to 540 tokens."""
     return LanguageTaskConfig(
         data=f"tinystories/gpt2-{PIECES}",
         data_sha256=TINY_STORIES_SHA256,

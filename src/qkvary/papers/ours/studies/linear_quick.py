@@ -1,4 +1,4 @@
-"""Linear attention, SOFT and SimA beside the softmax in tasks of ``make study``."""
+"""Linear attention, SOFT and SimA compared with the softmax in tasks of ``make study``."""
 
 from dataclasses import replace
 
