@@ -117,7 +117,7 @@ def test_a_grey_file_that_is_wrong_is_refused(
         ("", lambda data: data[:-1], "records of 3,073 bytes in .*, got 9,218 bytes"),
         ("", lambda data: b"\x0a" + data[1:], "expected labels below 10 in .*, got 10"),
         (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
-        (".xz", lambda data: 2 * lzma.compress(data), "got more data behind it"),
+        (".xz", lambda data: 2 * lzma.compress(data), "got more data"),
         (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
         (".xz", lambda data: data, "expected xz data in .*, got other data"),
         (

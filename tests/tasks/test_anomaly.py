@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from qkvary.arch.labels import parse_variant
 from qkvary.data import image_features
 from qkvary.data.image_features import ImageFeatures
-from qkvary.data.images import Images, LoadedImages
+from qkvary.data.image_files import Images, LoadedImages
 from qkvary.papers.key_value.set_anomaly import set_network
 from qkvary.tasks import anomaly
 from qkvary.tasks.anomaly import AnomalyTask

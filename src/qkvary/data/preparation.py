@@ -17,7 +17,6 @@ from typing import Any, cast
 
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
-from qkvary.data.overlap import count_overlap
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.shard_groups import (
     PendingGroup,
@@ -207,7 +206,7 @@ def _run(
             "vocabulary": tokenizer.vocabulary,
             "separator": tokenizer.separator,
         },
-        "overlap": count_overlap(directory),
+        "overlap": directory.count_overlap(),
     }
     directory.finish(about, description)
 

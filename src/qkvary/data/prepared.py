@@ -30,7 +30,7 @@ KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
 BLOCKS_FILE = "blocks.json"
-"""Digests of the blocks of large files, only used to locate damage."""
+"""Written by older versions; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 _TOKENS, _STARTS, _DIGESTS = ".bin", ".starts.bin", ".digests.bin"
 
@@ -201,7 +201,7 @@ def open_prepared(
 
     Raises:
         UsageError: if the folder does not exist, or the preparation is not complete.
-        DamagedError: if a file is missing or changed; the message names it and the position.
+        DamagedError: if a file is missing or changed; the message names it.
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if the manifest names a file outside of the folder.
     """
@@ -214,7 +214,7 @@ def open_prepared(
         raise UsageError(f"expected a prepared set of documents in {path}, got something else")
     FORMAT.check(about, path)
     for name in manifest.files:
-        verify_file(path, name, manifest, blocks=BLOCKS_FILE, by_digest=verify)
+        verify_file(path / name, manifest.files[name], by_digest=verify)
     try:
         return _assemble(path, manifest, about, tokenizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from qkvary.data.random_numbers import random_words
 from qkvary.data.recall_sizes import check_recall
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 NO_ANSWER = -1
 """The answer where no key is queried."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from qkvary.data.checksums import MULTI30K_FILES
 from qkvary.data.files import decompress, find_file, load_published
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import find_pictures, load_features
-from qkvary.data.random_numbers import random_words
+from qkvary.data.random_numbers import epoch_batch, random_words
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
     ClassificationTask,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from qkvary.arch.networks import Network
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""

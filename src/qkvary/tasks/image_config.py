@@ -174,7 +174,7 @@ class AnomalyTaskConfig(Accuracy):
         """Return the task with the sha256 of the features that were made on this machine."""
         if self.features_sha256 is not None:
             return self
-        found = data_module("feature_files").hash_features(self.features)
+        found = data_module("feature_sets").hash_features(self.features)
         return replace(self, features_sha256=found)
 
     def check_data(self, report: Callable[[str], None]) -> None:

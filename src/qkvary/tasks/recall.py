@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.data.epochs import epoch_batch
+from qkvary.data.random_numbers import epoch_batch
 from qkvary.data.recall import NO_ANSWER, draw_recall
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.classification import (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
     ClassificationTask,
