@@ -81,7 +81,6 @@ SENTENCES = st.lists(
     planted=st.integers(0, 4),
     run=st.sampled_from([1, 2, 3, 13]),
     block=st.sampled_from([1, 3, 50, 10_000]),
-    words=st.sampled_from([1, 5, 10_000]),
     is_cut=st.booleans(),
 )
 def test_matches_equal_those_of_a_plain_search(
@@ -92,11 +91,10 @@ def test_matches_equal_those_of_a_plain_search(
     planted: int,
     run: int,
     block: int,
-    words: int,
     is_cut: bool,
 ) -> None:
     asked = [*questions, f"x {documents[planted % len(documents)]} y", LONG]
-    for name, value in (("RUN", run), ("_BLOCK", block), ("_WORDS", words)):
+    for name, value in (("RUN", run), ("_BLOCK", block)):
         monkeypatch.setattr(contamination, name, value)
     data = made(tmp_path, documents, cuts=[len(documents) // 2] if is_cut else ())
     assert find(data, asked) == [shares_a_run(one, documents, run) for one in asked]
@@ -166,7 +164,6 @@ def test_memory_does_not_grow_with_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contamination, "_BLOCK", 2**10)
-    monkeypatch.setattr(contamination, "_WORDS", 2**8)
     peaks: list[int] = []
     for times in (50, 1000):
         data = made(tmp_path / str(times), [f"{LONG} " * times, *["a b"] * times])
