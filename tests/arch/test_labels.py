@@ -1,13 +1,10 @@
 """One canonical label each; other spellings are read; typos get the nearest label."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.labels import (
-    as_variant,
     canonical_label,
     format_label,
     format_tuple,
@@ -15,7 +12,7 @@ from qkvary.arch.labels import (
     parse_variant,
     suggest_labels,
 )
-from qkvary.arch.sharing import SHARINGS, share
+from qkvary.arch.sharing import share
 from qkvary.arch.variants import QKV, LayerVariants, Rank, Variant, join_layers
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
@@ -37,13 +34,6 @@ def test_labels_and_tuples_are_read_back(variant: Variant) -> None:
 def test_different_variants_have_different_labels(left: Variant, right: Variant) -> None:
     assert (format_label(left) == format_label(right)) == (left == right)
     assert (format_tuple(left) == format_tuple(right)) == (left == right)
-
-
-@pytest.mark.parametrize("sharing", SHARINGS)
-def test_every_sharing_is_read_in_any_case(sharing: object) -> None:
-    variant = Variant(sharing=sharing)  # type: ignore[arg-type]
-    assert parse_variant(format_label(variant).lower()) == variant
-    assert parse_variant(format_tuple(variant).upper()) == variant
 
 
 @pytest.mark.parametrize(
@@ -197,10 +187,6 @@ def test_any_text_is_read_or_refused_in_words(text: str) -> None:
     assert refusal.startswith("expected ")
 
 
-def test_a_default_has_no_spelling() -> None:
-    assert format_label(dataclasses.replace(QKV, temperature=1)) == "QKV"
-
-
 @examples(40)
 @given(layers=st.lists(variants, min_size=1, max_size=4))
 def test_labels_of_layers_are_read_back(layers: list[Variant]) -> None:
@@ -245,15 +231,3 @@ def test_layers_have_one_canonical_label(spelling: str, label: str) -> None:
 def test_labels_of_layers_that_cannot_be_read(text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         parse_label(text)
-
-
-def test_one_layer_has_one_variant() -> None:
-    for given_as in ("QKV*1,Q-K=V*1", parse_label("QKV*1,Q-K=V*1")):
-        with pytest.raises(ValueError, match="expected one variant, got one for each layer"):
-            as_variant(given_as)
-    with pytest.raises(ValueError, match="expected at least two variants"):
-        LayerVariants(((QKV, 3),))
-    with pytest.raises(ValueError, match="as one number, got two"):
-        LayerVariants(((QKV, 3), (QKV, 1)))
-    with pytest.raises(ValueError, match="at least 1 layer of each variant"):
-        LayerVariants(((QKV, 3), (parse_variant("Q-K=V"), 0)))
