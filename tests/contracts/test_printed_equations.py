@@ -19,6 +19,7 @@ from tests.contracts.variant_cases import (
     make_config,
     random_input,
     randomize,
+    variant_pairs,
 )
 from tests.reference.equations import Layer, evaluate
 
@@ -81,8 +82,7 @@ def compare(config: AttentionConfig, label: str, equation: str) -> float:
         return distance(layer(x)[0], torch.from_numpy(expected))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("label", EVERY_LABEL)
+@variant_pairs("label, causal", EVERY_LABEL, (True, False))
 def test_the_layer_computes_what_is_printed(label: str, causal: bool) -> None:
     config = make_config(label, causal=causal)
     assert compare(config, label, write_equation(config.variant)) < GATE
