@@ -140,7 +140,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
         ("QKV@w3@w4", "expected one window option, got two in 'QKV@w3@w4'"),
         ("Q-K[map]=V", "expected the mark [map] on Q, got it on K in 'Q-K[map]=V'; a map between "),
         ("Q-K-I[map]", "expected the mark [map] on Q, got it on I in 'Q-K-I[map]'"),
-        ("I[residual]-K-V", "expected a query with a projection of its own for the residual form"),
+        ("I[residual]-K-V", "expected a query with its own projection for the residual form"),
         ("Q-K[residual]-V", "expected the mark [residual] on Q, got it on K"),
         ("Q[r3]-K-V", "expected a rank on a learned key or value, got it on Q in 'Q[r3]-K-V'"),
         ("Q-I[r3]-V", "expected a rank on a learned key or value, got it on I in 'Q-I[r3]-V'"),

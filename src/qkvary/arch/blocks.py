@@ -67,7 +67,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that picks the tokens that sparse attention reads, by keys of its own.
+    """The module that picks the tokens that sparse attention reads, by its own keys.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -453,7 +453,7 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
         # A choice that does not fit, not a type that is wrong.
         raise ValueError(
-            f"expected layers with projections of their own to share, got {kind} attention, which "
+            f"expected layers with their own projections to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )
     cross = layer.cross.with_variant(variant) if layer.cross else None

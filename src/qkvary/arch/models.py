@@ -214,7 +214,7 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         tables=() if vectors else (table,),
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
-        # The head has a LayerNorm of its own, whatever the blocks have.
+        # The head has its own LayerNorm, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
         head=(
             Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),

@@ -291,7 +291,7 @@ class EncoderDecoderConfig(TokenNetwork):
     """An encoder and a decoder of as many layers each, which attends to the encoder's output.
 
     ``attention`` is that of the decoder, ``vocabulary`` its tokens; the encoder has the same layers
-    without causality. Source and target have tables of their own.
+    without causality. Source and target have separate tables.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -333,7 +333,7 @@ class EncoderDecoderConfig(TokenNetwork):
             )
         if self.block.norm == "none" or self.block.skips != "both" or self.shared_blocks:
             raise ValueError(
-                "expected norms, both skips and blocks of their own in an encoder-decoder, got "
+                "expected norms, both skips and separate blocks in an encoder-decoder, got "
                 f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
                 f"{self.shared_blocks}"
             )

@@ -91,7 +91,7 @@ class Variant(ScoreTerms):
         query, form = self.sharing.query, self.query_form
         if form in ("residual", "residual-gelu") and query != "q":
             raise ValueError(
-                f"expected a query with a projection of its own for the {form} form, "
+                f"expected a query with its own projection for the {form} form, "
                 f"got a query that reads {query}; choices: Q[{form}]-K-V, Q[{form}]-K=V"
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
@@ -138,7 +138,7 @@ class Variant(ScoreTerms):
             )
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with a projection of its own for a value rank, got a value that "
+                "expected a value with its own projection for a value rank, got a value that "
                 f"reads {self.sharing.value}; give the rank to that projection instead"
             )
 

@@ -218,7 +218,7 @@ class LlamaCppCache:
     cells: int
     """Cells of a stream in layers that see everything."""
     window_cells: int | None
-    """Cells of a stream in layers with a window; ``None`` where they have as many, or are none."""
+    """Cells of a stream in layers with a window; ``None`` if they have as many, or are none."""
     kv_bytes: int
     """Keys and values of layers that see everything."""
     window_bytes: int
@@ -356,7 +356,7 @@ def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str
 
 
 def _layers_with_entries(model: Model) -> list[ProjectedAttention | LatentAttention]:
-    """Return the attention of the layers that keep entries of their own."""
+    """Return the attention of the layers that keep their own entries."""
     found = [_with_entries(layer.attention) for layer in model.layers]
     return [attention for attention in found if attention is not None]
 

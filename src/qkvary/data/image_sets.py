@@ -1,6 +1,6 @@
 """Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
 
-A subset is a data set of its own: its name says how many images or classes it has, and nothing
+A subset is a separate data set: its name says how many images or classes it has, and nothing
 published is compared with it. Checksums are those of the uncompressed files.
 """
 

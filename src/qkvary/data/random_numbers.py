@@ -58,7 +58,7 @@ def epoch_batch(
         batch_size: Examples per batch.
         step: Counted from 0 over all epochs.
         seed: Seed of the order; every epoch has another one.
-        what: Name of the examples; each has orders of its own.
+        what: Name of the examples; each has its own orders.
 
     Raises:
         ValueError: if a batch is larger than an epoch.

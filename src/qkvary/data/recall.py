@@ -18,7 +18,7 @@ from qkvary.data.splits import DataSplit
 NO_ANSWER = -1
 """The answer where no key is queried."""
 _ROWS = 1_024
-"""Sequences that are drawn at once, from a stream of their own."""
+"""Sequences that are drawn at once, from a separate stream."""
 
 
 class RecallSequences(NamedTuple):

@@ -36,7 +36,7 @@ DIGESTED_CLASSES = 20
 """The first classes, whose files are verified by their sha256 wherever they come from."""
 _NOT_WHOLE = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
-    # A password, an unknown compression, numbers or names that are none.
+    # A password, an unknown compression, invalid numbers or names.
     *(RuntimeError, ValueError, IndexError),
 )
 """The exceptions that readers of archives raise."""

@@ -158,7 +158,7 @@ class QuantizedStore:
     ``append`` returns what is stored after it, so that of many new tokens the first see those
     between as they were rounded: where tokens are kept as they are, what a network makes of a text
     depends on how it was cut into calls, within what rounding costs. A crop into a block keeps the
-    codes and scales of what is left, and the tokens that follow get a scale of their own up to the
+    codes and scales of what is left, and the tokens that follow get a new scale up to the
     end of the block. Padding counts as tokens, which whoever appends it leaves zero, so that it has
     no part in the scales. No gradient passes.
     """

@@ -113,7 +113,7 @@ def append_key_bias(
 
     [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
     forward nor backward. It takes one channel, or one for each query head of a group where heads
-    have biases of their own.
+    have their own biases.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]

@@ -57,7 +57,7 @@ def read_variant(label: str) -> Variant | None:
 
 
 def family_of(label: str, baseline: str) -> Family:
-    """Return the family that a label belongs to; the baseline of the study is one of its own."""
+    """Return the family that a label belongs to; the baseline of the study has its own."""
     if label == baseline:
         return _BY_KEY["base"]
     variant = read_variant(label)

@@ -73,7 +73,7 @@ class TaskConfig:
     """What a task is, and everything about it that is known without training.
 
     A task is a frozen dataclass of this class with a stored kind, in the file that has its ``load``
-    or, where commands have to know it without torch, in one of its own.
+    or, where commands have to know it without torch, in its own file.
     """
 
     module: ClassVar[str] = ""

@@ -85,7 +85,7 @@ class ImageTaskConfig(Accuracy):
         """Return the patches that a network cuts an image into, and its class token.
 
         Raises:
-            ValueError: if the network is none over patches.
+            ValueError: if the network does not read patches.
         """
         if isinstance(network, VisionTransformerConfig):
             return network.tokens

@@ -324,7 +324,7 @@ class NativeStep:
             native.cover(call, rows, length, self._memory_mask)
 
     def _describe(self, stack: Stack) -> list[_Layer]:
-        """Return the layers; cross attention is one of its own, before the feed-forward network."""
+        """Return the layers; cross attention is a separate one, before the feed-forward network."""
         layers: list[_Layer] = []
         for index, (block, cache) in enumerate(zip(stack.layers, self.cache.layers, strict=True)):
             layers.append(self._layer(block.attention, block.attention_norm, cache))

@@ -124,7 +124,7 @@ def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **mor
 def rotary_setting(
     name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
 ) -> Setting:
-    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    """Return a setting with its own table: 350 steps (``ROTARY_STEPS``) on rows of novels."""
     return novels_setting(
         name, network, steps=ROTARY_STEPS, table=name, variants=variants, limits=limits
     )

@@ -71,7 +71,7 @@ STUDY = Study(
         "is real; 2 layers of 128 channels and 4 heads, rotary positions. Each network is scored "
         "twice on the same rows, by real tokens and as printed there, with the padding. Beside "
         "them networks that were trained on stories without padding, one after the other in rows "
-        "of 512, scored by real tokens of stories in rows of their own. Every step has as many "
+        "of 512, scored by real tokens of stories in separate rows. Every step has as many "
         "positions."
     ),
     settings=(

@@ -29,7 +29,7 @@ _LIMITS = (
     (
         "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
         "the others, and has up to 280,000 more parameters (latent attention 378,000), because "
-        "positions take projections of their own. Blocks have LayerNorm and GELU as in lm-small; "
+        "positions take additional projections. Blocks have LayerNorm and GELU as in lm-small; "
         "what is exported has RMSNorm and SwiGLU."
     ),
     describe_scale(networks=9, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
