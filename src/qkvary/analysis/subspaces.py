@@ -36,7 +36,7 @@ class HeadMoments(NamedTuple):
 
 
 class Chance(NamedTuple):
-    """The values of two independent random weights on the same tokens: means of samples."""
+    """The measures of two independent random weights on the same tokens, averaged over samples."""
 
     overlap: float
     """The mean of ``mean_square`` of the principal cosines."""
@@ -45,7 +45,7 @@ class Chance(NamedTuple):
 
 
 class ReadChance(NamedTuple):
-    """The values of random weights that are read as those of a head: means of samples."""
+    """The measures of random weights that are read like a head, averaged over samples."""
 
     similarity: float
     """The mean of ``kernel_alignment``."""

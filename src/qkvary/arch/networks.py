@@ -353,8 +353,8 @@ class EncoderDecoderConfig(TokenNetwork):
             if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window, stride and diagonal normalisation, "
-                    "whose tokens have no order with those of the source; choices: cross_sharing "
-                    "none"
+                    "because its tokens have no common order with the source; choices: "
+                    "cross_sharing none"
                 )
 
     @property

@@ -315,7 +315,9 @@ class LayerVariants:
                 "all layers has no number"
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
-            raise ValueError("expected neighbouring layers of one variant as one number, got two")
+            raise ValueError(
+                "expected one number for neighbouring layers of the same variant, got two"
+            )
 
     @property
     def layers(self) -> tuple[Variant, ...]:

@@ -147,7 +147,7 @@ def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
 
 
 def list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source; of a text that was split, those of the whole.
+    """Return the files of some parts of a source; a text that was split counts as a whole.
 
     Args:
         files: The files of the source.
@@ -158,7 +158,7 @@ def list_entries(files: JsonValue, *names: str) -> list[str]:
 
 
 def parts_of(files: JsonValue) -> dict[str, Any]:
-    """Return the files of a source by part; for a text that was split, those of the whole text."""
+    """Return the files of a source by part; a text that was split counts as a whole."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
     return parts_of(listed["files"]) if "files" in listed else listed
 

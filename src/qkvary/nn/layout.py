@@ -293,8 +293,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    Without a stride those at a distance of the window or more; with one, of these those whose
-    distance it does not divide.
+    Without a stride: the pairs at a distance of at least the window. With one: only those of them
+    at distances that it does not divide.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.

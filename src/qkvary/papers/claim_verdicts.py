@@ -169,7 +169,7 @@ def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
 
 
 def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-    """Return a sentence for each condition of findings that others do not have too."""
+    """Return a sentence for each condition that not all findings share."""
     known = {one.condition for one in others} | {""}
     conditions = dict.fromkeys(one.condition for one in findings)
     return _join(*(f"{start} {one}." for one in conditions if one not in known))

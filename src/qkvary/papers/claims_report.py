@@ -197,7 +197,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
-    """Return the first finding of a record that does not plainly hold, or the first of all."""
+    """Return the first finding that does not simply hold, or else the first."""
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 

@@ -198,7 +198,7 @@ def cache_range(data: CacheCurves) -> tuple[float, float]:
 
 
 def users_range(data: UserCurves) -> tuple[float, float]:
-    """Return the range of users of the chart, from below the first."""
+    """Return the range of users of the chart; it starts below the first user."""
     values = [value for curve in data.curves for _, value in curve.points]
     return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
@@ -328,7 +328,7 @@ def _lines(
 
 
 def _from_axis(curve: Curve, low: float) -> Curve:
-    """Return the curve with its first step, which begins at 0."""
+    """Return the curve with an additional first step that begins at 0."""
     first = curve.points[0][0]
     return (
         curve if first <= low else dataclasses.replace(curve, points=((first, 0.0), *curve.points))
@@ -347,7 +347,7 @@ def _marks(
     across: svg.Scale,
     up: svg.Scale,
 ) -> list[Markup]:
-    """Mark the values of the table at the requested position."""
+    """Draw a mark on each curve at the requested position."""
     return [
         mark(family_of(curve.label, BASELINE), across(place), up(value), 4)
         for curve, value in zip(curves, values, strict=True)

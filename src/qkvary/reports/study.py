@@ -92,7 +92,7 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return quality against cache, in the table that the answer is about if that has one."""
+    """Return the chart of quality against cache, for the table of the answer if it has one."""
     charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
     if not summary.headline_table or not charts:
         return None

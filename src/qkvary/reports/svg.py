@@ -119,7 +119,7 @@ def _pair(x: int, y: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Parts that other drawings of a page have too, or this one at other places.
+    """Parts that are drawn more than once on a page.
 
     A page holds them once: the others refer to them.
     """

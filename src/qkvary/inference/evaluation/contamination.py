@@ -161,7 +161,7 @@ def _read_words(parts: Iterable[tuple[str, bool]]) -> Iterator[list[str]]:
 
 
 def _find_cut(text: str) -> int:
-    """Return where the last word begins that may continue in the next part."""
+    """Return the start of the last word, which may continue in the next part."""
     for place in range(len(text), max(0, len(text) - LONGEST_WORD), -1):
         if text[place - 1].isspace():
             return place
