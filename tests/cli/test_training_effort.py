@@ -11,7 +11,7 @@ from qkvary.api.training_effort import count_scored, describe_effort, estimate_s
 from qkvary.arch.models import as_model
 from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.macs import forward_macs
-from qkvary.data.reuse import PlannedSet
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.data import verification
+from qkvary.data import prepared
 from qkvary.data.prepared import is_prepared, open_prepared
 from qkvary.data.shard_groups import LOCK_FILE
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError, UsageError
@@ -84,7 +84,7 @@ def test_a_file_that_was_changed_since_is_read_again(
 ) -> None:
     place = tmp_path / "copy"
     shutil.copytree(folder, place)
-    monkeypatch.setattr(verification, "_SETTLED_NANOSECONDS", -1)
+    monkeypatch.setattr(prepared, "_SETTLED_NANOSECONDS", -1)
     open_prepared(place)
     shard = place / "train-00001.bin"
     shard.write_bytes(bytes(shard.stat().st_size))
@@ -98,15 +98,15 @@ def test_a_large_file_is_remembered_beyond_the_process(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(verification, "_SETTLED_NANOSECONDS", -1)
-    monkeypatch.setattr(verification, "REMEMBERED_BYTES", 1)
-    monkeypatch.setattr(verification, "_checked", {})
+    monkeypatch.setattr(prepared, "_SETTLED_NANOSECONDS", -1)
+    monkeypatch.setattr(prepared, "REMEMBERED_BYTES", 1)
+    monkeypatch.setattr(prepared, "_checked", {})
     place = tmp_path / "copy"
     shutil.copytree(folder, place)
     open_prepared(place)
     assert list((tmp_path / "cache" / "checked").iterdir())
-    monkeypatch.setattr(verification, "_checked", {})
-    monkeypatch.setattr(verification.hashlib, "file_digest", None)
+    monkeypatch.setattr(prepared, "_checked", {})
+    monkeypatch.setattr(prepared.hashlib, "file_digest", None)
     open_prepared(place)
     # What was remembered is no word about a file that is another one.
     monkeypatch.undo()

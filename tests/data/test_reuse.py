@@ -8,10 +8,9 @@ import datasets
 import huggingface_hub
 import pytest
 
-from qkvary.data import hub_documents, reuse, sources
+from qkvary.data import hub_documents, prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import prepare_corpus
-from qkvary.data.reuse import find_or_prepare
+from qkvary.data.prepared_sets import find_or_prepare, prepare_corpus
 from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up
@@ -162,7 +161,9 @@ def test_a_set_of_the_hub_is_reused_offline(
         prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
     assert is_taken("hf:someone/texts:small", prepared)
     asked: list[str] = []
-    monkeypatch.setattr(reuse, "prepare_corpus", lambda name, *_given, **_named: asked.append(name))
+    monkeypatch.setattr(
+        prepared_sets, "prepare_corpus", lambda name, *_given, **_named: asked.append(name)
+    )
     others = ["hf:someone/texts", "hf:another/texts:small", f"hf:someone/texts:small@{'b' * 40}"]
     for reference in others:
         found(reference)

@@ -15,7 +15,7 @@ from qkvary.api.training_effort import choose_steps, describe_effort, estimate_s
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.data.preparation import PreparationSettings, Progress
 from qkvary.data.prepared import PreparedData, is_prepared, open_prepared
-from qkvary.data.reuse import PlannedSet, find_or_prepare, find_share_error, plan_set
+from qkvary.data.prepared_sets import PlannedSet, find_or_prepare, find_share_error, plan_set
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
 from qkvary.storage.locks import Owner
 from qkvary.storage.paths import StrPath

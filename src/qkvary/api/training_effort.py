@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import cast
 
-from qkvary.data.reuse import PlannedSet
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.storage.errors import UsageError
 from qkvary.studies.running import timing
 from qkvary.studies.running.store import Store

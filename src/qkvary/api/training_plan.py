@@ -4,7 +4,7 @@ from typing import Any
 
 from qkvary.api.training_effort import count_passes, describe_effort, estimate_seconds
 from qkvary.costs.network import network_costs
-from qkvary.data.reuse import PlannedSet
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.studies.running.store import Store
