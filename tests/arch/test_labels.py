@@ -161,7 +161,7 @@ def test_typos_suggest_the_nearest(typo: str, nearest: str) -> None:
             (f"{label}@latent-4", "expected a latent that key and value read alone")
             for label in ("QKV", "Q=K=V", "Q-K[r3]=V")
         ),
-        ("Q-K=V@rotary@latent-4", "expected positions that leave keys"),
+        ("Q-K=V@rotary@latent-4", "expected positions that do not change keys"),
         *(
             (f"Q=K=V@diag-mean@{option}", "expected query and key to be one tensor for diagonal ")
             for option in ("kv-norm", "decoupled-2")

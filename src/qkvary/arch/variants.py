@@ -163,7 +163,7 @@ class Variant(ScoreTerms):
             )
         if self.positions == "rotary":
             raise ValueError(
-                "expected positions that leave keys as they are made of a latent, got rotary; "
+                "expected positions that do not change keys made of a latent, got rotary; "
                 "choices: decoupled-N, alibi, relative"
             )
 

@@ -196,7 +196,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
     """Yield the latent, which every device keeps whole, and the key of an indexer.
 
-    The key has 8 bits and a scale for 128 channels. Beside one, latents of 8 bits have scales too,
+    The key has 8 bits and a scale for 128 channels. With one, latents of 8 bits have scales too,
     and the rotated key has 16 bits (``fp8_ds_mla``).
     """
     if form.group is not None:

@@ -86,7 +86,7 @@ class SourceCodec:
 class RoleCodec:
     """Stores the tensors that the softmax reads: each once, or key and value separately.
 
-    A latent that they are made of is stored once, and separately what is made of it.
+    A latent is stored once; what is made of it is stored separately.
     """
 
     maker: RoleMaker

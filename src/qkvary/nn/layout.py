@@ -94,7 +94,7 @@ class Layout:
         return self._positions_from(self.num_keys - self.num_queries)
 
     def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
-        """Return the positions of the keys from one on, without counting the others if possible."""
+        """Return the positions of the keys from ``first`` on, without the others if possible."""
         is_plain = self.attention_mask is None and self.document_ids is None
         if self._key_positions is None and is_plain:
             return torch.arange(first, self.num_keys, device=self.device)[None]
