@@ -209,7 +209,7 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published figures beside ours are averages over 48 configurations, most of them larger, "
+        " Published figures next to ours are averages over 48 configurations, most of them larger, "
         "that were trained longer and tested at their best epoch on the test images. One of "
         "them on MNIST, trained as published: vision-published-part."
     )

@@ -68,7 +68,7 @@ STUDY = Study(
     name="ablations-quick",
     question="What do other diagonals, temperatures, cores and masks do to shared projections?",
     description=(
-        "What paper 1's text names beside its variants, each with the variants that admit it: "
+        "What paper 1's text names besides its variants, each with the variants that admit it: "
         "the diagonal of K K^T divided by its mean or norm, before the score scale (as its listing "
         "does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 as "
         "tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, as "

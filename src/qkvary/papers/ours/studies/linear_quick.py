@@ -17,7 +17,7 @@ STUDY = Study(
     name="linear-quick",
     question="What does linear attention cost, and does sharing cost more or less with it?",
     description=(
-        "Linear attention with the features 1 + elu beside the softmax, with every sharing of "
+        "Linear attention with the features 1 + elu against the softmax, with every sharing of "
         "projections, in networks of quickstart: the five tasks on 16 digits, where every token "
         "sees all others, and characters, where a token sees the earlier ones. In addition the "
         "scores of SOFT and SimA, which have no softmax either. Equal "

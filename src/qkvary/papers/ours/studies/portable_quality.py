@@ -24,7 +24,7 @@ _LIMITS = (
     ),
     (
         "A head has 16 channels, where those of usual networks have 64 or 128, so that 8 to 32 "
-        "channels of decoupled positions are half to twice a head, as 64 beside 128 are usual."
+        "channels of decoupled positions are half to twice a head, as 64 with 128 are usual."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
@@ -40,7 +40,7 @@ STUDY = Study(
     question="Are shared keys and values as good in the portable form as with rotated keys?",
     description=(
         "The networks, text and training of lm-small. Q-K=V with rotary positions and the output "
-        "rotated back, which other engines do not compute, beside the form that they do: keys "
+        "rotated back, which other engines do not compute, against the form that they do: keys "
         "that are not rotated, and decoupled positions of 8, 16 or 32 channels, with and without "
         "a norm of what key and value share. At the cache of 256 numbers a token and layer: "
         "latent attention (MLA: 240 channels and 16 of positions) and GQA-8."
