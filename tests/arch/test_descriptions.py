@@ -17,7 +17,7 @@ PHRASES = {
     "GQA-2": "2 KV heads",
     "Q-K[d/4]-V": "projection k has rank d/4",
     "(Q=K-V)+": "a bias per key position",
-    "Q[map]=K-V": "a linear map of its own",
+    "Q[map]=K-V": "a linear map for each head",
     "QKV@alibi": "the distance |i-j|",
     "QKV@rotary": "rotated by their positions",
     "QKV@w8": "attention reaches 8 tokens",

@@ -103,7 +103,7 @@ def test_latents_and_summaries_have_nothing_to_share() -> None:
         assert names_of(asked) == [AS_IT_IS]
         (sentence,) = asked.notes
         assert sentence.startswith(
-            f"MQA does not fit {model.name}: expected layers with projections"
+            f"MQA does not fit {model.name}: expected layers with their own projections"
         )
 
 
