@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: Its attention, or the label. Without positions of its own it keeps the
+            variant: Its attention, or the label. Without named positions it keeps the
                 network's.
             seed: The seed of the initial values.
 

@@ -14,7 +14,7 @@ import torch
 from qkvary.nn.decoding import choice, compiled, native, triton_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.conftest import ROOT, Runner
-from tests.nn.decoding.cases import GATES, KERNELS, distance, draw
+from tests.nn.decoding.cases import GATES, distance, draw
 from tests.pairwise import pairwise
 from tests.reference.decoding import attend_stored
 
@@ -56,19 +56,6 @@ def test_what_is_too_wide_is_left_to_others(problem: Decoding, is_taken: bool) -
     assert (choice.choose(problem, "triton") == "triton") == is_taken
 
 
-def test_memory_of_a_processor_is_not_read_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention.kernels, "INTERPRETED", False)
-    assert not triton_attention.supports(make())
-
-
-def test_without_triton_others_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(triton_attention, "kernels", None)
-    assert choice.choose(make(), "triton") == "folded"
-    assert not triton_attention.is_interpreted()
-    with pytest.raises(RuntimeError, match="Triton is not installed"):
-        triton_attention.attend_triton(make())
-
-
 @pytest.mark.parametrize("kernel", ["auto", "fastest"])
 def test_what_cannot_be_built_is_told_and_not_chosen(
     kernel: str, monkeypatch: pytest.MonkeyPatch
@@ -86,17 +73,6 @@ def test_what_cannot_be_built_is_told_and_not_chosen(
         assert choice.choose(make(), kernel) != "triton"
     # Told once.
     assert choice.choose(make(), kernel) != "triton"
-
-
-def test_it_is_timed_where_it_is_not_interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pretend(problem: Decoding, name: str, repeats: int) -> float:
-        return 0.5 if name == "triton" else 1.0
-
-    monkeypatch.setattr(choice, "_time", pretend)
-    assert choice.choose(make(), "fastest") in set(KERNELS) - {"triton"}
-    choice.forget()
-    monkeypatch.setattr(triton_attention, "is_interpreted", lambda: False)
-    assert choice.choose(make(tokens=200), "fastest") == "triton"
 
 
 @pairwise(

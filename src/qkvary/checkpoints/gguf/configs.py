@@ -27,7 +27,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values that leave the computation as it is, by key; a factor of 0 means none."""
+"""The values that do not change the computation, by key; a factor of 0 means none."""
 
 
 def read_sizes(file: Described, where: str) -> Sizes:
@@ -106,7 +106,7 @@ class Sizes:
 
     @property
     def layers(self) -> int:
-        """Blocks, of which each has a tensor."""
+        """Blocks; each has a tensor."""
         layers = self.get("block_count")
         if layers > len(self.file.shapes):
             raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")

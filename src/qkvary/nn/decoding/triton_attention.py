@@ -131,7 +131,7 @@ def cut(problem: Decoding, tile_bytes: int) -> Cut:
     runs = min(tiles, MOST_RUNS, max(1, wanted))
     return Cut(
         tile=tile,
-        # Runs of equal length, of which none is empty.
+        # Runs of equal length, none of them empty.
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
