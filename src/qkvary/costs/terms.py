@@ -76,6 +76,14 @@ def _norm_parameters(config: AttentionConfig) -> tuple[int, int]:
     return config.width(config.variant.sharing.key), 0
 
 
+def _head_norm_parameters(config: AttentionConfig) -> tuple[int, int]:
+    """Return one gain of the query and one of the key: of a head, or of all heads."""
+    size = config.size_per_head
+    if config.variant.head_norm == "qk-norm":
+        return 2 * size, 0
+    return config.num_heads * size + config.width(config.variant.sharing.key), 0
+
+
 def _latent_parameters(config: AttentionConfig) -> tuple[int, int]:
     return 2 * config.width(config.variant.sharing.key) * config.kv_width, 0
 
@@ -116,10 +124,13 @@ TERMS: Mapping[str, TermCost] = {
         decode_macs=_absorbed_macs,
         absorbs_key=False,
     ),
+    "qk-norm": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
+    "qk-norm-wide": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
     "decoupled": TermCost(macs=_decoupled_macs),
     "rotary": TermCost(absorbs_key=False),
     "diagonal": TermCost(absorbs_key=False),
     "unscaled-diagonal": TermCost(absorbs_key=False),
+    "soft_cap": TermCost(),
     "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
     "key_bias": TermCost(parameters=_key_bias_parameters, macs=_key_bias_macs),
     "relative": TermCost(parameters=_relative_parameters),

@@ -50,10 +50,15 @@ class LayerCache:
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
-                would cut.
+            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
+                cut, or rotated keys where they turn by the length of the text.
         """
         reach = config.variant.reach
+        if config.turns_by_length and options.layout in ("rotated", "split"):
+            raise ValueError(
+                "expected a cache of keys before rotation where the rotation depends on the length "
+                f"of the text, got the layout {options.layout}; choices: sources, input"
+            )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
         """The state of a core that sums up all tokens; None for cores that read each token."""

@@ -49,14 +49,23 @@ class Rotation:
         self.dim = config.rotated_channels
         index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
         frequencies = config.position.rotary_base ** (-index / self.dim)
+        scaling, self.factor = config.position.scaling, 1.0
+        if scaling is not None:
+            # One length for all rows, as the frequencies are.
+            depends = scaling.depends_on_length and positions.numel() > 0
+            tokens = int(positions.max()) + 1 if depends else 0
+            divisors = scaling.divisors(self.dim, config.position.rotary_base, tokens)
+            frequencies = frequencies / index.new_tensor(divisors)
+            self.factor = scaling.attention_factor
         angles = positions.double()[:, None, :, None] * frequencies
-        self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
+        self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
 
     def rotate(
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Rotate by the positions, or back by them."""
+        """Multiply by the matrix of the positions, or by the transposed one, which turns back."""
         still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = turned.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin
@@ -74,7 +83,13 @@ class Rotation:
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Rotate mixed values back by the positions of the queries, where they are rotated."""
-        return self.rotate(mixed, inverse=True) if self.value_rope == "counter" else mixed
+        if self.value_rope != "counter":
+            return mixed
+        back = self.rotate(mixed, inverse=True)
+        if self.factor == 1.0:
+            return back
+        still, turned = back[..., : -self.dim], back[..., -self.dim :]
+        return torch.cat((still, turned / self.factor**2), dim=-1)
 
 
 def make_rotation(

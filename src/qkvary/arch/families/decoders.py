@@ -20,6 +20,8 @@ from qkvary.arch.families.recipes import (
     read,
 )
 
+_CAUSAL: Mapping[str, tuple[object, ...]] = {"use_bidirectional_attention": (False,)}
+
 RECIPES: Mapping[str, Recipe] = {
     # Llama's block with other biases, norms or windows.
     "llama": Recipe(kinds=LayerKinds(windows="none"), dense=Dense(bias=("mlp_bias", False))),
@@ -122,6 +124,43 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "vaultgemma": Recipe(
         attention=AttentionRecipe(head_dim=256), kinds=LayerKinds(needs_types=True), tied=True
+    ),
+    "gpt_neox": Recipe(
+        attention=AttentionRecipe(bias=("attention_bias", True)),
+        kinds=LayerKinds(windows="none"),
+        dense=Dense(bias=True, gated=False),
+        norms=Norms(bias=True),
+        rotated=0.25,
+    ),
+    "gemma": Recipe(
+        attention=AttentionRecipe(may_lack_kv_heads=False, head_dim=256),
+        kinds=LayerKinds(windows="none"),
+        tied=True,
+        required=_CAUSAL,
+    ),
+    "gemma2": Recipe(
+        attention=AttentionRecipe(may_lack_kv_heads=False, head_dim=256),
+        kinds=LayerKinds(period=2, window=4096),
+        norms=Norms(count=4),
+        tied=True,
+        required=_CAUSAL,
+    ),
+    **dict.fromkeys(
+        ("gemma3_text", "gemma3"),
+        Recipe(
+            attention=AttentionRecipe(head_norm="head", head_dim=256),
+            kinds=LayerKinds(period=6, window=4096),
+            norms=Norms(count=4),
+            tied=True,
+            base=1_000_000.0,
+            local_base=("rope_local_base_freq", 10_000.0),
+            required=_CAUSAL,
+            defaults={
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "vocab_size": 262_208,
+            },
+        ),
     ),
     # Mixtures of experts.
     "mixtral": Recipe(
