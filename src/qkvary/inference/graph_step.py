@@ -169,10 +169,7 @@ def supports(model: Decoder, cache: KVCache) -> bool:
 def has_fixed_shapes(cache: KVCache) -> bool:
     """Return whether every layer keeps all tokens in place and sees them whatever their place."""
     return type(cache) is KVCache and all(
-        layer.has_fixed_memory
-        and layer.config.variant.stride is None
-        and not layer.config.turns_by_length
-        for layer in cache.layers
+        layer.has_fixed_memory and layer.config.variant.stride is None for layer in cache.layers
     )
 
 

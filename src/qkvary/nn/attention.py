@@ -313,7 +313,9 @@ class Attention(nn.Module):
         maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # Sources.
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
-        rotation = make_rotation(config, layout.query_positions, x.dtype)
+        # A text is as long as its cache may become.
+        tokens = None if cache is None else cache.max_tokens
+        rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
         stored = config.variant.cached if memory is None else ()
         sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
         is_stored = memory is not None and _holds(cache, memory)
@@ -330,7 +332,9 @@ class Attention(nn.Module):
             roles = maker.rotate(new.sources, new.rotation)
         else:
             codec = make_codec(cache.options.layout, maker)
-            rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
+            rotate_all = functools.partial(
+                make_rotation, config, layout.key_positions, x.dtype, tokens
+            )
             roles = (
                 codec.read(cache.read(), rotate_all)
                 if is_stored

@@ -51,13 +51,13 @@ class LayerCache:
 
         Raises:
             ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
-                cut, or rotated keys where they turn by the length of the text.
+                cut, or no ``max_tokens`` where positions depend on the length of the text.
         """
         reach = config.variant.reach
-        if config.turns_by_length and options.layout in ("rotated", "split"):
+        if config.turns_by_length and max_tokens is None:
             raise ValueError(
-                "expected a cache of keys before rotation where the rotation depends on the length "
-                f"of the text, got the layout {options.layout}; choices: sources, input"
+                "expected max_tokens for a layer whose rotary positions depend on the length of "
+                "the text, got none"
             )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None

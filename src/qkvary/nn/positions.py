@@ -44,17 +44,29 @@ class Rotation:
     """
 
     def __init__(
-        self, positions: Int[Tensor, "batch tokens"], config: AttentionConfig, dtype: torch.dtype
+        self,
+        positions: Int[Tensor, "batch tokens"],
+        config: AttentionConfig,
+        dtype: torch.dtype,
+        tokens: int | None = None,
     ) -> None:
+        """Compute cosines and sines.
+
+        Args:
+            positions: Positions of the tokens.
+            config: The layer.
+            dtype: Type of the tables.
+            tokens: The length of the text, for a rotation that depends on it; by default up to the
+                last of the positions, in any row.
+        """
         self.dim = config.rotated_channels
         index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
         frequencies = config.position.rotary_base ** (-index / self.dim)
         scaling, self.factor = config.position.scaling, 1.0
         if scaling is not None:
-            # One length for all rows, as the frequencies are.
-            depends = scaling.depends_on_length and positions.numel() > 0
-            tokens = int(positions.max()) + 1 if depends else 0
-            divisors = scaling.divisors(self.dim, config.position.rotary_base, tokens)
+            if tokens is None and scaling.depends_on_length and positions.numel():
+                tokens = int(positions.max()) + 1
+            divisors = scaling.divisors(self.dim, config.position.rotary_base, tokens or 0)
             frequencies = frequencies / index.new_tensor(divisors)
             self.factor = scaling.attention_factor
         angles = positions.double()[:, None, :, None] * frequencies
@@ -93,10 +105,13 @@ class Rotation:
 
 
 def make_rotation(
-    config: AttentionConfig, positions: Int[Tensor, "batch tokens"], dtype: torch.dtype
+    config: AttentionConfig,
+    positions: Int[Tensor, "batch tokens"],
+    dtype: torch.dtype,
+    tokens: int | None = None,
 ) -> Rotation | None:
     """Return the rotation by given positions, ``None`` for a layer that does not rotate."""
-    return Rotation(positions, config, dtype) if config.rotated_channels else None
+    return Rotation(positions, config, dtype, tokens) if config.rotated_channels else None
 
 
 def interleave_sinusoids(

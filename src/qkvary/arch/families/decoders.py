@@ -28,8 +28,13 @@ RECIPES: Mapping[str, Recipe] = {
     "mistral": Recipe(
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all", window=4096),
+        ignored=("layer_types",),
     ),
-    "phi3": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
+    "phi3": Recipe(
+        attention=AttentionRecipe(bias=False),
+        kinds=LayerKinds(windows="all"),
+        ignored=("layer_types",),
+    ),
     "qwen2": Recipe(
         attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="upper", switched=True, window=4096),
@@ -89,7 +94,9 @@ RECIPES: Mapping[str, Recipe] = {
         dense=Dense(bias=("mlp_bias", True), gated=False),
         norms=Norms(bias=True),
     ),
-    "ministral": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(needs_types=True)),
+    "ministral": Recipe(
+        attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all", window=4096)
+    ),
     "ministral3": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
     "nanochat": Recipe(dense=Dense(gated=False), norms=Norms(count=0, final=False)),
     "nemotron": Recipe(
@@ -100,11 +107,11 @@ RECIPES: Mapping[str, Recipe] = {
     "olmo3": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(period=4)),
     "seed_oss": Recipe(
         attention=AttentionRecipe(
-            bias=("attention_bias", True), out_bias=("attention_out_bias", False)
+            head_dim=128, bias=("attention_bias", True), out_bias=("attention_out_bias", False)
         ),
         dense=Dense(bias=("mlp_bias", False)),
     ),
-    "smollm3": Recipe(dense=Dense(bias=("mlp_bias", False)), tied=True),
+    "smollm3": Recipe(dense=Dense(bias=("mlp_bias", False)), tied=True, base=2_000_000.0),
     "stablelm": Recipe(
         attention=AttentionRecipe(
             bias=("use_qkv_bias", False),
@@ -113,6 +120,7 @@ RECIPES: Mapping[str, Recipe] = {
             is_normed=("qk_layernorm", False),
         ),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
+        ignored=("head_dim",),
         rotated=0.25,
     ),
     "starcoder2": Recipe(
@@ -120,6 +128,7 @@ RECIPES: Mapping[str, Recipe] = {
         kinds=LayerKinds(windows="all"),
         dense=Dense(bias=("use_bias", True), gated=False),
         norms=Norms(bias=True),
+        ignored=("layer_types",),
         tied=True,
     ),
     "vaultgemma": Recipe(
@@ -131,6 +140,7 @@ RECIPES: Mapping[str, Recipe] = {
         dense=Dense(bias=True, gated=False),
         norms=Norms(bias=True),
         rotated=0.25,
+        ignored=("num_key_value_heads", "head_dim"),
     ),
     "gemma": Recipe(
         attention=AttentionRecipe(may_lack_kv_heads=False, head_dim=256),

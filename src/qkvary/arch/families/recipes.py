@@ -173,6 +173,8 @@ class Recipe:
     """Fields with the values that are counted; others are refused."""
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     """The values of fields that published files leave out."""
+    ignored: tuple[str, ...] = ()
+    """Fields of other families, which transformers does not read here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +247,10 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
 
 
 def complete(recipe: Recipe, fields: Fields) -> Fields:
-    """Return the fields with the values that published files leave out."""
-    return Fields({**recipe.defaults, **fields.content}, fields.family)
+    """Return the fields that are read, with the values that published files leave out."""
+    content = {**recipe.defaults, **fields.content}
+    read_here = {name: one for name, one in content.items() if name not in recipe.ignored}
+    return Fields(read_here, fields.family)
 
 
 def list_kinds(recipe: Recipe, fields: Fields) -> list[Kind]:

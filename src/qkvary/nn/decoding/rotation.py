@@ -28,13 +28,15 @@ class Turn(NamedTuple):
     base: float
     """Channel pair k rotates by ``base^(-2k/dim)`` per position, where nothing is scaled."""
     scaling: RotaryScaling | None = None
-    """What divides that; no longer text changes it."""
+    """What divides that."""
+    tokens: int = 0
+    """The length of the text, where the scaling depends on it."""
 
 
-def turn_of(config: AttentionConfig) -> Turn:
-    """Return the rotation of a layer."""
-    position = config.position
-    return Turn(config.rotated_channels, position.rotary_base, position.scaling)
+def turn_of(config: AttentionConfig, tokens: int) -> Turn:
+    """Return the rotation of a layer for a text of at most so many tokens."""
+    position, counted = config.position, tokens if config.turns_by_length else 0
+    return Turn(config.rotated_channels, position.rotary_base, position.scaling, counted)
 
 
 @functools.lru_cache(maxsize=16)
@@ -61,11 +63,11 @@ def far_table(turn: Turn, width: int, periods: int) -> tuple[Tensor, Tensor]:
 
 
 def _table(positions: Tensor, turn: Turn, width: int) -> tuple[Tensor, Tensor]:
-    dim, base, scaling = turn
+    dim, base, scaling, tokens = turn
     index = torch.arange(0, dim, 2, dtype=torch.float64)
     frequencies = base ** (-index / dim)
     if scaling is not None:
-        frequencies = frequencies / index.new_tensor(scaling.divisors(dim, base, 0))
+        frequencies = frequencies / index.new_tensor(scaling.divisors(dim, base, tokens))
     angles = positions.double()[:, None] * frequencies
     table = torch.zeros(2, positions.numel(), width, dtype=torch.float32)
     table[0, :, : dim // 2], table[1, :, : dim // 2] = angles.cos(), angles.sin()

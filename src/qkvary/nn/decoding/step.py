@@ -172,8 +172,8 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     scaling = config.position.scaling
     has_factor = scaling is not None and scaling.attention_factor != 1.0
-    if config.turns_by_length or (has_factor and config.value_rope == "counter"):
-        # One table of all positions, by which mixed values are turned back as well.
+    if has_factor and config.value_rope == "counter":
+        # One table is for keys and for mixed values, which are turned back.
         return False
     if variant.latent is not None and options.layout == "split":
         # Keys and values that a latent was expanded to are read by other means.
@@ -404,7 +404,9 @@ class NativeStep:
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
-            self._kept += native.rotate_when_read(call, turn_of(config), self._max_tokens)
+            self._kept += native.rotate_when_read(
+                call, turn_of(config, self._max_tokens), self._max_tokens
+            )
         return call
 
     def _describe_feed_forward(self, layer: _Layer, block: Block) -> None:
@@ -458,9 +460,10 @@ class NativeStep:
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
         """Return cosines and sines of all positions, made once for all layers that turn alike."""
-        key = turn_of(config)
+        key = turn_of(config, self._max_tokens)
         if key not in self._turns:
-            table = Rotation(torch.arange(self._max_tokens)[None], config, torch.float32)
+            index = torch.arange(self._max_tokens)[None]
+            table = Rotation(index, config, torch.float32, self._max_tokens)
             self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
         return self._turns[key]
 
