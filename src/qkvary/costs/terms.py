@@ -46,15 +46,15 @@ def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
-    One channel, or one for each query head of a group if heads have separate maps. A normalised
-    diagonal stands between product and bias, which is then added elementwise.
+    One channel, or one for each query head of a group if heads have separate maps. Where a
+    normalised diagonal or a soft cap stands between them, the bias is added elementwise.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
 
 
 def _key_bias_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
-    if config.variant.diagonal != "none":
+    if config.variant.diagonal != "none" or config.variant.soft_cap is not None:
         return 0
     return pairs * config.num_heads * max(1, _plus_maps(config) // config.num_kv_heads)
 

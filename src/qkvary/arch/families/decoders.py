@@ -28,12 +28,10 @@ RECIPES: Mapping[str, Recipe] = {
     "mistral": Recipe(
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all", window=4096),
-        ignored=("layer_types",),
     ),
     "phi3": Recipe(
         attention=AttentionRecipe(bias=False),
         kinds=LayerKinds(windows="all"),
-        ignored=("layer_types",),
     ),
     "qwen2": Recipe(
         attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
@@ -128,7 +126,6 @@ RECIPES: Mapping[str, Recipe] = {
         kinds=LayerKinds(windows="all"),
         dense=Dense(bias=("use_bias", True), gated=False),
         norms=Norms(bias=True),
-        ignored=("layer_types",),
         tied=True,
     ),
     "vaultgemma": Recipe(

@@ -90,6 +90,8 @@ class Block:
 
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+_UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
+"""transformers reads no list of layers, and other programs do."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",
@@ -110,14 +112,15 @@ _GEMMA3 = dataclasses.replace(
 )
 BLOCKS: Mapping[str, Block] = {
     "llama": Block(),
-    "mistral": Block(defaults={"max_position_embeddings": 131_072}),
+    "mistral": Block(defaults={"max_position_embeddings": 131_072}, fixed=_UNLISTED),
     "ministral": Block(defaults={"max_position_embeddings": 131_072}),
     "phi3": Block(
         defaults={
             "rms_norm_eps": 1e-5,
             "max_position_embeddings": 4096,
             "original_max_position_embeddings": 4096,
-        }
+        },
+        fixed=_UNLISTED,
     ),
     "qwen2": Block(defaults={"max_position_embeddings": 32_768}),
     "qwen3": Block(defaults={"max_position_embeddings": 32_768}),
@@ -136,6 +139,7 @@ BLOCKS: Mapping[str, Block] = {
             "norm_epsilon": 1e-5,
             "max_position_embeddings": 4096,
         },
+        fixed=_UNLISTED,
     ),
     "stablelm": Block(
         norm="layernorm",
