@@ -237,10 +237,9 @@ def documents() -> Tensor:
 
 def make_language_model_config(label: str, **fields: object) -> LanguageModelConfig:
     """A small language model of a case."""
-    given: dict[str, object] = {"positions": "none", **fields}
+    given: dict[str, object] = {"positions": "none", "block": BlockConfig(d_ff=11), **fields}
     return LanguageModelConfig(
         attention=make_config(label, causal=True),
-        block=BlockConfig(d_ff=11),
         num_layers=2,
         vocabulary=13,
         max_tokens=17,

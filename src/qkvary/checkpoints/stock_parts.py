@@ -59,5 +59,5 @@ def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
 
 def rotated_last(layer: AttentionConfig) -> list[int]:
     """Return the order of ours of channels whose first ones are rotated."""
-    size, rotated = layer.size_per_head, layer.position.rotary_dim(layer.size_per_head)
+    size, rotated = layer.size_per_head, layer.rotated_channels
     return [*range(rotated, size), *range(rotated)]

@@ -8,6 +8,7 @@ Source: ``modeling_rope_utils`` of transformers 5.23.0.
 import math
 from collections.abc import Mapping
 
+from qkvary.arch.attention import PositionConfig
 from qkvary.arch.families.attention_fields import rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.rotary import RotaryScaling
@@ -62,6 +63,30 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
     if form == "yarn" and base <= 1:
         raise section.refuse("rope_theta", "a base above 1 for yarn")
     return scaling
+
+
+def write_rotation(position: PositionConfig) -> dict[str, object]:
+    """Return the settings of rotary positions of all channels, as transformers reads them."""
+    scaling = position.scaling
+    written: dict[str, object] = {"rope_type": PLAIN, "rope_theta": position.rotary_base}
+    if scaling is None:
+        return written
+    values = {
+        "factor": scaling.factor,
+        ORIGINAL: scaling.original_tokens,
+        "attention_factor": scaling.attention_factor,
+        "beta_fast": scaling.fast,
+        "beta_slow": scaling.slow,
+        "high_freq_factor": scaling.fast,
+        "low_freq_factor": scaling.slow,
+        "truncate": scaling.whole_channels,
+        "short_factor": [*scaling.short],
+        "long_factor": [*scaling.long],
+    }
+    own = {name: values[name] for name in _SETTINGS[scaling.form] if name in values}
+    if scaling.form == "linear":
+        del own[ORIGINAL]
+    return {**written, "rope_type": scaling.form, **own}
 
 
 def _read_linear(section: Fields, _: Fields) -> RotaryScaling:
