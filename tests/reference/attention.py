@@ -123,8 +123,8 @@ def read_token(
     query = [] if vector is None else make_query(config, weights, vector, sources[sharing.query])
     key, value = read_key_value(config, weights, sources[sharing.key], sources[sharing.value])
     if config.variant.head_norm != "none":
-        query = normalise_heads(config, query, weights["query_norm.norm.weight"]) if query else []
-        key = normalise_heads(config, key, weights["key_norm.norm.weight"])
+        query = normalise_heads(config, query, weights["query_norm.weight"]) if query else []
+        key = normalise_heads(config, key, weights["key_norm.weight"])
     if config.variant.decoupled is not None:
         queries = [] if vector is None else sources["q_rope"]
         turned = [_rotate(config, head, position, whole=True) for head in queries]

@@ -286,7 +286,7 @@ def _normalise(parser: _Parser, heads: Array) -> Array:
 
 
 def _normalise_heads(parser: _Parser, heads: Array, role: str) -> Array:
-    gain = parser.layer.weights[f"{role}_norm.norm.weight"]
+    gain = parser.layer.weights[f"{role}_norm.weight"]
     if len(gain) == heads.shape[-1]:
         normed = heads / np.sqrt((heads**2).mean(axis=-1, keepdims=True) + 1e-6) * gain
         return np.asarray(normed, dtype=np.float64)

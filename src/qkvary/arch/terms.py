@@ -30,15 +30,9 @@ class LinearTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreTerms(LinearTerms):
-    """The fields of a variant that determine its scores, apart from query and key."""
+class RoleTerms(LinearTerms):
+    """The fields of a variant that determine what its sources become before they are compared."""
 
-    plus: bool = False
-    """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
-    key_bias: bool = False
-    """The function of ``+`` with its own parameters: scores become tau a_ij + b(j)."""
-    positions: ScorePosition = "none"
-    """A joint (i, j) position term in the scores."""
     decoupled: int | None = None
     """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
     its own, meets one rotated key that all heads share, and adds to the products."""
@@ -49,6 +43,18 @@ class ScoreTerms(LinearTerms):
     head_norm: HeadNorm = "none"
     """RMSNorm of query and key before any rotation, with gains of their own: of each head by
     itself, whose gain all heads share (``qk-norm``), or of all heads together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTerms(RoleTerms):
+    """The fields of a variant that determine its scores, apart from query and key."""
+
+    plus: bool = False
+    """The papers' ``+``: scores become tau a_ij + g(j), from a fixed 2D sinusoid."""
+    key_bias: bool = False
+    """The function of ``+`` with its own parameters: scores become tau a_ij + b(j)."""
+    positions: ScorePosition = "none"
+    """A joint (i, j) position term in the scores."""
     soft_cap: float | None = None
     """The bound that a tanh keeps scores within."""
     window: int | None = None
@@ -240,7 +246,6 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
             "Nq and Nk divide each token of a head by its root mean square, √(mean c² + 1e-6), and "
             "multiply each channel by a learned gain of the query or the key, one for all heads"
         ),
-        is_symmetric=False,
     ),
     TermEntry(
         "qk-norm-wide",
@@ -252,7 +257,6 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
             "√(mean c² + 1e-6), and multiply each channel of each head by a learned gain of the "
             "query or the key"
         ),
-        is_symmetric=False,
     ),
     TermEntry(
         "rotary",

@@ -52,8 +52,8 @@ _ATTENTION = (
     _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.q_proj"),
     _layer(f"{_LLAMA}.self_attn.k_proj", "attn_k", "attention.k_proj"),
     _layer(f"{_LLAMA}.self_attn.v_proj", "attn_v", "attention.v_proj"),
-    _layer(f"{_LLAMA}.self_attn.q_norm", "attn_q_norm", "attention.query_norm.norm"),
-    _layer(f"{_LLAMA}.self_attn.k_norm", "attn_k_norm", "attention.key_norm.norm"),
+    _layer(f"{_LLAMA}.self_attn.q_norm", "attn_q_norm", "attention.query_norm"),
+    _layer(f"{_LLAMA}.self_attn.k_norm", "attn_k_norm", "attention.key_norm"),
 )
 _EMBEDDING = Row("model.embed_tokens", "token_embd", "embedding")
 _BEFORE = _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm")

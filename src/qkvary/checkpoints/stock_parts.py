@@ -12,7 +12,7 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig
 from qkvary.checkpoints.stock_names import Row
 
-_IN_HEADS = ("q_proj", "k_proj", "query_norm.norm", "key_norm.norm")
+_IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
 """Modules whose rows are the channels of heads of queries and keys."""
 
 

@@ -137,10 +137,7 @@ class Attention(nn.Module):
         self.query_norm = HeadNorm(config, config.num_heads) if has_norms else None
         self.key_norm = HeadNorm(config, config.heads(key)) if has_norms else None
         self.latent = None if config.variant.latent is None else Latent(config)
-        kinds = term_classes(config.variant)
-        self._term_names = tuple(kinds)
-        for name, kind in kinds.items():
-            self.add_module(name, kind(config))
+        self._term_names = self._add_terms()
         self.core = make_core(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
@@ -154,6 +151,12 @@ class Attention(nn.Module):
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
+
+    def _add_terms(self) -> tuple[str, ...]:
+        kinds = term_classes(self.config.variant)
+        for name, kind in kinds.items():
+            self.add_module(name, kind(self.config))
+        return tuple(kinds)
 
     def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""

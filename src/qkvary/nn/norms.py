@@ -13,8 +13,6 @@ from qkvary.nn.projections import split_heads
 class RMSNormPlusOne(nn.RMSNorm):
     """RMSNorm whose gain is one more than its weight: ``x / rms(x) * (1 + w)``.
 
-    In single precision at least, where the sum keeps what is learned.
-
     Source: Gemma Team 2024, as implemented in transformers 5.23.
     """
 
@@ -24,9 +22,7 @@ class RMSNormPlusOne(nn.RMSNorm):
 
     def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
         """Normalise."""
-        wide = torch.promote_types(x.dtype, torch.float32)
-        gain = 1.0 + self.weight.to(wide)
-        return F.rms_norm(x.to(wide), self.normalized_shape, gain, self.eps).to(x.dtype)
+        return _norm(x, self.weight, self.eps or 0.0, adds_one=True)
 
 
 class HeadNorm(nn.Module):
@@ -44,20 +40,27 @@ class HeadNorm(nn.Module):
             heads: Heads of the query, or of the source of the key.
         """
         super().__init__()
+        self.config = config.head_norm
         self.is_wide = config.variant.head_norm == "qk-norm-wide"
         width = config.size_per_head * (heads if self.is_wide else 1)
-        kind = RMSNormPlusOne if config.head_norm.adds_one else nn.RMSNorm
-        self.norm = kind(width, eps=config.head_norm.eps, device="meta")
-        self.norm.weight = nn.Parameter(torch.empty(width))
+        self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
         """Start with a gain of one."""
-        self.norm.reset_parameters()
+        nn.init.constant_(self.weight, 0.0 if self.config.adds_one else 1.0)
 
     def normalise(
         self, heads: Float[Tensor, "batch heads tokens channels"]
     ) -> Float[Tensor, "batch heads tokens channels"]:
         """Divide by the root mean square, and multiply by the gain."""
-        if not self.is_wide:
-            return self.norm(heads)
-        return split_heads(self.norm(heads.transpose(1, 2).flatten(2)), heads.shape[1])
+        joined = heads.transpose(1, 2).flatten(2) if self.is_wide else heads
+        normed = _norm(joined, self.weight, self.config.eps, adds_one=self.config.adds_one)
+        return split_heads(normed, heads.shape[1]) if self.is_wide else normed
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
+    if not adds_one:
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+    # The sum keeps what is learned in single precision at least.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.rms_norm(x.to(wide), weight.shape, 1.0 + weight.to(wide), eps).to(x.dtype)

@@ -16,6 +16,7 @@ from qkvary.arch.families.recipes import (
     LayerKinds,
     Norms,
     Recipe,
+    Rotary,
     Routed,
     read,
 )
@@ -65,8 +66,10 @@ RECIPES: Mapping[str, Recipe] = {
     "exaone4": Recipe(
         attention=AttentionRecipe(bias=False, head_norm="head"), kinds=LayerKinds(period=4)
     ),
-    "glm": Recipe(attention=AttentionRecipe(out_bias=False), rotated=0.5),
-    "glm4": Recipe(attention=AttentionRecipe(out_bias=False), norms=Norms(count=4), rotated=0.5),
+    "glm": Recipe(attention=AttentionRecipe(out_bias=False), rotary=Rotary(share=0.5)),
+    "glm4": Recipe(
+        attention=AttentionRecipe(out_bias=False), norms=Norms(count=4), rotary=Rotary(share=0.5)
+    ),
     "granite": Recipe(dense=Dense(bias=("mlp_bias", False))),
     "granite_swa": Recipe(
         attention=AttentionRecipe(sinks=True),
@@ -98,7 +101,9 @@ RECIPES: Mapping[str, Recipe] = {
     "ministral3": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
     "nanochat": Recipe(dense=Dense(gated=False), norms=Norms(count=0, final=False)),
     "nemotron": Recipe(
-        dense=Dense(bias=("mlp_bias", False), gated=False), norms=Norms(bias=True), rotated=0.5
+        dense=Dense(bias=("mlp_bias", False), gated=False),
+        norms=Norms(bias=True),
+        rotary=Rotary(share=0.5),
     ),
     "olmo": Recipe(norms=Norms(count=0, final=False)),
     "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads")),
@@ -119,7 +124,7 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
         ignored=("head_dim",),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     "starcoder2": Recipe(
         attention=AttentionRecipe(bias=("use_bias", True)),
@@ -136,7 +141,7 @@ RECIPES: Mapping[str, Recipe] = {
         kinds=LayerKinds(windows="none"),
         dense=Dense(bias=True, gated=False),
         norms=Norms(bias=True),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
         ignored=("num_key_value_heads", "head_dim"),
     ),
     "gemma": Recipe(
@@ -159,8 +164,7 @@ RECIPES: Mapping[str, Recipe] = {
             kinds=LayerKinds(period=6, window=4096),
             norms=Norms(count=4),
             tied=True,
-            base=1_000_000.0,
-            local_base=("rope_local_base_freq", 10_000.0),
+            rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
             required=_CAUSAL,
             defaults={
                 "num_attention_heads": 8,
@@ -174,7 +178,7 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all"),
         routed=Routed(width=WIDE),
-        base=1000000.0,
+        rotary=Rotary(base=1000000.0),
     ),
     "qwen3_moe": Recipe(
         attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False),
@@ -225,7 +229,7 @@ RECIPES: Mapping[str, Recipe] = {
             out_bias=False, head_norm="head", is_normed=("use_qk_norm", False)
         ),
         routed=Routed(shared="count", shared_count=1),
-        rotated=0.5,
+        rotary=Rotary(share=0.5),
     ),
     "gpt_oss": Recipe(
         attention=AttentionRecipe(bias=("attention_bias", True), sinks=True),
@@ -288,7 +292,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"mamba": recurrent.read_mamba2, "linear_attention": recurrent.read_mamba2},
         ),
         dense=Dense(bias=("mlp_bias", False)),
-        rotated=0.5,
+        rotary=Rotary(share=0.5),
     ),
     "granitemoehybrid": Recipe(
         kinds=LayerKinds(
@@ -352,7 +356,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
         routed=Routed(shared="width", gated_sharing=True),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     "qwen3_5_text": Recipe(
         attention=AttentionRecipe(head_norm="head", gate="query"),
@@ -361,7 +365,7 @@ RECIPES: Mapping[str, Recipe] = {
             others="linear_attention",
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     "qwen3_5_moe_text": Recipe(
         attention=AttentionRecipe(head_norm="head", gate="query"),
@@ -371,7 +375,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
         routed=Routed(shared="width", gated_sharing=True),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     # Keys and values from one latent.
     "axk1": Recipe(

@@ -142,6 +142,18 @@ class Norms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """The rotary positions of a family, where a configuration does not say."""
+
+    share: float = 1.0
+    """The share of rotated channels."""
+    base: float = ROTARY_BASE
+    """The base of the frequencies."""
+    local_base: tuple[str, float] | None = None
+    """The field and the default of the base of layers with a window, where they have their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The differences of a family from Llama."""
 
@@ -161,12 +173,8 @@ class Recipe:
     """Whether the head is the embedding where the configuration does not say; ``None`` if never."""
     head_bias: Flag = False
     """Bias on the head."""
-    rotated: float = 1.0
-    """The share of rotated channels where the configuration does not say."""
-    base: float = ROTARY_BASE
-    """The base of the rotary frequencies where the configuration does not say."""
-    local_base: tuple[str, float] | None = None
-    """The field and the default of the base of layers with a window, where they have their own."""
+    rotary: Rotary = Rotary()
+    """Its rotary positions."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
@@ -416,12 +424,12 @@ def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
     """Return the fields of the rotation of a kind of layer, as those of a model of one kind."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
-    name, base = recipe.local_base or ("rope_theta", recipe.base)
-    is_local = recipe.local_base is not None and mixing == LOCAL
+    name, base = recipe.rotary.local_base or ("rope_theta", recipe.rotary.base)
+    is_local = recipe.rotary.local_base is not None and mixing == LOCAL
     if own is None and not is_local:
         return fields
     found: dict[str, object] = {} if own is None else dict(own.content)
-    if recipe.local_base is not None and not is_local:
+    if recipe.rotary.local_base is not None and not is_local:
         # Scaled positions are those of the layers that see everything.
         found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
     theta = fields.number(name if is_local else "rope_theta", default=base)
@@ -445,7 +453,9 @@ def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionCon
         window=kind.window,
         positions="rotary",
         rotation=read_rotation(
-            rotary_fields(recipe, fields, kind.mixing), fraction=recipe.rotated, base=recipe.base
+            rotary_fields(recipe, fields, kind.mixing),
+            fraction=recipe.rotary.share,
+            base=recipe.rotary.base,
         ),
         bias=bias,
         out_bias=bias
