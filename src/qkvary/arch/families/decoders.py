@@ -114,7 +114,9 @@ RECIPES: Mapping[str, Recipe] = {
         ),
         dense=Dense(bias=("mlp_bias", False)),
     ),
-    "smollm3": Recipe(dense=Dense(bias=("mlp_bias", False)), tied=True, base=2_000_000.0),
+    "smollm3": Recipe(
+        dense=Dense(bias=("mlp_bias", False)), tied=True, rotary=Rotary(base=2_000_000.0)
+    ),
     "stablelm": Recipe(
         attention=AttentionRecipe(
             bias=("use_qkv_bias", False),
