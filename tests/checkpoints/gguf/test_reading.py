@@ -8,7 +8,7 @@ from qkvary.checkpoints.gguf.files import GgufFile, Tensor
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 
 NETWORKS = {
