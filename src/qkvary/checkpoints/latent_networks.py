@@ -39,6 +39,8 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
             yield f"keys and values that are not one tensor; {TRAIN}"
         if layer.bias or layer.out_bias:
             yield "biases in attention; choices: bias and out_bias false"
+        if layer.position.scaling is not None:
+            yield "scaled rotary positions"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
     if len({(latent_width(one), one.variant.decoupled or 0) for one in config.layers}) > 1:

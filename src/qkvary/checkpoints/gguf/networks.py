@@ -7,6 +7,7 @@ whose other frequencies are divided to zero (``rope_freqs``), as files of other 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.files import Tensor
 from qkvary.checkpoints.gguf.headers import BLOCKS, GELU, TensorType
-from qkvary.checkpoints.gguf.rotation import STILL, pair_order, rotary_divisors
+from qkvary.checkpoints.gguf.rotation import pair_order, rotary_divisors
 from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.stock_names import GGUF_NAMES, TITLES, Row, StockArchitecture, list_tensors
 from qkvary.checkpoints.stock_networks import (
@@ -26,6 +27,7 @@ from qkvary.checkpoints.stock_networks import (
     find_obstacle,
     stock_weights,
 )
+from qkvary.checkpoints.stock_parts import is_turned, order_channels
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 
@@ -112,6 +114,9 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
                 "back; train a form that it has: Q-K=V@decoupled-16@kv-norm (such as qkvary train "
                 "lm-10m-portable), GQA-g or MQA"
             )
+    scaling = config.layers[0].position.scaling
+    if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1.0):
+        yield f"rotary positions of the form {scaling.form} with a factor or a length of their own"
     size = config.layers[0].size_per_head
     if size % 2:
         yield f"heads of {size} channels; choices: an even number"
@@ -133,12 +138,13 @@ def _convert(
 ) -> Iterator[tuple[str, Tensor]]:
     if to == "llama":
         layer = config.layers[0]
-        divisors = rotary_divisors(
-            layer.size_per_head,
-            layer.position.rotary_dim(layer.size_per_head),
-            layer.position.rotary_base,
-        )
-        if STILL in divisors:
+        size, position = layer.size_per_head, layer.position
+        rotated = position.rotary_dim(size)
+        divisors = rotary_divisors(size, rotated, position.rotary_base)
+        if position.scaling is not None:
+            scaled = position.scaling.divisors(rotated, position.rotary_base, 0)
+            divisors[: len(scaled)] = map(operator.mul, divisors, scaled)
+        if any(one != 1 for one in divisors):
             yield "rope_freqs.weight", Tensor(np.array(divisors, dtype=np.float32), "f32")
     for row in list_tensors(to, config.num_layers):
         if row.theirs in weights and _is_used(config, row.gguf):
@@ -176,12 +182,11 @@ def _is_used(config: LanguageModelConfig, name: str) -> bool:
 def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> TorchTensor:
     if row.change == "transposed" and values.ndim == 2:
         return values.T
-    if not row.change.endswith("pairs"):
+    if not is_turned(row.ours):
         return values
     layer = config.layers[0]
     size = layer.size_per_head
-    order = pair_order(size, layer.position.rotary_dim(size))
-    return values.unflatten(0, (-1, size))[:, order].flatten(0, 1)
+    return order_channels(values, size, pair_order(size, layer.position.rotary_dim(size)))
 
 
 def _choose_type(name: str, values: TorchTensor, kind: TensorType) -> TensorType:
