@@ -70,7 +70,7 @@ def test_what_is_there_twice_is_removed_exactly(method: str) -> None:
 
 
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("positions", ["alibi", "relative"])
+@pytest.mark.parametrize("positions", ["alibi", "relative", "cap3.0"])
 def test_layers_without_rotation_lose_nothing_at_full_rank(positions: str, *, bias: bool) -> None:
     network = make_network(make_config(f"GQA-2@{positions}", bias=bias))
     # What the layer reads has no more directions than its channels and a one.
@@ -123,6 +123,7 @@ def test_layers_may_have_sizes_of_their_own() -> None:
     ("config", "method", "numbers", "reason"),
     [
         (make_config("Q-K=V@kv-norm@alibi"), "latent", 8, "already are one normalised tensor"),
+        (make_config("GQA-2@rotary@qk-norm"), "latent", 8, "queries and keys are normalised"),
         (make_config("Q-K=V@latent-8"), "latent", 8, "already are made of one latent"),
         (make_config("GQA-2@decoupled-4"), "latent", 8, "positions already are decoupled"),
         (make_config("Q-GQA-2@rotary"), "latent", 8, "rotated keys (value_rope counter)"),

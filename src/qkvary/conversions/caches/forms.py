@@ -10,13 +10,17 @@ from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
 from qkvary.storage.errors import UsageError
 
-KEPT_TERMS = ("rotary", "plus", "key_bias", "relative", "alibi", "temperature")
+KEPT_TERMS = ("rotary", "soft_cap", "plus", "key_bias", "relative", "alibi", "temperature")
 """Terms of scores that a converted layer has too; the others are refused."""
 _REASONS = {
     "kv_norm": "its keys and values already are one normalised tensor",
     "latent": "its keys and values already are made of one latent",
     "decoupled": "its positions already are decoupled",
+    "qk-norm": "its queries and keys are normalised, which is not linear",
+    "qk-norm-wide": "its queries and keys are normalised, which is not linear",
 }
+BY_FREQUENCY = ("linear", "llama3")
+"""Scalings that divide a frequency by itself, whatever the other channels."""
 
 
 def check_layers(config: LanguageModelConfig) -> None:
@@ -43,6 +47,9 @@ def _find_reason(layer: AttentionConfig) -> str | None:
     for term in variant.terms:
         if term.name not in KEPT_TERMS:
             return _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
+    scaling = layer.position.scaling
+    if layer.rotated_channels and scaling is not None and scaling.attention_factor != 1:
+        return "its rotated keys have a factor that keys without rotation would lack"
     if variant.query_form == "residual-gelu":
         return "its query is not linear in what the layer reads"
     if layer.value_rope != "none":
@@ -88,7 +95,9 @@ def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
         layer: The layer before.
         numbers: Numbers of a token.
     """
-    rotated = layer.rotated_channels
+    rotated, scaling = layer.rotated_channels, layer.position.scaling
+    if scaling is not None and scaling.form not in BY_FREQUENCY:
+        return rotated
     return next(
         (
             size

@@ -2,7 +2,8 @@
 
 With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, an
 error of keys counts as it changes scores and one of values as it changes outputs: the tensor is the
-best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm.
+best approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm, and values
+multiplied by a weight.
 """
 
 from typing import NamedTuple
@@ -13,6 +14,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from qkvary.conversions.caches.layer_maps import take_root
+
+
+VALUE_WEIGHT = 1.6
+"""The weight of an error of values next to one of keys. Of SmolLM2-135M at half the cache the loss
+rises by 0.161, 0.116 and 0.109 nats a token at 0.6, 1 and 1.6 (6,144 tokens of text)."""
 
 
 class JointTensor(NamedTuple):
@@ -58,10 +64,10 @@ def join(
     root, inverse = take_root(moment)
     parts: list[Tensor] = []
     backs: list[Tensor] = []
-    for role, weight in ((key, queries), (value, outputs)):
+    for role, weight, share in ((key, queries, 1.0), (value, outputs, VALUE_WEIGHT)):
         up, down = take_root(weight)
         part = root @ torch.einsum("dgi,gij->dgj", role, up).flatten(1)
-        size = part.norm().clamp(min=torch.finfo(part.dtype).tiny)
+        size = part.norm().clamp(min=torch.finfo(part.dtype).tiny) / share
         parts.append(part / size)
         backs.append(down * size)
     left, values, right = torch.linalg.svd(torch.cat(parts, dim=1), full_matrices=False)
