@@ -9,6 +9,7 @@ from pathlib import Path
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.budget import Budget, network_bytes, spend_by_cost, spend_evenly
 from qkvary.conversions.caches.calibration import Texts
+from qkvary.conversions.caches.catalog import load_method
 from qkvary.conversions.caches.conversion import (
     LayerOutcome,
     choose_network,
@@ -18,7 +19,6 @@ from qkvary.conversions.caches.divergence import measure_divergence, measure_los
 from qkvary.conversions.caches.forecast import Forecast, forecast
 from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
-from qkvary.conversions.caches.method import load_method
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.training.config import Precision
