@@ -64,6 +64,8 @@ def test_bytes_count_scales() -> None:
         (Budget(bytes_per_token=90, stored_as=F16), 22),
         # One scale of the latent and one of the rotated key: 24 = 8 + 8 + 2 * 4.
         (Budget(share=0.5, stored_as=parse_format("int8")), 16),
+        # 14 + 2 * 4 bytes are more than 45 % of 48.
+        (Budget(share=0.45, stored_as=parse_format("int8")), 13),
     ],
 )
 def test_a_budget_is_spent_but_not_exceeded(budget: Budget, numbers: int) -> None:
