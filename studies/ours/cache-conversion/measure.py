@@ -91,6 +91,23 @@ CASES = (
     Case(method="latent", share=1 / 2, tokens=32_768),
     Case(method="latent", share=1 / 2, tokens=32_768, heal=200_000),
 )
+SMALL_CASES = tuple(
+    Case(method=method, share=share, tokens=tokens, text="stories", heal=heal)
+    for method, share, tokens, heal in (
+        *(("latent", share, 8_192, 0) for share in (2 / 3, 1 / 2, 1 / 3, 1 / 4)),
+        *(("shared", share, 8_192, 0) for share in (2 / 3, 1 / 2, 1 / 3, 1 / 4)),
+        *((name, 1 / 2, 8_192, 0) for name in ("grouped", "mean-pooled")),
+        *((name, 1 / 2, 8_192, 0) for name in ("key-as-value", "least-squares")),
+        *(("grouped", 1 / 4, 8_192, 0), ("mean-pooled", 1 / 4, 8_192, 0)),
+        *(("latent", 1 / 2, tokens, 0) for tokens in (32_768, 131_072)),
+        *(("latent", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
+        *(("shared", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
+        *(("grouped", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
+    )
+)
+"""Conversions of stories260K, by the stories that it was trained on."""
+STORIES = 400_000
+"""Tokens of stories, of which every tenth window is held out."""
 STORAGES = ("int8-g64", "int4-g32")
 
 
@@ -98,14 +115,16 @@ def main() -> None:
     """Measure what the records lack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--small", action="store_true", help="the cases of a small network")
     parser.add_argument("--only", default="", help="cases whose name has this")
     parser.add_argument("--keep", type=Path, help="folder of converted networks")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    path = HERE / "records.json"
+    path = HERE / ("small.json" if options.small else "records.json")
     records: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     loaded = load_checkpoint(options.model)
-    for key, record in _measure(loaded, records, options.only, options.keep):
+    measure = _measure_small if options.small else _measure
+    for key, record in measure(loaded, records, options.only, options.keep):
         records[key] = record
         path.write_text(json.dumps(records, indent=1) + "\n")
         print(key, record, flush=True)
@@ -124,13 +143,30 @@ def _measure(
     for case in CASES:
         if case.key in records or only not in case.key:
             continue
-        yield case.key, _convert(loaded, case, stories, keep)
+        read = _read(loaded, case.tokens, case.text, case.heal)
+        unseen = read if case.text == "novels" else texts
+        yield case.key, _convert(loaded, case, read, unseen, stories, keep)
     kept = None if keep is None else keep / CASES[0].key
     if kept is not None and kept.exists():
         converted = load_model(kept).network
         for storage in ("fp16", *STORAGES):
             if f"{CASES[0].key}, {storage}" not in records:
                 yield f"{CASES[0].key}, {storage}", _decode(converted, texts.held_out, storage)
+
+
+def _measure_small(
+    loaded: LoadedModel, records: dict[str, Any], only: str, keep: Path | None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    texts = _read(loaded, CONTEXT, "stories", STORIES)
+    if "as it is" not in records:
+        yield "as it is", _score(loaded.network, texts, texts.held_out)
+    for storage in ("fp16", *STORAGES):
+        if f"as it is, {storage}" not in records:
+            yield f"as it is, {storage}", _decode(loaded.network, texts.held_out, storage)
+    for case in SMALL_CASES:
+        if case.key not in records and only in case.key:
+            read = _read(loaded, case.tokens, "stories", STORIES)
+            yield case.key, _convert(loaded, case, read, read, texts.held_out, keep)
 
 
 def _read(loaded: LoadedModel, tokens: int, text: str, trained: int = 0) -> Texts:
@@ -205,10 +241,15 @@ def _decode(network: LanguageModel, windows: Tensor, storage: str) -> dict[str, 
     }
 
 
-def _convert(loaded: LoadedModel, case: Case, stories: Tensor, keep: Path | None) -> dict[str, Any]:
+def _convert(
+    loaded: LoadedModel,
+    case: Case,
+    texts: Texts,
+    unseen: Texts,
+    stories: Tensor,
+    keep: Path | None,
+) -> dict[str, Any]:
     network, method = loaded.network, load_method(case.method)
-    texts = _read(loaded, case.tokens, case.text, case.heal)
-    unseen = texts if case.text == "novels" else _read(loaded, CONTEXT, "novels")
     budget = Budget(share=case.share + 1e-9, stored_as=F16)
     config = choose_network(
         network.config, method, spend_evenly(network.config, budget, method.choose)

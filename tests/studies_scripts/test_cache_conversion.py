@@ -1,0 +1,50 @@
+"""The page of the study of smaller caches follows from its records; measured losses are losses."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from qkvary.conversions.caches.divergence import measure_loss
+from tests.conversions.caches.networks import make_config, make_network
+from tests.studies_scripts.loading import folder_of, load_script
+
+FOLDER = folder_of("cache-conversion")
+PAGE = load_script("cache-conversion", "page")
+RECORDS, SMALL = (
+    json.loads((FOLDER / name).read_text()) for name in ("records.json", "small.json")
+)
+
+
+def test_the_page_follows_from_the_records() -> None:
+    for name, text in PAGE.make_page(RECORDS, SMALL).items():
+        assert (FOLDER / name).read_text("utf-8") == text
+
+
+def test_rows_are_differences_from_the_network_as_it_is() -> None:
+    base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
+    made = {
+        **{"loss": 2.5, "windows": [1.4, 3.6], "stories": 1.5, "bytes_per_token": 50.0},
+        **{"one shot": 3.0, "cpu_seconds": 4.0},
+    }
+    exact, coded = (
+        {"loss": loss, "bytes_per_token": size} for loss, size in ((7.0, 50), (7.1, 30))
+    )
+    case = "latent 50%, 6144 tokens of novels"
+    records = {"as it is": base, case: made, f"{case}, fp16": exact, f"{case}, int8-g64": coded}
+    row, both = PAGE.read_rows(records)
+    assert (row.kind, row.share) == ("latent", 0.5)
+    assert (row.change, row.one_shot, row.stories) == (0.5, 1.0, 0.5)
+    assert row.error == pytest.approx(math.sqrt(0.02 / 2))
+    assert (both.kind, both.share) == ("8 bits", 0.3)
+    assert both.change == pytest.approx(0.6)
+
+
+def test_losses_are_those_of_the_network() -> None:
+    measure = load_script("cache-conversion", "measure")
+    network = make_network(make_config())
+    windows = torch.randint(37, (3, 20), generator=torch.Generator().manual_seed(0))
+    losses = measure._losses(network, windows)
+    assert losses.shape == (3, 19)
+    assert float(losses.mean()) == pytest.approx(measure_loss(network, windows), rel=1e-6)
