@@ -25,8 +25,12 @@ def test_the_page_follows_from_the_records() -> None:
 def test_rows_are_differences_from_the_network_as_it_is() -> None:
     base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
     made = {
-        **{"loss": 2.5, "windows": [1.4, 3.6], "stories": 1.5, "bytes_per_token": 50.0},
-        **{"one shot": 3.0, "cpu_seconds": 4.0},
+        "loss": 2.5,
+        "windows": [1.4, 3.6],
+        "stories": 1.5,
+        "bytes_per_token": 50.0,
+        "one shot": 3.0,
+        "cpu_seconds": 4.0,
     }
     exact, coded = (
         {"loss": loss, "bytes_per_token": size} for loss, size in ((7.0, 50), (7.1, 30))
