@@ -48,7 +48,7 @@ def test_a_folder_with_the_price_of_it(
     words = ("--to", "latent", "--cache", "50%", "--out", str(out))
     assert run(checkpoint, text, *words, "--heal-tokens", "500") == 0
     shown = capsys.readouterr()
-    for part in ("Q-K=V@decoupled-8@latent-8", "64 B", "one shot", "refitted", f"written: {out}"):
+    for part in ("Q-GQA-2@decoupled-8@latent-8", "64 B", "one shot", "refitted", f"written: {out}"):
         assert part in shown.out
     for part in ("as it is: loss ", "one shot: loss ", "refitted: loss ", "healed: loss "):
         assert part in shown.err

@@ -44,7 +44,7 @@ def spare(method: str) -> tuple[LanguageModel, int, str]:
     if method == "latent":
         network = make_network(make_config("GQA-3@rotary"))
         copy_heads(network, "k", groups=3)
-        return network, 8 + 24, "Q-K=V@decoupled-8@latent-24"
+        return network, 8 + 24, "Q-GQA-3@decoupled-8@latent-24"
     network = make_network(make_config("GQA-2@rotary"))
     for block in network.stack.layers:
         key, value = (
@@ -113,7 +113,7 @@ def test_layers_may_have_sizes_of_their_own() -> None:
     made = convert(network, "latent", None, 20).refitted
     first, second = made.config.layers
     assert first == network.config.layers[0]
-    assert format_label(second.variant) == "Q-K=V@decoupled-8@latent-12"
+    assert format_label(second.variant) == "Q-GQA-2@decoupled-8@latent-12"
     before = network.stack.layers[0].attention.state_dict()
     for name, value in made.stack.layers[0].attention.state_dict().items():
         assert torch.equal(value, before[name])

@@ -24,7 +24,7 @@ def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):
         raise refuse_budget("latent", numbers, (rotary + 1, count_numbers(layer) - 1), layer)
-    variant = share_tensor(layer, rotary=rotary, num_kv_heads=None, latent=latent)
+    variant = share_tensor(layer, rotary=rotary, latent=latent)
     return resize(layer, variant, layer.size_per_head)
 
 
@@ -43,7 +43,6 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     weights: Weights = write_layer(config, q_proj=maps.query * factor, k_proj=joint.read)
     weights |= rotary.write(config, factor)
     for name, part in (("key", joint.key), ("value", joint.value)):
-        heads = part.repeat_interleave(maps.heads_of_group, dim=0)
-        weights[f"latent.{name}.weight"] = heads.mT.flatten(0, 1)
+        weights[f"latent.{name}.weight"] = part.mT.flatten(0, 1)
     weights |= write_output(maps, config, maps.output)
     return Converted(weights, joint.lost, joint.spectrum)
