@@ -12,13 +12,11 @@ from tests.studies_scripts.loading import folder_of, load_script
 
 FOLDER = folder_of("cache-conversion")
 PAGE = load_script("cache-conversion", "page")
-RECORDS, SMALL = (
-    json.loads((FOLDER / name).read_text()) for name in ("records.json", "small.json")
-)
+RECORDS = [json.loads((FOLDER / name).read_text()) for name in PAGE.RECORDS]
 
 
 def test_the_page_follows_from_the_records() -> None:
-    for name, text in PAGE.make_page(RECORDS, SMALL).items():
+    for name, text in PAGE.make_page(*RECORDS).items():
         assert (FOLDER / name).read_text("utf-8") == text
 
 

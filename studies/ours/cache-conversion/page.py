@@ -17,6 +17,7 @@ from qkvary.reports.tables import Table, number, plain, tabulate, word
 from qkvary.reports.variant_styles import FAMILIES, mark
 
 HERE = Path(__file__).parent
+RECORDS = ("records.json", "small.json", "engines.json")
 PICTURE, SMALL_PICTURE = "figures/loss.svg", "figures/small.svg"
 Records = Mapping[str, Mapping[str, Any]]
 KINDS = ("latent", "shared", "grouped", "a baseline", "8 bits", "4 bits")
@@ -44,6 +45,16 @@ were fitted to 6,144 tokens of six other novels where the name says nothing else
   an exact cache; for a converted network its own rise is added.
 - *Before the refit*: the network whose output projections follow from the weights alone.
 - CPU seconds are those of conversion and healing, on one thread of a shared machine.
+
+## In other engines
+
+`{engine[network]}`, exported in f32: stock llama.cpp (llama-cpp-python {engine[llama_cpp_python]})
+gives logits within {engine[llama_cpp_logits]:.1e} of the largest on
+{engine[prompt_tokens]} tokens and the same {engine[equal_greedy_tokens]} greedy tokens after them,
+both with a cache in f32. Its own line about a cache of 512 tokens in f16 says
+{engine[kv_mib][before]} MiB before and {engine[kv_mib][after]} MiB after, V 0.00 MiB. As DeepSeek V3
+of transformers {engine[transformers]} its logits are within {engine[transformers_logits]:.1e} of
+the largest; those of the network as it is are within {engine[transformers_logits_as_it_is]:.1e}.
 
 ## A small network
 
@@ -217,7 +228,7 @@ def _key(rows: Sequence[Row]) -> svg.Drawing:
     )
 
 
-def make_page(records: Records, small: Records) -> dict[str, str]:
+def make_page(records: Records, small: Records, engine: Mapping[str, Any]) -> dict[str, str]:
     """Return the files of the folder by name."""
     rows, base = read_rows(records), records["as it is"]
     small_rows, small_base = read_rows(small), small["as it is"]
@@ -230,6 +241,7 @@ def make_page(records: Records, small: Records) -> dict[str, str]:
             stories_windows=sizes[1],
             picture=PICTURE,
             table=table_markdown(make_table(rows, "novels")).rstrip(),
+            engine=engine,
             small_loss=small_base["loss"],
             small_windows=len(small_base["windows"]),
             small_picture=SMALL_PICTURE,
@@ -242,7 +254,7 @@ def make_page(records: Records, small: Records) -> dict[str, str]:
 
 def main() -> None:
     """Write the page."""
-    read = [json.loads((HERE / name).read_text()) for name in ("records.json", "small.json")]
+    read = [json.loads((HERE / name).read_text()) for name in RECORDS]
     for name, text in make_page(*read).items():
         path = HERE / name
         path.parent.mkdir(exist_ok=True)
