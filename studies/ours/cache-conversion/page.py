@@ -52,8 +52,8 @@ were fitted to 6,144 tokens of six other novels where the name says nothing else
 gives logits within {engine[llama_cpp_logits]:.1e} of the largest on
 {engine[prompt_tokens]} tokens and the same {engine[equal_greedy_tokens]} greedy tokens after them,
 both with a cache in f32. Its own line about a cache of 512 tokens in f16 says
-{engine[kv_mib][before]} MiB before and {engine[kv_mib][after]} MiB after, V 0.00 MiB. As DeepSeek V3
-of transformers {engine[transformers]} its logits are within {engine[transformers_logits]:.1e} of
+{engine[kv_mib][before]} MiB before and {engine[kv_mib][after]} MiB after, V 0.00 MiB. As DeepSeek
+V3 of transformers {engine[transformers]} its logits are within {engine[transformers_logits]:.1e} of
 the largest; those of the network as it is are within {engine[transformers_logits_as_it_is]:.1e}.
 
 ## A small network
