@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qkvary.api.plan import Purpose as Purpose
     from qkvary.api.plan import plan as plan
     from qkvary.api.report import report as report
+    from qkvary.api.serve import serve as serve
     from qkvary.api.show import show as show
     from qkvary.api.status import status as status
     from qkvary.api.study import study as study

@@ -222,5 +222,5 @@ def test_other_processes_take_the_set_that_the_first_one_prepared(
             del work
             return str(first.path)
 
-    monkeypatch.setattr("qkvary.data.reuse.find_or_prepare", None)
+    monkeypatch.setattr("qkvary.data.prepared_sets.find_or_prepare", None)
     assert _prepare(text, preset, None, Terminal(), Other()).fingerprint == first.fingerprint

@@ -12,7 +12,7 @@ from qkvary.api.train import _Progress
 from qkvary.api.training_plan import count_scored, describe_effort, estimate_seconds
 from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
-from qkvary.data.reuse import PlannedSet
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.studies.pretraining import training_study
 from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig

@@ -35,9 +35,9 @@ def analyze(
 ) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    Every figure of weights stands beside that of random weights. Figures of keys and values do not
-    depend on the basis of a head. A given network is as before after the analysis. Half precision
-    is read as a copy in float32.
+    Every figure of weights is compared with that of random weights. Figures of keys and values do
+    not depend on the basis of a head. A given network is not changed. Half precision is read as
+    a copy in float32.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

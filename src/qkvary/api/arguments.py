@@ -135,7 +135,7 @@ def read_share(given: float | str, name: str) -> float:
 
 
 def read_texts(given: object) -> tuple[Path, ...]:
-    """Return the paths of texts, of which one or several are given.
+    """Return the paths of one or several texts.
 
     Raises:
         ValueError: for anything but paths.

@@ -20,7 +20,7 @@ from qkvary.api.options import (
     takes_options,
 )
 from qkvary.api.results import Result
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path

@@ -42,7 +42,7 @@ from qkvary.training.progress import Callbacks, Event, ignore
 if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
     from qkvary.data.prepared import PreparedData
-    from qkvary.data.reuse import PlannedSet
+    from qkvary.data.prepared_sets import PlannedSet
     from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
@@ -184,7 +184,7 @@ def _find_data(
         UsageError: for a tokenizer with the folder of a prepared set.
     """
     from qkvary.data.prepared import is_prepared, open_prepared
-    from qkvary.data.reuse import PlannedSet, plan_set
+    from qkvary.data.prepared_sets import PlannedSet, plan_set
 
     reference = preset.corpus if data is None else os.fspath(data)
     path = Path(reference).expanduser()
@@ -206,7 +206,7 @@ def _find_data(
 
 def find_warning(planned: "PlannedSet") -> str | None:
     """Return a problem of the data, or None."""
-    from qkvary.data.reuse import find_share_error
+    from qkvary.data.prepared_sets import find_share_error
 
     return None if planned.data is None else find_share_error(planned.data)
 
@@ -220,7 +220,7 @@ def _prepare(
 ) -> "PreparedData":
     from qkvary.data.preparation import PreparationSettings
     from qkvary.data.prepared import open_prepared
-    from qkvary.data.reuse import find_or_prepare
+    from qkvary.data.prepared_sets import find_or_prepare
 
     made: list[PreparedData] = []
 

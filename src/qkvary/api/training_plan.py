@@ -19,7 +19,7 @@ from qkvary.text.units import duration
 from qkvary.training.config import RunConfig
 
 if TYPE_CHECKING:
-    from qkvary.data.reuse import PlannedSet
+    from qkvary.data.prepared_sets import PlannedSet
 
 MOST_PASSES = 16
 """Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,

@@ -23,7 +23,7 @@ from qkvary.studies.running.trainings import page_name
 from qkvary.studies.study import Study
 
 if TYPE_CHECKING:
-    from qkvary.data.reuse import PlannedSet
+    from qkvary.data.prepared_sets import PlannedSet
     from qkvary.reports.report import Report
 
 TEXT_TOKENS = 256

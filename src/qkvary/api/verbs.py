@@ -43,6 +43,7 @@ VERBS: dict[str, dict[str, str]] = {
         "generate": "api.generate:generate",
         "evaluate": "api.evaluate:evaluate",
         "export": "api.export:export",
+        "serve": "api.serve:serve",
         "bench decode": "cli._bench_decode:command",
         "bench quantized": "cli._bench_quantized:command",
     },

@@ -1,4 +1,4 @@
-"""Measure decoding: memory and speed per variant, beside transformers and without a cache."""
+"""Measure decoding: memory and speed per variant, compared with transformers and no cache."""
 
 from qkvary.cli._benchmarks import load_command
 

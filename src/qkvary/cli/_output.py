@@ -150,7 +150,7 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., N
 
 
 class OrderedTexts:
-    """Prints concurrent texts in order, the first unfinished one as it is generated."""
+    """Prints concurrent texts in order; the first unfinished one appears while it is generated."""
 
     def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
         self._stream = screen.file

@@ -173,7 +173,7 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
 
 
 def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Return the types of which a value may be, and what annotations say beyond them."""
+    """Return the types that a value may have, and what annotations say beyond them."""
     if get_origin(kind) is Annotated:
         inside, *names = get_args(kind)
         choices, more = _unwrap(inside)

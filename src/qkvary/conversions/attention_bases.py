@@ -1,4 +1,4 @@
-"""An attention layer in other bases: its input, its output, and a source that becomes the identity.
+"""An attention layer in other bases of its input and output, or with a source as the identity.
 
 Queries, keys and values stay what they are, number by number: only the residual stream is written
 in another basis. So every score term, core and mask goes through unchanged.
@@ -24,7 +24,7 @@ from qkvary.storage.errors import UsageError
 Basis = Float[Tensor, "d_model d_model"] | None
 """A matrix by which row vectors are multiplied; ``None`` for the identity."""
 
-_BETWEEN = ("kv_norm", "latent")
+_BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
 """Terms that change what a projection gives before it is a key or a value."""
 _NEW = "new"
 """The name of the projection that undoes the basis for roles that read the layer input."""

@@ -236,7 +236,7 @@ def _projected_numbers(attention: ProjectedAttention) -> int:
         tensors |= {("key", False): config.kv_width, ("value", False): config.kv_width}
     inner = sum(config.rank(source) or 0 for source in variant.projections)
     normed = {sharing.query: queries, sharing.key: config.width(sharing.key)}
-    before += sum(normed.values()) if attention.norms else 0
+    before += sum(normed.values()) if attention.norms or variant.head_norm != "none" else 0
     turned_back = queries if value_rope == "counter" else 0
     kept = sum(tensors.values()) + inner + before + queries + turned_back
     return kept + (_summed_numbers(config) if variant.keeps_state else 0)

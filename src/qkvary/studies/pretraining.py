@@ -120,7 +120,7 @@ class TrainingOptions(PresetOptions):
 
 
 NO_OPTIONS = TrainingOptions()
-"""The preset as it is."""
+"""The preset without changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def training_study(
     Args:
         preset: The preset.
         data: The prepared set.
-        variants: Labels, the first of which is the baseline; by default the preset's variant.
+        variants: Labels; the first is the baseline. By default the preset's variant.
         seeds: Seeds of the runs.
         options: Changes to the preset.
 

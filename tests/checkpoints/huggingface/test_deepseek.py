@@ -88,14 +88,19 @@ def test_a_folder_loads_in_transformers_and_here(label: str, tmp_path: Path) -> 
         ('"kv_lora_rank": 12', '"kv_lora_rank": "x"', UsageError, "kv_lora_rank of a deepseek_v3"),
         ('"kv_lora_rank": 12', '"kv_lora_rank": 13', DamagedError, "has kv_a_proj_with_mqa of"),
         ('"hidden_size": 24', '"hidden_size": 25', DamagedError, "has q_proj of [40, 24]"),
-        ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "got rope_type yarn"),
+        ('"rope_type": "default"', '"rope_type": "yarn"', UsageError, "default) for rope_type"),
         (
             '"rope_parameters": {',
             '"rope_scaling": {"type": "yarn"}, "x": {',
             UsageError,
-            "rope_type yarn",
+            "(default) for type of a",
         ),
-        ('"q_lora_rank": null', '"rope_scaling": {"type": "yarn"}', UsageError, "rope_type yarn"),
+        (
+            '"q_lora_rank": null',
+            '"rope_scaling": {"type": "yarn"}',
+            UsageError,
+            "(default) for type of a",
+        ),
         ('"rope_parameters": {', '"rope_parameters": [1], "x": {', UsageError, "got [1]"),
         ('"num_hidden_layers": 2', '"num_hidden_layers": 3', UsageError, "no layer has exp"),
     ],
@@ -126,21 +131,6 @@ def test_the_rotary_base_is_the_one_of_transformers(new: str, tmp_path: Path) ->
     assert expected == 500_000
     config = load_checkpoint(tmp_path / "out").network.config
     assert config.layers[0].position.rotary_base == expected
-
-
-def test_a_head_that_is_not_tied_must_be_there(tmp_path: Path) -> None:
-    export_changed(tmp_path / "out", '"tie_word_embeddings": true', '"tie_word_embeddings": false')
-    with pytest.raises(DamagedError, match=r"lacks the tensor lm_head\.weight$"):
-        load_checkpoint(tmp_path / "out")
-
-
-def test_more_layers_than_tensors_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "out" / "config.json"
-    export_changed(path.parent, '"first_k_dense_replace": 2', '"first_k_dense_replace": 999')
-    text = path.read_text()
-    path.write_text(text.replace('"num_hidden_layers": 2', '"num_hidden_layers": 999'))
-    with pytest.raises(DamagedError, match=r"has 999 layers and fewer tensors$"):
-        load_checkpoint(path.parent)
 
 
 def export_changed(folder: Path, old: str, new: str) -> None:

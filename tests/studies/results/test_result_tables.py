@@ -146,7 +146,7 @@ def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> 
 
 
 def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
-    """Settings of two tasks, in a table of their own: two of one, one of the other."""
+    """Settings of two tasks, in their own table: two of one, one of the other."""
     names = ("reverse", "reverse", "sort")
     settings = [
         dataclasses.replace(make_setting(f"s{index}", name, length=7 + index), table="own")
