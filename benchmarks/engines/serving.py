@@ -148,12 +148,13 @@ class Case:
 
     @torch.inference_mode()
     def decode(self, prompt: list[int], new: int) -> list[int]:
-        """Return greedy tokens of qkvary, without the end of a document."""
-        separator = ByteTokenizer().separator
+        """Return greedy tokens of qkvary."""
+        # Asked to ignore the end of documents, llama.cpp never chooses it; vLLM goes on after it.
+        never = [ByteTokenizer().separator] if self.engine == "llama.cpp" else []
         tokens = list(prompt)
         for _ in range(new):
             logits = self.network(torch.tensor([tokens]))[0, -1]
-            logits[separator] = -torch.inf
+            logits[never] = -torch.inf
             tokens.append(int(logits.argmax()))
         return tokens[len(prompt) :]
 
