@@ -193,10 +193,13 @@ def main() -> None:
         if program is None:
             continue
         found = ENGINES[engine].find(program)
-        for variant in VARIANTS[engine]:
+        for variant in options.variants or VARIANTS[engine]:
             network = networks.make_network(make_config(variant, quick=options.quick))
+            # Of vLLM's kernels for latents on a CPU the only one for 32 bits.
+            is_latent = engine == "vllm" and "@decoupled" in variant
+            given = (*more[engine], *(["--attention-backend", "CPU_MLA"] if is_latent else []))
             with tempfile.TemporaryDirectory() as folder:
-                case = Case(engine, found, variant, network, Path(folder), more[engine])
+                case = Case(engine, found, variant, network, Path(folder), given)
                 measured = case.run((1,) if options.quick else (1, 4, 16))
             show("serving", **measured)
             failures += not (measured["equal_tokens"] and measured.get("agrees"))
@@ -242,6 +245,7 @@ def read_options() -> Namespace:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--llama-server", help="llama-server")
     parser.add_argument("--vllm", help="vllm, or a Python that has it")
+    parser.add_argument("--variants", nargs="+", help="only these, by their names or labels")
     parser.add_argument("--quick", action="store_true", help="two layers, one user")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()

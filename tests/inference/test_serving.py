@@ -114,6 +114,8 @@ def test_a_kernel_without_the_size_is_explained() -> None:
     reason = VLLM.explain("ValueError: Head dimension 144 is not supported by MLA on CPU")
     assert reason is not None
     assert "144" in reason
+    log = "ERROR 11-26 [core.py:9] OSError: no space\nERROR 11-26 [core.py:9] RuntimeError: failed"
+    assert VLLM.explain(log) == "OSError: no space"
     assert VLLM.explain("out of memory") is None
 
 

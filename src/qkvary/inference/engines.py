@@ -197,6 +197,8 @@ ENGINES: Mapping[EngineName, Engine] = {
                     "--engine llama.cpp, or a network of that size"
                 ),
             ),
+            # The first error; those that follow only pass it on.
+            (r"\] (\w+(?:Error|Exception): [^\n]+)", "{0}"),
         ),
     ),
 }
