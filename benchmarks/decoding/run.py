@@ -1,4 +1,4 @@
-"""Measure decoding: memory and speed per variant, beside transformers and without a cache."""
+"""Measure decoding: memory and speed per variant, compared with transformers and no cache."""
 
 import dataclasses
 import sys
@@ -158,7 +158,7 @@ def command(
     out: Target = None,
     json_output: Json = False,
 ) -> None:
-    """Measure decoding: memory and speed per variant, beside transformers and without a cache.
+    """Measure decoding: memory and speed per variant, compared with transformers and no cache.
 
     All runners answer the same prompts in turns, greedily: this project with its cache, the same
     network run on the whole prefix for every token, and generate of transformers with the same

@@ -263,7 +263,7 @@ class Variant(ScoreTerms):
     def keep_positions(self, own: "Variant") -> "Variant":
         """Return the variant with the positions of another, if it names none.
 
-        A core for which positions have no meaning takes none over.
+        A core for which positions have no meaning gets none.
         """
         if self.has_positions or "positions" not in CORES[self.core].fields:
             return self

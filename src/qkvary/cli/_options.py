@@ -33,7 +33,7 @@ MOST_THREADS = 1024
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def options(group: type[T]) -> type[T]:
-    """Make a class a group of options, each with a name of its own on the command line."""
+    """Make a class a group of options, each with its own name on the command line."""
     made = dataclasses.dataclass(frozen=True, slots=True, kw_only=True)(group)
     return Parameter(name="*")(made)
 

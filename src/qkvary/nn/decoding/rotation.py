@@ -30,7 +30,7 @@ def near_table(dim: int, base: float, width: int) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=16)
 def far_table(dim: int, base: float, width: int, periods: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the first position of each period, as :func:`near_table`."""
+    """Return cosines and sines of the first position of each period; see :func:`near_table`."""
     return _table(torch.arange(periods) * PERIOD, dim, base, width)
 
 
