@@ -5,7 +5,7 @@ from typing import get_args
 from hypothesis import strategies as st
 
 from qkvary.arch.sharing import SHARINGS
-from qkvary.arch.terms import Core, Decay, DiagonalNorm, Normaliser
+from qkvary.arch.terms import Core, Decay, DiagonalNorm, HeadNorm, Normaliser
 from qkvary.arch.variants import Rank, Variant
 
 RANKS = (
@@ -26,6 +26,8 @@ FIELDS = st.fixed_dictionaries(
         "decoupled": st.none() | st.integers(1, 9),
         "latent": st.none() | st.integers(1, 99),
         "kv_norm": st.booleans(),
+        "head_norm": st.sampled_from(get_args(HeadNorm)),
+        "soft_cap": st.none() | st.floats(1e-12, 1e12),
         "window": st.none() | st.integers(1, 4096),
         "stride": st.none() | st.integers(2, 4096),
         "diagonal": st.sampled_from(get_args(DiagonalNorm)),

@@ -18,6 +18,7 @@ from typing import Any, get_args
 import pytest
 
 from decoding.records import DecodeRecord
+from qkvary.arch.attention import HeadNormConfig
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
@@ -51,8 +52,10 @@ from tests.studies_scripts.loading import load_script
 KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
     "AnomalyTaskConfig.features_sha256": None,
+    "AttentionConfig.head_norm": HeadNormConfig(),
     "BlockConfig.feed_forward_dropout": None,
     "BlockConfig.norm_eps": 1e-5,
+    "BlockConfig.parallel": False,
     "BlockConfig.skips": "both",
     **{f"{kind}Config.shared_blocks": False for kind in KINDS},
     "EncoderConfig.pooling": "none",
@@ -60,9 +63,12 @@ ADDED_LATER: dict[str, Any] = {
     "ImageTaskConfig.own": None,
     "ImageTaskConfig.resize_to": None,
     "Initialization.embedding_std": None,
+    "LanguageModelConfig.logit_cap": None,
     "LanguageModelConfig.scale_embedding": False,
     "PositionConfig.key_positions": 1024,
     "PositionConfig.rotates_value": False,
+    "PositionConfig.scaling": None,
+    "ScaleConfig.channels": None,
     "TrainingConfig.temperature": None,
     "Setting.keep_steps": (),
     "LanguageTaskConfig.has_test": True,

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.arch.labels import parse_variant
@@ -14,6 +15,7 @@ from qkvary.arch.networks import (
     BlockConfig,
     EncoderConfig,
     LanguageModelConfig,
+    Norm,
     NormPlacement,
     Positions,
     Skips,
@@ -95,14 +97,14 @@ def test_language_model(label: str) -> None:
 @pairwise(
     "norm, placement, activation, skips",
     itertools.product(
-        ["layernorm", "rmsnorm"],
+        ["layernorm", "rmsnorm", "rmsnorm-plus-one"],
         get_args(NormPlacement),
         get_args(Activation),
         get_args(Skips),
     ),
 )
 def test_every_kind_of_block(
-    norm: Literal["layernorm", "rmsnorm"],
+    norm: Literal["layernorm", "rmsnorm", "rmsnorm-plus-one"],
     placement: NormPlacement,
     activation: Activation,
     skips: Skips,
@@ -179,3 +181,21 @@ def test_a_config_gives_the_same_variant_to_every_layer() -> None:
         changed = config.with_variant(parse_variant("Q-K=V"))
         assert isinstance(changed, EncoderConfig | LanguageModelConfig)
         assert {layer.variant for layer in changed.layers} == {parse_variant("Q-K=V")}
+
+
+@pytest.mark.parametrize("norm", ["layernorm", "rmsnorm-plus-one"])
+def test_parallel_sublayers_and_capped_logits(norm: Norm) -> None:
+    block = BlockConfig(d_ff=11, norm=norm, activation="geglu-tanh", parallel=True)
+    model = make_language_model_config("GQA-2@rotary", block=block, logit_cap=0.7)
+    network = LanguageModel(model)
+    assert compare(network, language_model_logits, torch.ones(3, 7, 1)) < GATE
+    logits, targets = network(TOKENS), TOKENS.roll(-1, dims=1)
+    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+    features = network.features(TOKENS).flatten(0, 1)
+    assert distance(network.token_losses(features, targets.flatten()), expected) < GATE
+    gradients = []
+    for loss in (network(TOKENS, targets=targets), expected.sum()):
+        network.zero_grad()
+        loss.backward(retain_graph=True)
+        gradients.append(_all_gradients(dict(network.named_parameters())))
+    assert distance(*gradients) < GATE

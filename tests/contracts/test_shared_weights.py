@@ -71,6 +71,8 @@ def unshare(layer: Attention) -> Attention:
         key_bias=old.key_bias,
         positions=old.positions,
         decoupled=old.decoupled,
+        head_norm=old.head_norm,
+        soft_cap=old.soft_cap,
         window=old.window,
         stride=old.stride,
         core=old.core,
@@ -90,7 +92,9 @@ def unshare(layer: Attention) -> Attention:
             weight, bias = role_matrix(layer, role)
             projection.weight.copy_(weight)
             projection.bias.copy_(bias)
-        same = ("o_proj", "q_rope_proj", "k_rope_proj", *(term.name for term in variant.terms))
+        norms = ("query_norm", "key_norm")
+        terms = (term.name for term in variant.terms)
+        same = ("o_proj", "q_rope_proj", "k_rope_proj", *norms, *terms)
         for name in same:
             if getattr(free, name, None) is not None:
                 getattr(free, name).load_state_dict(getattr(layer, name).state_dict())

@@ -69,6 +69,16 @@ COMBINED = (
     "Q[map]=K=V/2@linear-relu@decay-fixed",
     "Q[residual-gelu]-K[r3]=V@kv-norm@linear-identity",
     "I-K=V@linear@unnormalised",
+    "(GQA-2)+@rotary@qk-norm@cap2.0@w3@t0.5",
+    "Q[map]=K-V/2@relative@qk-norm-wide",
+    "I-K-V@rotary@qk-norm-wide@cap1.5",
+    "Q[residual-gelu]-K[r3]-V/2@alibi@qk-norm@cap1.5@s2",
+    "Q-I-V@qk-norm",
+    "Q=V@qk-norm-wide@linear-relu@decay-learned",
+    "Q=K=V@relative@diag-mean@cap2.0@key-bias",
+    "Q[residual]-K-V@decoupled-4@qk-norm@cap3.0",
+    "GQA-2@qk-norm@sima",
+    "QKV@rotary@qk-norm-wide@soft",
 )
 """Products that nobody wrote down: each option meets several others."""
 
@@ -83,6 +93,8 @@ TERM_LABELS = {
         "latent": f"Q-K=V@latent-{LATENT}",
         "decoupled": f"Q=K=V@decoupled-{ROPE}",
         "decay": "Q=K=V@linear@decay-learned",
+        "head_norm": f"Q=K-V@{term.name}",
+        "soft_cap": "Q=K=V@cap1.5",
     }.get(term.field, f"Q=K=V@{term.name}")
     for term in TERMS
 }
@@ -123,7 +135,7 @@ LABELS = [label for label in EVERY_LABEL if CORES[parse_variant(label).core].has
 BIDIRECTIONAL = [label for label in EVERY_LABEL if "decay" not in label]
 """Those that have a bidirectional form."""
 
-FUSED = [label for label in LABELS if "diag" not in label and not re.search("@soft(@|$)", label)]
+FUSED = [label for label in LABELS if not re.search("@(diag|cap|soft(@|$))", label)]
 """Those that SDPA computes, and those that are summed up in chunks without a map of pairs."""
 
 DECISIVE = ("QKV", "Q=K-V", "(Q=K-V)+", "Q-K=V", "GQA-2", "Q-MQA", "I-K=V", "Q=K=V@relative")
@@ -177,7 +189,7 @@ def make_config(
     )
     given: dict[str, object] = {"position": position, "kernel": "explicit", **fields}
     variant = parse_variant(label)
-    if variant.diagonal != "none" or variant.core != "softmax":
+    if variant.diagonal != "none" or variant.soft_cap or variant.core != "softmax":
         # The fused kernel is refused: it does not return scores. A state has another form.
         fused = variant.keeps_state and given["kernel"] == "sdpa"
         given["kernel"] = "auto" if fused else "explicit"
@@ -225,10 +237,9 @@ def documents() -> Tensor:
 
 def make_language_model_config(label: str, **fields: object) -> LanguageModelConfig:
     """A small language model of a case."""
-    given: dict[str, object] = {"positions": "none", **fields}
+    given: dict[str, object] = {"positions": "none", "block": BlockConfig(d_ff=11), **fields}
     return LanguageModelConfig(
         attention=make_config(label, causal=True),
-        block=BlockConfig(d_ff=11),
         num_layers=2,
         vocabulary=13,
         max_tokens=17,

@@ -45,6 +45,7 @@ FIELDS = {
     "positions": st.sampled_from(["none", "relative", "alibi", "rotary"]),
     "decoupled": st.sampled_from([2, 6]),
     "kv_norm": BOOLEANS,
+    "head_norm": st.sampled_from(["none", "qk-norm", "qk-norm-wide"]),
     "latent": st.integers(1, 9),
     "window": WINDOWS,
     "diagonal": st.sampled_from(["none", "mean", "norm"]),

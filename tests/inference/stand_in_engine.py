@@ -1,6 +1,7 @@
 """A stand-in for ``llama-server``: takes its options, logs a cache, answers, or misbehaves.
 
-``STAND_IN`` says how: ``ends`` before it answers, ``stubborn`` where it ignores SIGTERM.
+``STAND_IN`` says how: ``ends`` before it answers, ``brief`` after one answer, ``stubborn`` where it
+ignores SIGTERM.
 """
 
 import http.server
@@ -8,6 +9,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 CELLS, MEBIBYTES = 768, 3.0
 
@@ -37,7 +39,19 @@ def main() -> None:
     sys.stdout.write(f"llama_kv_cache: size =    {sizes}\npid {os.getpid()}\n")
     sys.stdout.flush()
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    server = http.server.HTTPServer(("127.0.0.1", port), Handler)
+    if mode == "brief":
+        server.handle_request()
+        server.server_close()
+    else:
+        server.serve_forever()
+
+
+def write_engine(path: Path, *, mode: str = "${STAND_IN}") -> Path:
+    """Write this program as an executable file."""
+    path.write_text(f'#!/bin/sh\nSTAND_IN={mode} exec {sys.executable} {__file__} "$@"\n', "utf-8")
+    path.chmod(0o755)
+    return path
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from qkvary.inference.serving import check_key, choose_port, run_engine
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
 from tests.conftest import ROOT
-from tests.inference.stand_in_engine import CELLS, MEBIBYTES
+from tests.inference.stand_in_engine import CELLS, MEBIBYTES, write_engine
 
 LLAMA_CPP, VLLM = ENGINES["llama.cpp"], ENGINES["vllm"]
 ASKED = Serving(
@@ -38,11 +38,7 @@ ASKED = Serving(
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    path = tmp_path / "llama-server"
-    source = ROOT / "tests" / "inference" / "stand_in_engine.py"
-    path.write_text(f'#!/bin/sh\nexec {sys.executable} {source} "$@"\n')
-    path.chmod(0o755)
-    return path
+    return write_engine(tmp_path / "llama-server")
 
 
 @pytest.fixture

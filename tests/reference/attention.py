@@ -122,6 +122,9 @@ def read_token(
     sharing = config.variant.sharing
     query = [] if vector is None else make_query(config, weights, vector, sources[sharing.query])
     key, value = read_key_value(config, weights, sources[sharing.key], sources[sharing.value])
+    if config.variant.head_norm != "none":
+        query = normalise_heads(config, query, weights["query_norm.weight"]) if query else []
+        key = normalise_heads(config, key, weights["key_norm.weight"])
     if config.variant.decoupled is not None:
         queries = [] if vector is None else sources["q_rope"]
         turned = [_rotate(config, head, position, whole=True) for head in queries]
@@ -152,6 +155,19 @@ def read_key_value(
         ]
         return expanded[0], expanded[1]
     return key, value
+
+
+def normalise_heads(config: AttentionConfig, heads: list[Tensor], gain: Tensor) -> list[Tensor]:
+    """Each head over the root of its mean square, or all heads over that of all, times a gain."""
+    settings, size = config.head_norm, len(heads[0])
+    gain = 1.0 + gain if settings.adds_one else gain
+    if config.variant.head_norm == "qk-norm":
+        return [
+            head / torch.sqrt((head * head).sum() / size + settings.eps) * gain for head in heads
+        ]
+    flat = torch.cat(heads)
+    root = torch.sqrt((flat * flat).sum() / len(flat) + settings.eps)
+    return list((flat / root * gain).split(size))
 
 
 def make_query(
@@ -286,6 +302,8 @@ def score(
         # Paper 1's listing: the products are divided, and the scale comes after that.
         own = product(config, tokens, head, i, i)
         result = own / unscaled_size(config, tokens, row, head, i) * score_scale(config, tokens[i])
+    if variant.soft_cap is not None:
+        result = variant.soft_cap * torch.tanh(result / variant.soft_cap)
     query_position, key_position = tokens[i].position, tokens[j].position
     if variant.plus:
         result = published_plus(config, weights, head, result, query_position, key_position)
@@ -328,6 +346,7 @@ def score_scale(config: AttentionConfig, token: Token) -> float:
     """The factor of products, temperature aside."""
     size = len(token.key[0]) + (config.variant.decoupled or 0)
     size = size if config.scale.by == "head" else config.d_model
+    size = size if config.scale.channels is None else config.scale.channels
     return config.identity_correction / math.sqrt(size)
 
 

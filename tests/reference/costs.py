@@ -143,7 +143,7 @@ def _pair_products(config: AttentionConfig, keys: int, biases: int) -> int:
     rows = 2 * math.ceil(position.plus_features / 4)
     for _ in range(biases if config.variant.plus else 0):
         total += maps * max(0, position.plus_features - rows)
-    if config.variant.diagonal == "none":
+    if config.variant.diagonal == "none" and config.variant.soft_cap is None:
         # The bias is a further channel of a key, one for each query head that has its own.
         group = heads // (config.variant.num_kv_heads or heads)
         for _ in range(keys):
@@ -218,7 +218,8 @@ def _widening(attention: ProjectedAttention, keys: int, *, own_query: bool) -> i
 
 def _needs_keys(attention: ProjectedAttention) -> bool:
     variant = attention.config.variant
-    rotated, normed = variant.positions == "rotary", variant.kv_norm or attention.norms
+    rotated = variant.positions == "rotary"
+    normed = variant.kv_norm or variant.head_norm != "none" or attention.norms
     return bool(rotated or normed or variant.diagonal != "none" or variant.latent)
 
 
@@ -366,6 +367,10 @@ def _learned_projected(attention: ProjectedAttention) -> int:
     borrowed = {sharing.key, sharing.value} if attention.reads_layer is not None else set[str]()
     shared = config.variant.latent or heads_of(config, sharing.key) * head_dim(config)
     total += shared if config.variant.kv_norm else 0
+    if config.variant.head_norm == "qk-norm":
+        total += 2 * head_dim(config)
+    if config.variant.head_norm == "qk-norm-wide":
+        total += (config.num_heads + heads_of(config, sharing.key)) * head_dim(config)
     total += _latent_products(config, 0, decoding=False)
     if config.variant.decoupled is not None and config.bias:
         total += config.num_heads * config.variant.decoupled * ("q_rope" not in attention.unbiased)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 _TOKEN = re.compile(
-    r"diag-mean|diag-norm|channel-softmax|λ\^\(i-j\)|b\(i-j\)|\|i-j\||\|²|‖₁|R⁻¹|Σⱼ"
+    r"diag-mean|diag-norm|channel-softmax|λ\^\(i-j\)|b\(i-j\)|\|i-j\||\|²|‖₁|R⁻¹|Σⱼ|tanh"
     r"|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z]+[ₕ]?|[τ()\[\]|‖/+;<⊙ᵀᵢⱼ-]"
 )
 
@@ -285,6 +285,18 @@ def _normalise(parser: _Parser, heads: Array) -> Array:
     return normed.repeat(repeated, axis=0)
 
 
+def _normalise_heads(parser: _Parser, heads: Array, role: str) -> Array:
+    gain = parser.layer.weights[f"{role}_norm.weight"]
+    if len(gain) == heads.shape[-1]:
+        normed = heads / np.sqrt((heads**2).mean(axis=-1, keepdims=True) + 1e-6) * gain
+        return np.asarray(normed, dtype=np.float64)
+    repeated = len(heads) * heads.shape[-1] // len(gain)
+    alone = heads[::repeated]
+    root = np.sqrt((alone**2).mean(axis=(0, 2)) + 1e-6)[None, :, None]
+    normed = np.asarray(alone / root * gain.reshape(len(alone), 1, -1), dtype=np.float64)
+    return normed.repeat(repeated, axis=0)
+
+
 def _divide_diagonal(parser: _Parser, scores: Array, by: Callable[[Array], float]) -> Array:
     found = scores.copy()
     for head in range(len(scores)):
@@ -308,6 +320,9 @@ _FUNCTIONS: Mapping[str, Callable[[_Parser, Array], Array]] = {
     "R": _rotate,
     "R⁻¹": lambda parser, heads: _rotate(parser, heads, -1.0),
     "N": _normalise,
+    "Nq": lambda parser, heads: _normalise_heads(parser, heads, "query"),
+    "Nk": lambda parser, heads: _normalise_heads(parser, heads, "key"),
+    "tanh": lambda _, scores: np.tanh(scores),
     "diag-mean": lambda parser, scores: _divide_diagonal(parser, scores, lambda d: float(d.mean())),
     "diag-norm": lambda parser, scores: _divide_diagonal(
         parser, scores, lambda d: math.sqrt(float((d**2).sum()))

@@ -43,15 +43,18 @@ def language_model_logits(
     head = weights["embedding" if config.tied_head else "head_weight"]
     logits = [torch.stack([(head * token).sum(dim=1) for token in row]) for row in x]
     bias = weights["head_bias"] if config.head_bias else 0.0
-    return torch.stack(logits) + bias
+    found = torch.stack(logits) + bias
+    cap = config.logit_cap
+    return found if cap is None else cap * (2.0 / (1.0 + torch.exp(-2.0 * found / cap)) - 1.0)
 
 
 def normalise(kind: str, weights: Weights, name: str, token: Tensor, epsilon: float) -> Tensor:
     """LayerNorm or RMSNorm of one token."""
     size = len(token)
-    centred = token if kind == "rmsnorm" else token - token.sum() / size
+    centred = token - token.sum() / size if kind == "layernorm" else token
     variance = (centred * centred).sum() / size
-    result = centred / torch.sqrt(variance + epsilon) * weights[f"{name}.weight"]
+    gain = weights[f"{name}.weight"] + (1.0 if kind == "rmsnorm-plus-one" else 0.0)
+    result = centred / torch.sqrt(variance + epsilon) * gain
     return result + weights[f"{name}.bias"] if f"{name}.bias" in weights else result
 
 
@@ -61,6 +64,8 @@ def feed_forward(config: BlockConfig, weights: Weights, token: Tensor) -> Tensor
     if config.activation == "swiglu":
         gate = project(weights, "gate", token)
         inner = inner * gate / (1.0 + torch.exp(-gate))
+    elif config.activation == "geglu-tanh":
+        inner = inner * _gelu_by_tanh(project(weights, "gate", token))
     elif config.activation == "relu":
         inner = inner * (inner > 0)
     else:
@@ -118,6 +123,26 @@ def _blocks(
             x = around * x + attend(layer, attention, x, mask=mask, documents=documents)
             x = _norm_all(config, own, "feed_forward_norm", x)
             x = feeding * x + _feed_all(config, ffn, x)
+        elif config.block.parallel:
+            first = attend(
+                layer,
+                attention,
+                _norm_all(config, own, "attention_norm", x),
+                mask=mask,
+                documents=documents,
+            )
+            x = x + first + _feed_all(config, ffn, _norm_all(config, own, "feed_forward_norm", x))
+        elif config.block.norm_placement == "output":
+            change = attend(layer, attention, x, mask=mask, documents=documents)
+            x = around * x + _norm_all(config, own, "attention_norm", change)
+            change = _feed_all(config, ffn, x)
+            x = feeding * x + _norm_all(config, own, "feed_forward_norm", change)
+        elif config.block.norm_placement == "sandwich":
+            read = _norm_all(config, own, "attention_norm", x)
+            change = attend(layer, attention, read, mask=mask, documents=documents)
+            x = around * x + _norm_all(config, own, "attention_output_norm", change)
+            change = _feed_all(config, ffn, _norm_all(config, own, "feed_forward_norm", x))
+            x = feeding * x + _norm_all(config, own, "feed_forward_output_norm", change)
         elif config.block.norm_placement in {"pre", "pre-only"}:
             read = _norm_all(config, own, "attention_norm", x)
             x = around * x + attend(layer, attention, read, mask=mask, documents=documents)
@@ -128,7 +153,7 @@ def _blocks(
             x = _norm_all(config, own, "attention_norm", x)
             x = feeding * x + _feed_all(config, ffn, x)
             x = _norm_all(config, own, "feed_forward_norm", x)
-    final = config.block.norm_placement in {"pre", "post-final", "stream"}
+    final = config.block.norm_placement not in {"pre-only", "post"}
     return _norm_all(config, weights, "stack.final_norm", x) if final else x
 
 

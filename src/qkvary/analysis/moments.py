@@ -100,5 +100,5 @@ def scaled_queries(
     nearest = 0 if window is None else (index - window + 1).clamp(min=0)
     drawn = torch.rand(len(index), generator=generator, dtype=torch.float64)
     keys = nearest + (drawn * (index - nearest + 1)).long()
-    turned = Rotation(keys[None].to(query.device), config, query.dtype)
+    turned = Rotation(keys[None].to(query.device), config, query.dtype, len(index))
     return turned.rotate(query, inverse=True)[0].double()

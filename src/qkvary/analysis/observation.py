@@ -93,12 +93,14 @@ def check_layers(network: LanguageModel) -> None:
                 f"expected layers with a softmax, got the core {variant.core_name} in layer "
                 f"{number}"
             )
-        if variant.diagonal != "none":
+        if variant.diagonal != "none" or variant.soft_cap is not None:
+            changed = "a normalised diagonal" if variant.diagonal != "none" else "a soft cap"
             raise ValueError(
-                "expected scores that are products of query and key, got a normalised diagonal "
-                f"in layer {number}"
+                f"expected scores that are products of query and key, got {changed} in layer "
+                f"{number}"
             )
-        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
+        has_norm = variant.kv_norm or variant.head_norm != "none"
+        if variant.decoupled is not None or variant.latent is not None or has_norm:
             raise ValueError(
                 "expected keys and values that are projections of the layer input, got "
                 f"{format_label(variant)} in layer {number}"

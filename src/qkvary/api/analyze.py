@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
-from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.arguments import open_checkpoint, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -16,6 +16,7 @@ from qkvary.api.options import (
     no_progress,
 )
 from qkvary.api.results import Result
+from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis

@@ -11,6 +11,7 @@ from typing import Literal
 from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.labels import as_variant
+from qkvary.arch.rotary import RotaryScaling
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Source
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant
@@ -83,9 +84,15 @@ class ScaleConfig:
     character and vision code of paper 2."""
     identity: IdentityScale = "derived"
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
+    channels: float | None = field(default=None, metadata=ADDED_LATER)
+    """The number under the root, where it is neither of the two."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.channels is not None and not 0 < self.channels < math.inf:
+            raise ValueError(
+                f"expected a positive and finite number for the score scale, got {self.channels}"
+            )
 
 
 @stored("PositionConfig")
@@ -112,6 +119,8 @@ class PositionConfig:
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
     """Whether ``value_rope`` also holds for a value of another source, which is not rotated
     otherwise: the control that separates rotated values from shared ones."""
+    scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
+    """How the rotary frequencies are scaled to longer texts."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -141,6 +150,21 @@ class PositionConfig:
     def rotary_dim(self, head_dim: int) -> int:
         """Rotated channels of a head, an even number."""
         return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
+
+
+@stored("HeadNormConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadNormConfig:
+    """The norms of query and key of a variant with ``qk-norm``."""
+
+    eps: float = 1e-6
+    """Their epsilon."""
+    adds_one: bool = False
+    """Whether a channel is multiplied by one more than its learned number."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.eps < 1:
+            raise ValueError(f"expected an eps above 0 and below 1, got {self.eps}")
 
 
 @stored("AttentionConfig")
@@ -177,6 +201,8 @@ class AttentionConfig:
     kernel: Kernel = "auto"
     """The implementation of the core; ``auto`` picks by shape, never by timing. For linear
     attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
+    head_norm: HeadNormConfig = field(default=HeadNormConfig(), metadata=ADDED_LATER)
+    """The norms of query and key, where the variant has them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))
@@ -193,17 +219,8 @@ class AttentionConfig:
             raise ValueError(f"expected a positive head_dim or None, got {self.head_dim}")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"expected dropout in [0, 1), got {self.dropout}")
-        if self.kernel == "sdpa" and self.variant.diagonal != "none":
-            raise ValueError(
-                "expected kernel auto or explicit for diagonal normalisation, got sdpa, which "
-                "keeps its scores to itself"
-            )
+        self._check_kernel()
         core = CORES[self.variant.core]
-        if self.kernel == "sdpa" and core.name != "softmax":
-            raise ValueError(
-                f"expected kernel auto or explicit for the core {core.name}, got sdpa, which has a "
-                "softmax"
-            )
         if self.causal and not core.has_causal:
             raise ValueError(
                 f"expected a bidirectional layer for the core {core.name}, got a causal one: its "
@@ -226,6 +243,27 @@ class AttentionConfig:
             )
         for source in self.variant.projections:
             self.rank(source)
+        if self.position.scaling is not None and self.rotated_channels:
+            self.position.scaling.check(self.rotated_channels)
+
+    def _check_kernel(self) -> None:
+        """Refuse a kernel that keeps to itself what the variant changes."""
+        if self.kernel != "sdpa":
+            return
+        changed = [
+            *["diagonal normalisation"] * (self.variant.diagonal != "none"),
+            *["a soft cap"] * (self.variant.soft_cap is not None),
+        ]
+        if changed:
+            raise ValueError(
+                f"expected kernel auto or explicit for {changed[0]}, got sdpa, which keeps its "
+                "scores to itself"
+            )
+        if self.variant.core != "softmax":
+            raise ValueError(
+                f"expected kernel auto or explicit for the core {self.variant.core}, got sdpa, "
+                "which has a softmax"
+            )
 
     @property
     def size_per_head(self) -> int:
@@ -284,6 +322,12 @@ class AttentionConfig:
         return self.variant.decoupled or 0
 
     @property
+    def turns_by_length(self) -> bool:
+        """Whether every key turns otherwise when the text grows."""
+        scaling = self.position.scaling
+        return scaling is not None and scaling.depends_on_length and self.rotated_channels > 0
+
+    @property
     def compared_channels(self) -> int:
         """Channels that a query and a key are compared over."""
         return self.size_per_head + (self.variant.decoupled or 0)
@@ -333,7 +377,8 @@ class AttentionConfig:
     @property
     def score_scale(self) -> float:
         """The factor of q . k, with the identity correction and without the temperature."""
-        base = 1.0 / math.sqrt(self.compared_channels if self.scale.by == "head" else self.d_model)
+        usual = self.compared_channels if self.scale.by == "head" else self.d_model
+        base = 1.0 / math.sqrt(usual if self.scale.channels is None else self.scale.channels)
         return base * self.identity_correction
 
     @property

@@ -42,7 +42,7 @@ def write_weights(variant: Variant, query: str, key: str) -> str:
     """Return the weights of the values, from what query and key read."""
     query = _QUERY_FORMS[variant.query_form].format(query=query)
     key = _write_key_value(variant, key, "k")
-    bare = [_rotate(variant, one) for one in (query, key)]
+    bare = [_change(variant, query, "q"), _change(variant, key, "k")]
     first, second = map(_group, bare)
     roles = {"query": first, "key": second, "bare_query": bare[0], "bare_key": bare[1]}
     core = CORES[variant.core]
@@ -63,7 +63,7 @@ def write_mixture(variant: Variant, weights: str, value: str) -> str:
     """Return the mixed values, from weights and what the value reads."""
     value = _write_key_value(variant, value, "v")
     if variant.positions == "rotary" and variant.sharing.key == variant.sharing.value:
-        return f"R⁻¹({weights} {_rotate(variant, value)})"
+        return f"R⁻¹({weights} {_change(variant, value, 'v')})"
     return f"{weights} {_group(value)}"
 
 
@@ -113,9 +113,11 @@ def _write_key_value(variant: Variant, source: str, letter: str) -> str:
     return source
 
 
-def _rotate(variant: Variant, role: str) -> str:
-    form = next((term.role for term in variant.terms if term.role), "{role}")
-    return form.format(role=role)
+def _change(variant: Variant, role: str, letter: str) -> str:
+    for term in variant.terms:
+        if term.role is not None:
+            role = term.role.format(role=role, letter=letter)
+    return role
 
 
 def _group(text: str) -> str:

@@ -174,14 +174,14 @@ def block_layers(network: Network) -> tuple[Layer, ...]:
     feed_forward = FeedForward(
         d_model=network.d_model,
         d_ff=block.d_ff,
-        gated=block.activation == "swiglu",
+        gated=block.is_gated,
         bias=block.has_feed_forward_bias,
     )
     kinds = {
         id(config): Layer(
             attention=ProjectedAttention(config=config),
             feed_forward=(feed_forward,),
-            norms=(*norms, *norms),
+            norms=norms * block.norms,
         )
         for config in network.layers
     }

@@ -5,6 +5,7 @@ networks over tokens are ``TokenNetwork``.
 """
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Literal, Self
 
@@ -13,9 +14,9 @@ from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.choices import check_choices
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
-Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu"]
-Norm = Literal["layernorm", "rmsnorm", "none"]
-NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream"]
+Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]
+Norm = Literal["layernorm", "rmsnorm", "rmsnorm-plus-one", "none"]
+NormPlacement = Literal["pre", "pre-only", "post", "post-final", "stream", "output", "sandwich"]
 Skips = Literal["both", "attention", "feed-forward", "none"]
 Positions = Literal["none", "learned", "sinusoidal", "sinusoidal-halves"]
 CrossSharing = Literal["none", "same", "published-code"]
@@ -30,14 +31,17 @@ class BlockConfig:
     d_ff: int
     """Inner width of the feed-forward network."""
     activation: Activation = "gelu"
-    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU, and ``swiglu`` has a third
-    matrix and no biases."""
+    """Its nonlinearity; ``gelu-tanh`` is GPT-2's approximation of GELU; ``swiglu`` and
+    ``geglu-tanh`` have a third matrix and no biases."""
     norm: Norm = "layernorm"
-    """Kind of normalisation, or none anywhere in the stack."""
+    """Kind of normalisation, or none anywhere in the stack; ``rmsnorm-plus-one`` multiplies by one
+    more than its learned numbers."""
     norm_placement: NormPlacement = "pre"
     """``pre``: before each sublayer, and one after the last block, which ``pre-only`` omits.
     ``post``: after each residual sum; ``post-final`` has one more after the last block.
-    ``stream``: the residual stream itself before each sublayer, and one after the last block."""
+    ``stream``: the residual stream itself before each sublayer, and one after the last block.
+    ``output``: the output of each sublayer before the sum, ``sandwich``: before each sublayer and
+    its output, and one after the last block."""
     bias: bool = True
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
@@ -50,9 +54,16 @@ class BlockConfig:
     """Epsilon of the normalisations around the sublayers and after the last block."""
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """The sublayers whose input is added to their output."""
+    parallel: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether the feed-forward network reads what attention reads, and both are added at once."""
 
     def __post_init__(self) -> None:
         check_choices(self)
+        if self.parallel and (self.norm_placement != "pre" or self.skips != "both"):
+            raise ValueError(
+                "expected the norm placement pre and both skips for parallel sublayers, got "
+                f"{self.norm_placement} and {self.skips}"
+            )
         if self.norm == "none" and self.norm_placement != "pre":
             raise ValueError(
                 f"expected the norm placement pre without norms, got {self.norm_placement}"
@@ -82,9 +93,19 @@ class BlockConfig:
         return self.skips in ("both", "feed-forward")
 
     @property
+    def is_gated(self) -> bool:
+        """Whether a third matrix gates the inner channels of the feed-forward network."""
+        return self.activation in ("swiglu", "geglu-tanh")
+
+    @property
     def has_feed_forward_bias(self) -> bool:
-        """SwiGLU networks have none."""
-        return self.bias and self.activation != "swiglu"
+        """Gated networks have none."""
+        return self.bias and not self.is_gated
+
+    @property
+    def norms(self) -> int:
+        """Normalisations of a block."""
+        return 0 if self.norm == "none" else 4 if self.norm_placement == "sandwich" else 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +241,13 @@ class LanguageModelConfig(TokenNetwork):
     """Dropout on the sum of embedding and position."""
     scale_embedding: bool = field(default=False, metadata=ADDED_LATER)
     """Whether embedded tokens are multiplied by sqrt(d_model) before positions are added."""
+    logit_cap: float | None = field(default=None, metadata=ADDED_LATER)
+    """The bound that a tanh keeps logits within."""
 
     def __post_init__(self) -> None:
         super(LanguageModelConfig, self).__post_init__()
+        if self.logit_cap is not None and not 0 < self.logit_cap < math.inf:
+            raise ValueError(f"expected a positive and finite logit cap, got {self.logit_cap}")
         if not all(layer.causal for layer in self.layers):
             raise ValueError(
                 "expected causal attention in a language model, got a bidirectional layer"
@@ -337,6 +362,8 @@ class EncoderDecoderConfig(TokenNetwork):
                 f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
                 f"{self.shared_blocks}"
             )
+        if self.block.parallel:
+            raise ValueError("expected sublayers in a row in an encoder-decoder, got parallel ones")
         for layer in self.layers:
             if layer.variant.decay != "none":
                 raise ValueError(

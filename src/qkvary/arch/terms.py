@@ -14,6 +14,7 @@ Core = Literal[
     "softmax", "sima", "soft", "linear", "linear-relu", "linear-softmax", "linear-identity"
 ]
 Decay = Literal["none", "learned", "fixed"]
+HeadNorm = Literal["none", "qk-norm", "qk-norm-wide"]
 Normaliser = Literal["sum", "undecayed-sum", "unnormalised"]
 
 
@@ -29,7 +30,23 @@ class LinearTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ScoreTerms(LinearTerms):
+class RoleTerms(LinearTerms):
+    """The fields of a variant that determine what its sources become before they are compared."""
+
+    decoupled: int | None = None
+    """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
+    its own, meets one rotated key that all heads share, and adds to the products."""
+    latent: int | None = None
+    """Width of the one latent that a shared key and value are both made of, by a matrix each."""
+    kv_norm: bool = False
+    """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
+    head_norm: HeadNorm = "none"
+    """RMSNorm of query and key before any rotation, with gains of their own: of each head by
+    itself, whose gain all heads share (``qk-norm``), or of all heads together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreTerms(RoleTerms):
     """The fields of a variant that determine its scores, apart from query and key."""
 
     plus: bool = False
@@ -38,13 +55,8 @@ class ScoreTerms(LinearTerms):
     """The function of ``+`` with its own parameters: scores become tau a_ij + b(j)."""
     positions: ScorePosition = "none"
     """A joint (i, j) position term in the scores."""
-    decoupled: int | None = None
-    """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
-    its own, meets one rotated key that all heads share, and adds to the products."""
-    latent: int | None = None
-    """Width of the one latent that a shared key and value are both made of, by a matrix each."""
-    kv_norm: bool = False
-    """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
+    soft_cap: float | None = None
+    """The bound that a tanh keeps scores within."""
     window: int | None = None
     """Keys this many tokens or more before the query (bidirectional: away from it) are masked."""
     stride: int | None = None
@@ -107,7 +119,8 @@ class TermEntry:
     scores: str = "{scores}"
     """The scores with it, as an equation."""
     role: str | None = None
-    """Query and key with it, as an equation, where it changes them."""
+    """Query and key with it, as an equation of ``{role}`` and its ``{letter}``, where it changes
+    them."""
     key_value: str | None = None
     """The equation of key or value with it, from ``{source}`` and the role's letter."""
     where: str = ""
@@ -225,6 +238,27 @@ ROLE_TERMS: tuple[TermEntry, ...] = (
         is_symmetric=False,
     ),
     TermEntry(
+        "qk-norm",
+        "head_norm",
+        "each head of query and key is normalised",
+        role="N{letter}({role})",
+        where=(
+            "Nq and Nk divide each token of a head by its root mean square, √(mean c² + 1e-6), and "
+            "multiply each channel by a learned gain of the query or the key, one for all heads"
+        ),
+    ),
+    TermEntry(
+        "qk-norm-wide",
+        "head_norm",
+        "query and key are each normalised over all heads",
+        role="N{letter}({role})",
+        where=(
+            "Nq and Nk divide each token by the root mean square of all its heads, "
+            "√(mean c² + 1e-6), and multiply each channel of each head by a learned gain of the "
+            "query or the key"
+        ),
+    ),
+    TermEntry(
         "rotary",
         "positions",
         "query and key are rotated by their positions",
@@ -273,6 +307,12 @@ SCORE_TERMS: tuple[TermEntry, ...] = (
         ),
         before_scale=True,
         values=("mean-unscaled", "norm-unscaled"),
+    ),
+    TermEntry(
+        "soft_cap",
+        "soft_cap",
+        "a tanh keeps scores within {value:g}",
+        "{value:g} tanh({scores} / {value:g})",
     ),
     TermEntry(
         "plus",
@@ -332,7 +372,7 @@ TERMS = (*ROLE_TERMS, *SCORE_TERMS)
 
 _ANY = (
     *("plus", "key_bias", "positions", "decoupled"),
-    *("window", "stride", "diagonal", "temperature"),
+    *("window", "stride", "diagonal", "soft_cap", "temperature"),
 )
 
 
@@ -396,12 +436,15 @@ NORMALISERS: Mapping[Normaliser, tuple[str, str]] = {
 """The meaning of each normaliser in words, and the weights with it as an equation."""
 
 _POSITIONS = get_args(ScorePosition)[1:]
+_NUMBER = r"\d*\.?\d+(?:e[+-]?\d+)?"
 
 OPTIONS: Mapping[str, Option] = {
     "positions": Option("{}", f"({'|'.join(_POSITIONS)})", ", ".join(_POSITIONS)),
     "decoupled": Option("decoupled-{}", r"decoupled-(\d+)", "decoupled-N (shared rotary key)", int),
     "latent": Option("latent-{}", r"latent-(\d+)", "latent-N (of key and value)", int),
     "kv_norm": Option("kv-norm", "(kv-norm)", "kv-norm", bool),
+    "head_norm": Option("{}", "(qk-norm|qk-norm-wide)", "qk-norm, qk-norm-wide (of query and key)"),
+    "soft_cap": Option("cap{!r}", rf"cap({_NUMBER})", "capX (soft cap of scores)", float),
     "window": Option("w{}", r"w(\d+)", "wN (window)", int),
     "stride": Option("s{}", r"s(\d+)", "sN (stride)", int),
     "diagonal": Option(
@@ -409,7 +452,7 @@ OPTIONS: Mapping[str, Option] = {
         "diag-((?:mean|norm)(?:-unscaled)?)",
         "diag-mean, diag-norm, diag-mean-unscaled, diag-norm-unscaled",
     ),
-    "temperature": Option("t{!r}", r"t(\d*\.?\d+(?:e[+-]?\d+)?)", "tX (temperature)", float),
+    "temperature": Option("t{!r}", rf"t({_NUMBER})", "tX (temperature)", float),
     "core": Option(
         "{}",
         f"({'|'.join(name for name in CORES if name != 'softmax')})",

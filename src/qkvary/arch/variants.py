@@ -6,7 +6,7 @@ Sizes are in ``arch.attention``, the grammar of labels in ``arch.labels``.
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from qkvary.arch.choices import check_choices
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Sharing, Source, share
@@ -78,6 +78,8 @@ class Variant(ScoreTerms):
     def __post_init__(self) -> None:
         check_choices(self)
         object.__setattr__(self, "temperature", float(self.temperature))
+        if self.soft_cap is not None:
+            object.__setattr__(self, "soft_cap", float(self.soft_cap))
         for check in (
             self._check_query_form,
             self._check_heads,
@@ -151,6 +153,11 @@ class Variant(ScoreTerms):
                 "expected a learned tensor that key and value share for kv-norm, which normalises "
                 f"it, got {given}; choices: Q-K=V, I-K=V, Q=K=V"
             )
+        if self.head_norm != "none" and (sharing.key == sharing.value or self.latent is not None):
+            raise ValueError(
+                f"expected a key that the value does not read for {self.head_norm}, got {given}; "
+                "choices: kv-norm, which normalises both"
+            )
         if self.latent is None:
             return
         if self.latent < 1:
@@ -198,17 +205,23 @@ class Variant(ScoreTerms):
             )
         if self.plus and self.key_bias:
             raise ValueError("expected + or key-bias, got both, which are one function")
+        if self.soft_cap is not None and not 0 < self.soft_cap < float("inf"):
+            raise ValueError(f"expected a positive soft cap, got {self.soft_cap}")
         if not self.temperature > 0 or self.temperature == float("inf"):
             raise ValueError(f"expected a positive temperature, got {self.temperature}")
         compares_itself = self.sharing.is_symmetric and self.query_form != "map"
         if self.diagonal != "none" and (
-            not compares_itself or self.decoupled is not None or self.kv_norm
+            not compares_itself
+            or self.decoupled is not None
+            or self.kv_norm
+            or self.head_norm != "none"
         ):
             raise ValueError(
                 "expected query and key to be one tensor for diagonal normalisation (the diagonal "
                 f"of K K^T is a squared norm), got {self.sharing.format_tuple({})}"
                 f"{' with decoupled positions' * (self.decoupled is not None)}"
-                f"{' with kv-norm' * self.kv_norm}; "
+                f"{' with kv-norm' * self.kv_norm}"
+                f"{f' with {self.head_norm}' * (self.head_norm != 'none')}; "
                 "choices: Q=K-V, Q=K=V"
             )
         self._check_core()
@@ -261,13 +274,19 @@ class Variant(ScoreTerms):
         return IDENTITY_WEIGHT_DECAY_FACTOR if "query" in self.identity_roles else 1.0
 
     def keep_positions(self, own: "Variant") -> "Variant":
-        """Return the variant with the positions of another, if it names none.
+        """Return the variant with positions, norms and soft cap of another, if it names none.
 
-        A core for which positions have no meaning gets none.
+        A core for which one of them has no meaning does not get it.
         """
-        if self.has_positions or "positions" not in CORES[self.core].fields:
-            return self
-        return replace(self, positions=own.positions, decoupled=own.decoupled)
+        fields = CORES[self.core].fields
+        kept: dict[str, Any] = {}
+        if self.head_norm == DEFAULTS["head_norm"]:
+            kept["head_norm"] = own.head_norm
+        if self.soft_cap is None and "soft_cap" in fields:
+            kept["soft_cap"] = own.soft_cap
+        if not self.has_positions and "positions" in fields:
+            kept |= {"positions": own.positions, "decoupled": own.decoupled}
+        return replace(self, **kept) if kept else self
 
     def rank(self, source: Source) -> Rank | None:
         """Return the rank of a learned projection."""

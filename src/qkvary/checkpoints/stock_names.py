@@ -20,9 +20,9 @@ GGUF_NAMES: Mapping[StockArchitecture, str] = {
 }
 """The names of llama.cpp."""
 
-Change = Literal["", "transposed", "query pairs", "key pairs"]
-"""``transposed``: transformers multiplies from the right, the others from the left. ``pairs``:
-llama.cpp rotates neighbouring channels of a head, the others its two halves."""
+Change = Literal["", "transposed", "interleaved"]
+"""``transposed``: transformers multiplies from the right, the others from the left.
+``interleaved``: transformers joins query, key and value head by head."""
 
 
 class Row(NamedTuple):
@@ -44,45 +44,107 @@ def _layer(theirs: str, gguf: str, ours: str, change: Change = "") -> Row:
     return Row(theirs, f"blk.{{}}.{gguf}", ",".join(parts), change)
 
 
-_LLAMA, _GPT2 = "model.layers.{}", "transformer.h.{}"
-_ENDS = (
-    _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj"),
-    _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
+_LLAMA, _GPT2, _NEOX = "model.layers.{}", "transformer.h.{}", "gpt_neox.layers.{}"
+_QKV = "attention.q_proj,attention.k_proj,attention.v_proj"
+
+
+_ATTENTION = (
+    _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.q_proj"),
+    _layer(f"{_LLAMA}.self_attn.k_proj", "attn_k", "attention.k_proj"),
+    _layer(f"{_LLAMA}.self_attn.v_proj", "attn_v", "attention.v_proj"),
+    _layer(f"{_LLAMA}.self_attn.q_norm", "attn_q_norm", "attention.query_norm"),
+    _layer(f"{_LLAMA}.self_attn.k_norm", "attn_k_norm", "attention.key_norm"),
+)
+_EMBEDDING = Row("model.embed_tokens", "token_embd", "embedding")
+_BEFORE = _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm")
+_BETWEEN = _layer(f"{_LLAMA}.post_attention_layernorm", "ffn_norm", "feed_forward_norm")
+_OUTPUT = _layer(f"{_LLAMA}.self_attn.o_proj", "attn_output", "attention.o_proj")
+_DOWN = _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down")
+_GATED = (
     _layer(f"{_LLAMA}.mlp.gate_proj", "ffn_gate", "feed_forward.gate"),
     _layer(f"{_LLAMA}.mlp.up_proj", "ffn_up", "feed_forward.up"),
-    _layer(f"{_LLAMA}.mlp.down_proj", "ffn_down", "feed_forward.down"),
+    _DOWN,
+)
+_ENDS = (
     Row("model.norm", "output_norm", "stack.final_norm"),
     Row("lm_head", "output", "head_weight"),
 )
-"""The tensors after query, key and value, in Llama and in DeepSeek."""
-ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
-    "llama": (
-        Row("model.embed_tokens", "token_embd", "embedding"),
-        _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm"),
-        _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", "attention.q_proj", "query pairs"),
-        _layer(f"{_LLAMA}.self_attn.k_proj", "attn_k", "attention.k_proj", "key pairs"),
-        _layer(f"{_LLAMA}.self_attn.v_proj", "attn_v", "attention.v_proj"),
+
+
+def _after(ours: str, theirs: str, gguf: str) -> Row:
+    return _layer(f"{_LLAMA}.{theirs}_layernorm", gguf, ours)
+
+
+ROWS: Mapping[str, tuple[Row, ...]] = {
+    "llama": (_EMBEDDING, _BEFORE, *_ATTENTION, _OUTPUT, _BETWEEN, *_GATED, *_ENDS),
+    "gemma2": (
+        _EMBEDDING,
+        _BEFORE,
+        *_ATTENTION,
+        _OUTPUT,
+        _after("attention_output_norm", "post_attention", "post_attention_norm"),
+        _after("feed_forward_norm", "pre_feedforward", "ffn_norm"),
+        *_GATED,
+        _after("feed_forward_output_norm", "post_feedforward", "post_ffw_norm"),
         *_ENDS,
     ),
+    "olmo2": (
+        _EMBEDDING,
+        *_ATTENTION,
+        _OUTPUT,
+        _after("attention_norm", "post_attention", "post_attention_norm"),
+        *_GATED,
+        _after("feed_forward_norm", "post_feedforward", "post_ffw_norm"),
+        *_ENDS,
+    ),
+    "phi3": (
+        _EMBEDDING,
+        _BEFORE,
+        _layer(f"{_LLAMA}.self_attn.qkv_proj", "attn_qkv", _QKV),
+        _OUTPUT,
+        _BETWEEN,
+        _layer(f"{_LLAMA}.mlp.gate_up_proj", "ffn_up", "feed_forward.gate,feed_forward.up"),
+        _DOWN,
+        *_ENDS,
+    ),
+    "starcoder2": (
+        _EMBEDDING,
+        _BEFORE,
+        *_ATTENTION,
+        _OUTPUT,
+        _BETWEEN,
+        _layer(f"{_LLAMA}.mlp.c_fc", "ffn_up", "feed_forward.up"),
+        _layer(f"{_LLAMA}.mlp.c_proj", "ffn_down", "feed_forward.down"),
+        *_ENDS,
+    ),
+    "gpt_neox": (
+        Row("gpt_neox.embed_in", "token_embd", "embedding"),
+        _layer(f"{_NEOX}.input_layernorm", "attn_norm", "attention_norm"),
+        _layer(f"{_NEOX}.attention.query_key_value", "attn_qkv", _QKV, "interleaved"),
+        _layer(f"{_NEOX}.attention.dense", "attn_output", "attention.o_proj"),
+        _layer(f"{_NEOX}.post_attention_layernorm", "ffn_norm", "feed_forward_norm"),
+        _layer(f"{_NEOX}.mlp.dense_h_to_4h", "ffn_up", "feed_forward.up"),
+        _layer(f"{_NEOX}.mlp.dense_4h_to_h", "ffn_down", "feed_forward.down"),
+        Row("gpt_neox.final_layer_norm", "output_norm", "stack.final_norm"),
+        Row("embed_out", "output", "head_weight"),
+    ),
     "deepseek": (
-        Row("model.embed_tokens", "token_embd", "embedding"),
-        _layer(f"{_LLAMA}.input_layernorm", "attn_norm", "attention_norm"),
+        _EMBEDDING,
+        _BEFORE,
         _layer(f"{_LLAMA}.self_attn.q_proj", "attn_q", ""),
         _layer(f"{_LLAMA}.self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa", ""),
         _layer(f"{_LLAMA}.self_attn.kv_a_layernorm", "attn_kv_a_norm", "attention.kv_norm"),
         _layer(f"{_LLAMA}.self_attn.kv_b_proj", "attn_kv_b", ""),
+        _OUTPUT,
+        _BETWEEN,
+        *_GATED,
         *_ENDS,
     ),
     "gpt2": (
         Row("transformer.wte", "token_embd", "embedding"),
         Row("transformer.wpe", "position_embd", "position_embedding"),
         _layer(f"{_GPT2}.ln_1", "attn_norm", "attention_norm"),
-        _layer(
-            f"{_GPT2}.attn.c_attn",
-            "attn_qkv",
-            "attention.q_proj,attention.k_proj,attention.v_proj",
-            "transposed",
-        ),
+        _layer(f"{_GPT2}.attn.c_attn", "attn_qkv", _QKV, "transposed"),
         _layer(f"{_GPT2}.attn.c_proj", "attn_output", "attention.o_proj", "transposed"),
         _layer(f"{_GPT2}.ln_2", "ffn_norm", "feed_forward_norm"),
         _layer(f"{_GPT2}.mlp.c_fc", "ffn_up", "feed_forward.up", "transposed"),
@@ -91,13 +153,20 @@ ROWS: Mapping[StockArchitecture, tuple[Row, ...]] = {
         Row("lm_head", "output", "head_weight"),
     ),
 }
+"""The tensors of each table, in the order of a file; a network may lack some."""
+TABLES: Mapping[str, str] = {
+    "gemma3": "gemma2",
+    "gemma3_text": "gemma2",
+    **{name: name for name in ROWS},
+}
+"""The table of a ``model_type`` of transformers, where it is not that of Llama."""
 PARAMETERS = ("embedding", "position_embedding", "head_weight")
 """Names that are parameters here, where the others are modules with weight and bias."""
 
 
-def list_tensors(architecture: StockArchitecture, layers: int) -> Iterator[Row]:
+def list_tensors(table: str, layers: int) -> Iterator[Row]:
     """Yield the full names of all tensors that a network may have, in the order of a file."""
-    for row in ROWS[architecture]:
+    for row in ROWS[table]:
         is_parameter = row.ours in PARAMETERS
         for layer in range(layers if "{}" in row.gguf else 1):
             for kind in ("weight",) if is_parameter else ("weight", "bias"):

@@ -45,6 +45,9 @@ _TERMS = {
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
     "decay": "weights that decay with the distance",
+    "qk-norm": "norms of query and key",
+    "qk-norm-wide": "norms of query and key",
+    "soft_cap": "a soft cap of scores",
 }
 
 
@@ -116,12 +119,16 @@ def _outside_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         yield f"the norm placement {config.block.norm_placement}; choices: pre"
     if config.block.skips != "both":
         yield f"skips around {config.block.skips}; choices: both"
+    if config.block.parallel:
+        yield "parallel sublayers"
     if config.shared_blocks:
         yield "blocks that share their weights"
     if config.scale_embedding:
         yield "scaled embeddings"
     if config.head_bias:
         yield "a bias on the logits"
+    if config.logit_cap is not None:
+        yield "a soft cap of logits"
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
@@ -130,8 +137,8 @@ def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
         yield "rotary positions; choices: learned, sinusoidal, none"
     if block.norm != "layernorm":
         yield f"{block.norm}; choices: layernorm"
-    if block.activation == "swiglu":
-        yield "swiglu; choices: gelu, gelu-tanh, relu"
+    if block.is_gated:
+        yield f"{block.activation}; choices: gelu, gelu-tanh, relu"
     if layer.num_heads * layer.size_per_head != layer.d_model:
         yield (
             f"{layer.num_heads} heads of {layer.size_per_head} channels, which are not the "
@@ -149,6 +156,8 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"values that are rotated keys ({layer.value_rope}); choices: value_rope none"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
+    if len({layer.position.scaling for layer in config.layers}) > 1:
+        yield "layers with different rotary scalings"
     yield from find_block_obstacles(config, "rotary")
 
 

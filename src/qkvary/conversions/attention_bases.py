@@ -24,7 +24,7 @@ from qkvary.storage.errors import UsageError
 Basis = Float[Tensor, "d_model d_model"] | None
 """A matrix by which row vectors are multiplied; ``None`` for the identity."""
 
-_BETWEEN = ("kv_norm", "latent")
+_BETWEEN = ("kv_norm", "qk-norm", "qk-norm-wide", "latent")
 """Terms that change what a projection gives before it is a key or a value."""
 _NEW = "new"
 """The name of the projection that undoes the basis for roles that read the layer input."""

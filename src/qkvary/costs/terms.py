@@ -46,15 +46,15 @@ def _plus_parameters(config: AttentionConfig) -> tuple[int, int]:
 def _plus_macs(config: AttentionConfig, keys: int, pairs: int) -> int:
     """Return the MACs of the key bias g(j), made once a batch, and of its channel in the keys.
 
-    One channel, or one for each query head of a group if heads have separate maps. A normalised
-    diagonal stands between product and bias, which is then added elementwise.
+    One channel, or one for each query head of a group if heads have separate maps. Where a
+    normalised diagonal or a soft cap stands between them, the bias is added elementwise.
     """
     bias = keys * _plus_maps(config) * config.position.plus_column_features
     return bias + _key_bias_macs(config, keys, pairs)
 
 
 def _key_bias_macs(config: AttentionConfig, _keys: int, pairs: int) -> int:
-    if config.variant.diagonal != "none":
+    if config.variant.diagonal != "none" or config.variant.soft_cap is not None:
         return 0
     return pairs * config.num_heads * max(1, _plus_maps(config) // config.num_kv_heads)
 
@@ -74,6 +74,14 @@ def _relative_parameters(config: AttentionConfig) -> tuple[int, int]:
 
 def _norm_parameters(config: AttentionConfig) -> tuple[int, int]:
     return config.width(config.variant.sharing.key), 0
+
+
+def _head_norm_parameters(config: AttentionConfig) -> tuple[int, int]:
+    """Return one gain of the query and one of the key: of a head, or of all heads."""
+    size = config.size_per_head
+    if config.variant.head_norm == "qk-norm":
+        return 2 * size, 0
+    return config.num_heads * size + config.width(config.variant.sharing.key), 0
 
 
 def _latent_parameters(config: AttentionConfig) -> tuple[int, int]:
@@ -116,10 +124,13 @@ TERMS: Mapping[str, TermCost] = {
         decode_macs=_absorbed_macs,
         absorbs_key=False,
     ),
+    "qk-norm": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
+    "qk-norm-wide": TermCost(parameters=_head_norm_parameters, absorbs_key=False),
     "decoupled": TermCost(macs=_decoupled_macs),
     "rotary": TermCost(absorbs_key=False),
     "diagonal": TermCost(absorbs_key=False),
     "unscaled-diagonal": TermCost(absorbs_key=False),
+    "soft_cap": TermCost(),
     "plus": TermCost(parameters=_plus_parameters, macs=_plus_macs),
     "key_bias": TermCost(parameters=_key_bias_parameters, macs=_key_bias_macs),
     "relative": TermCost(parameters=_relative_parameters),

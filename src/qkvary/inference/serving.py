@@ -148,7 +148,7 @@ def _answers(url: str, key: str | None) -> bool:
     request = urllib.request.Request(url, headers=headers)  # noqa: S310
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
-        with opener.open(request, timeout=2) as answer:
+        with opener.open(request, timeout=30) as answer:
             return answer.status == 200
     except (OSError, urllib.error.URLError):
         return False

@@ -23,6 +23,7 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import MOST_DECODED, make_core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
+from qkvary.nn.norms import HeadNorm
 from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
 from qkvary.nn.roles import Heads, KeyValueNorm, Latent, RoleMaker
@@ -132,11 +133,11 @@ class Attention(nn.Module):
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
         self.kv_norm = KeyValueNorm(config) if config.variant.kv_norm else None
+        has_norms, key = config.variant.head_norm != "none", config.variant.sharing.key
+        self.query_norm = HeadNorm(config, config.num_heads) if has_norms else None
+        self.key_norm = HeadNorm(config, config.heads(key)) if has_norms else None
         self.latent = None if config.variant.latent is None else Latent(config)
-        kinds = term_classes(config.variant)
-        self._term_names = tuple(kinds)
-        for name, kind in kinds.items():
-            self.add_module(name, kind(config))
+        self._term_names = self._add_terms()
         self.core = make_core(config)
         self.score_scale = config.score_scale
         if config.value_rope == "rotated":
@@ -150,6 +151,12 @@ class Attention(nn.Module):
         if draw:
             seed = int(torch.randint(2**63 - 1, (), device="cpu")) if seed is None else seed
             self.initialize(Initializer(seed, "attention"))
+
+    def _add_terms(self) -> tuple[str, ...]:
+        kinds = term_classes(self.config.variant)
+        for name, kind in kinds.items():
+            self.add_module(name, kind(self.config))
+        return tuple(kinds)
 
     def initialize(self, initializer: Initializer) -> None:
         """Draw every parameter as the configuration says; maps start as the identity."""
@@ -165,7 +172,8 @@ class Attention(nn.Module):
         if self.query_map is not None:
             with torch.no_grad():
                 self.query_map.copy_(torch.eye(config.size_per_head).expand_as(self.query_map))
-        for part in (self.kv_norm, self.latent, *self.terms):
+        norms = (self.kv_norm, self.query_norm, self.key_norm)
+        for part in (*norms, self.latent, *self.terms):
             if part is not None:
                 part.initialize(initializer, init)
 
@@ -305,10 +313,12 @@ class Attention(nn.Module):
     ) -> Heads:
         """Return query, key and value: the sources, and the roles that are made of them."""
         config, sharing = self.config, self.config.variant.sharing
-        maker = RoleMaker(config, self.projections, self.kv_norm, self.latent)
+        maker = RoleMaker(config, self.projections, self.kv_norm or self.key_norm, self.latent)
         # Sources.
         x, memory = (layout.blank(x), None) if memory is None else (x, layout.blank(memory))
-        rotation = make_rotation(config, layout.query_positions, x.dtype)
+        # A text is as long as its cache may become.
+        tokens = None if cache is None else cache.max_tokens
+        rotation = make_rotation(config, layout.query_positions, x.dtype, tokens)
         stored = config.variant.cached if memory is None else ()
         sources = make_sources(x, (sharing.query, QUERY_ROPE, *stored), maker.projections, config)
         is_stored = memory is not None and _holds(cache, memory)
@@ -319,11 +329,15 @@ class Attention(nn.Module):
             new = NewTokens(x=memory, sources=maker.make_stored(memory), rotation=turned)
         # Roles.
         query, rope = make_query(x, sources[sharing.query], self.query_map, config), None
+        if self.query_norm is not None:
+            query = self.query_norm.normalise(query)
         if cache is None:
             roles = maker.rotate(new.sources, new.rotation)
         else:
             codec = make_codec(cache.options.layout, maker)
-            rotate_all = functools.partial(make_rotation, config, layout.key_positions, x.dtype)
+            rotate_all = functools.partial(
+                make_rotation, config, layout.key_positions, x.dtype, tokens
+            )
             roles = (
                 codec.read(cache.read(), rotate_all)
                 if is_stored

@@ -50,10 +50,15 @@ class LayerCache:
             options: Layout and storage of the entries.
 
         Raises:
-            ValueError: for preallocated storage without ``max_tokens``, or blocks that a window
-                would cut.
+            ValueError: for preallocated storage without ``max_tokens``, blocks that a window would
+                cut, or no ``max_tokens`` where positions depend on the length of the text.
         """
         reach = config.variant.reach
+        if config.turns_by_length and max_tokens is None:
+            raise ValueError(
+                "expected max_tokens for a layer whose rotary positions depend on the length of "
+                "the text, got none"
+            )
         self.config = config
         self.state = StateStore() if config.variant.keeps_state else None
         """The state of a core that sums up all tokens; None for cores that read each token."""

@@ -12,7 +12,7 @@ from qkvary.arch.named_networks import choose_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
 from qkvary.nn.cache import KVCache
-from qkvary.nn.fused_loss import linear_cross_entropy, linear_token_losses
+from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
 from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
@@ -171,12 +171,13 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        x = self._embed(tokens, layout)
+        x = self.embed(tokens, layout)
         return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
         """Logits from hidden states."""
-        return linear(features, self.output_weight, self.head_bias)
+        logits, cap = linear(features, self.output_weight, self.head_bias), self.config.logit_cap
+        return logits if cap is None else cap * torch.tanh(logits / cap)
 
     def loss_sum(
         self,
@@ -189,6 +190,8 @@ class LanguageModel(nn.Module):
             features: Hidden states.
             targets: The right next token of each, -100 where it does not count.
         """
+        if self.config.logit_cap is not None:
+            return self._bent_losses(features.flatten(0, 1), targets.flatten()).sum()
         return linear_cross_entropy(
             features.flatten(0, 1), self.output_weight, self.head_bias, targets.flatten()
         )
@@ -197,7 +200,20 @@ class LanguageModel(nn.Module):
         self, features: Float[Tensor, "tokens d_model"], targets: Int[Tensor, " tokens"]
     ) -> Float[Tensor, " tokens"]:
         """Return the cross entropy of each target given its hidden state, in nats."""
+        if self.config.logit_cap is not None:
+            with torch.no_grad():
+                return self._bent_losses(features, targets)
         return linear_token_losses(features, self.output_weight, self.head_bias, targets)
+
+    def _bent_losses(self, features: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of each token under a logit cap, which the fused loss has not."""
+        chunk = choose_chunk(len(targets), self.config.vocabulary, features.device.type)
+        losses: list[Tensor] = []
+        for part, wanted in zip(features.split(chunk), targets.split(chunk), strict=True):
+            logits = self.head(part)
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            losses.append(F.cross_entropy(logits, wanted, reduction="none"))
+        return torch.cat(losses)
 
     @property
     def output_name(self) -> str:
@@ -215,7 +231,7 @@ class LanguageModel(nn.Module):
         """Return the attention probabilities of every layer, without dropout."""
         check_length(self.config, cached=0, new=tokens.shape[1])
         layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
-        return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
+        return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
 
     def _check_positions(self, positions: Tensor | None) -> None:
         if positions is None or self.position_embedding is None:
@@ -229,7 +245,10 @@ class LanguageModel(nn.Module):
                 f"{int(positions.min())} to {int(positions.max())}"
             )
 
-    def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def embed(
+        self, tokens: Int[Tensor, "batch tokens"], layout: Layout
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """Return what the first block reads."""
         x = F.embedding(tokens, self.embedding)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)

@@ -44,19 +44,40 @@ class Rotation:
     """
 
     def __init__(
-        self, positions: Int[Tensor, "batch tokens"], config: AttentionConfig, dtype: torch.dtype
+        self,
+        positions: Int[Tensor, "batch tokens"],
+        config: AttentionConfig,
+        dtype: torch.dtype,
+        tokens: int | None = None,
     ) -> None:
+        """Compute cosines and sines.
+
+        Args:
+            positions: Positions of the tokens.
+            config: The layer.
+            dtype: Type of the tables.
+            tokens: The length of the text, for a rotation that depends on it; by default up to the
+                last of the positions, in any row.
+        """
         self.dim = config.rotated_channels
         index = torch.arange(0, self.dim, 2, dtype=torch.float64, device=positions.device)
         frequencies = config.position.rotary_base ** (-index / self.dim)
+        scaling, self.factor = config.position.scaling, 1.0
+        if scaling is not None:
+            if tokens is None and scaling.depends_on_length and positions.numel():
+                tokens = int(positions.max()) + 1
+            divisors = scaling.divisors(self.dim, config.position.rotary_base, tokens or 0)
+            frequencies = frequencies / index.new_tensor(divisors)
+            self.factor = scaling.attention_factor
         angles = positions.double()[:, None, :, None] * frequencies
-        self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
+        cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
+        self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
 
     def rotate(
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
     ) -> Float[Tensor, "batch heads tokens head_dim"]:
-        """Rotate by the positions, or back by them."""
+        """Multiply by the matrix of the positions, or by the transposed one, which turns back."""
         still, turned = heads[..., : -self.dim], heads[..., -self.dim :]
         first, second = turned.chunk(2, dim=-1)
         sin = -self.sin if inverse else self.sin
@@ -74,14 +95,23 @@ class Rotation:
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Rotate mixed values back by the positions of the queries, where they are rotated."""
-        return self.rotate(mixed, inverse=True) if self.value_rope == "counter" else mixed
+        if self.value_rope != "counter":
+            return mixed
+        back = self.rotate(mixed, inverse=True)
+        if self.factor == 1.0:
+            return back
+        still, turned = back[..., : -self.dim], back[..., -self.dim :]
+        return torch.cat((still, turned / self.factor**2), dim=-1)
 
 
 def make_rotation(
-    config: AttentionConfig, positions: Int[Tensor, "batch tokens"], dtype: torch.dtype
+    config: AttentionConfig,
+    positions: Int[Tensor, "batch tokens"],
+    dtype: torch.dtype,
+    tokens: int | None = None,
 ) -> Rotation | None:
     """Return the rotation by given positions, ``None`` for a layer that does not rotate."""
-    return Rotation(positions, config, dtype) if config.rotated_channels else None
+    return Rotation(positions, config, dtype, tokens) if config.rotated_channels else None
 
 
 def interleave_sinusoids(

@@ -19,6 +19,7 @@ from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, Initialization
 from qkvary.arch.sharing import KEY_ROPE, Source
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.linear import is_plain
+from qkvary.nn.norms import HeadNorm
 from qkvary.nn.positions import Rotation
 from qkvary.nn.projections import make_projection, make_sources, project_together, split_heads
 
@@ -145,8 +146,8 @@ class RoleMaker:
     """The layer."""
     projections: Mapping[Source, nn.Module]
     """Its learned projections."""
-    norm: KeyValueNorm | None = None
-    """The norm of the tensor that key and value share."""
+    norm: KeyValueNorm | HeadNorm | None = None
+    """The norm of the tensor that the key reads, and the value if it shares that."""
     latent: Latent | None = None
     """The up-projections of a latent."""
 
@@ -157,7 +158,7 @@ class RoleMaker:
         )
 
     def normalise(self, sources: Sources, names: Collection[str] | None = None) -> Sources:
-        """Return sources with the norm of those that key and value share.
+        """Return sources with the norm of the one that the key reads.
 
         Args:
             sources: As they were projected.

@@ -76,6 +76,22 @@ class UnscaledDiagonalNorm(DiagonalNorm):
     own_scale = None
 
 
+class SoftCap(ScoreTerm):
+    """Scores are kept within a bound: ``c tanh(scores / c)``.
+
+    Source: Gemma Team 2024, "Gemma 2", section 2.
+    """
+
+    needs_products = True
+
+    def forward(self, scores: Scores) -> Scores:
+        """Bend the products."""
+        cap = self.config.variant.soft_cap or 1.0
+        # What divides everything divides the bent scores.
+        found = replace(scores, temperature=1.0).multiply()
+        return replace(scores, products=cap * torch.tanh(found / cap))
+
+
 class PlusBias(ScoreTerm):
     """The papers' ``+`` in its reduced form: scores become ``tau a_ij + g(j)``.
 
@@ -232,6 +248,7 @@ class Decay(ScoreTerm):
 TERMS: Mapping[str, type[ScoreTerm]] = {
     "diagonal": DiagonalNorm,
     "unscaled-diagonal": UnscaledDiagonalNorm,
+    "soft_cap": SoftCap,
     "plus": PlusBias,
     "key_bias": KeyBias,
     "relative": RelativeBias,

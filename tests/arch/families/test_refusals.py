@@ -64,14 +64,14 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
         ({"num_mel_bins": 2**40}, "inputs of a Linear in 1 ... 2^40, got 3298534883328"),
     ],
     "gemma-2b": [
-        ({"use_bidirectional_attention": "yes"}, "true or false for use_bidirectional_attention"),
+        ({"use_bidirectional_attention": "yes"}, "false for use_bidirectional_attention"),
     ],
     "gemma-2-27b": [
-        ({"use_bidirectional_attention": True}, "false, as in a model that decodes"),
+        ({"use_bidirectional_attention": True}, "false for use_bidirectional_attention"),
         ({"sliding_window": 0}, f"{WHOLE}sliding_window"),
     ],
     "gemma-3-270m": [
-        ({"use_bidirectional_attention": True}, "false, as in a model that decodes"),
+        ({"use_bidirectional_attention": True}, "false for use_bidirectional_attention"),
         ({"layer_types": [GLOBAL] * 17}, "18 entries for layer_types"),
     ],
     "gemma-4-31b": [

@@ -178,15 +178,16 @@ def change(folder: Path, **fields: Any) -> None:
         ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor transformer.h.2.ln_1.weight"),
         ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, more than tensors"),
         ("gpt2", {"n_positions": 18}, DamagedError, "weights, but its configuration requires"),
-        ("llama", {"hidden_act": "gelu"}, UsageError, "expected silu for hidden_act"),
+        ("llama", {"hidden_act": "gelu"}, UsageError, "expected one of silu, swish, gelu_"),
         ("llama", {"mlp_bias": True}, UsageError, "expected false for mlp_bias"),
         (
             "llama",
-            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5}},
-            UsageError,
-            "expected plain rotary positions, got rope_type llama3",
+            {"model_type": "qwen2"},
+            DamagedError,
+            "lacks the tensor model.layers.0.self_attn",
         ),
-        ("llama", {"model_type": "qwen2"}, UsageError, "expected a checkpoint of a known format"),
+        ("llama", {"model_type": "mamba"}, UsageError, "expected a family that is loaded (gpt2, l"),
+        ("llama", {"model_type": "seer"}, UsageError, "expected a model_type out of"),
     ],
 )
 def test_other_networks_are_refused(

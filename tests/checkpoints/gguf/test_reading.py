@@ -8,7 +8,7 @@ from qkvary.checkpoints.gguf.files import GgufFile, Tensor
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 
 NETWORKS = {
@@ -42,25 +42,46 @@ def refusal(
     return message
 
 
-@BOTH
 @pytest.mark.parametrize(
-    ("key", "value"),
+    ("architecture", "key", "value"),
     [
-        ("rope.scaling.type", "yarn"),
-        ("rope.scaling.type", "linear"),
-        ("rope.scaling.factor", 4.0),
-        ("rope.scaling.factor", [4.0]),
-        ("rope.scaling.attn_factor", 0.5),
-        ("rope.scaling.original_context_length", 4096),
-        ("rope.scale_linear", 2.0),
-        ("attention.causal", False),
-        ("attention.sliding_window", 4),
-        ("expert_count", 8),
+        ("deepseek2", "rope.scaling.type", "yarn"),
+        ("deepseek2", "rope.scaling.type", "linear"),
+        ("deepseek2", "rope.scaling.factor", 4.0),
+        ("deepseek2", "rope.scaling.factor", [4.0]),
+        ("deepseek2", "rope.scaling.attn_factor", 0.5),
+        ("deepseek2", "rope.scaling.original_context_length", 4096),
+        ("llama", "rope.scaling.yarn_ext_factor", 0.5),
+        *(
+            (architecture, key, value)
+            for architecture in NETWORKS
+            for key, value in (
+                ("rope.scale_linear", 2.0),
+                ("attention.causal", False),
+                ("attention.sliding_window", 4),
+                ("expert_count", 8),
+            )
+        ),
     ],
 )
 def test_what_changes_the_computation_is_refused(architecture: str, key: str, value: Any) -> None:
     message = refusal(architecture, UsageError, {key: value})
     assert message == f"a.gguf has {key}, which this program does not compute"
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "message"),
+    [
+        ({"rope.scaling.type": "yarn"}, UsageError, "has rope_freqs and rope.scaling, expected"),
+        ({"rope.scaling.factor": 4.0}, UsageError, "has rope_freqs and rope.scaling, expected"),
+        ({"rope.scaling.factor": [4.0]}, DamagedError, "has rope.scaling.factor [4.0], expected a"),
+        ({"rope.scaling.attn_factor": 0.5}, UsageError, "has rope.scaling.attn_factor 0.5, expec"),
+    ],
+)
+def test_a_partial_rotation_is_not_scaled(
+    changes: dict[str, Any], kind: type[QkvaryError], message: str
+) -> None:
+    assert message in refusal("llama", kind, changes)
 
 
 @BOTH

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 from qkvary.arch.attention import PositionConfig, ScaleConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig, Positions
+from qkvary.arch.rotary import RotaryScaling
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.language_model import LanguageModel
@@ -36,6 +37,8 @@ FAILURES = {
     "core": "the core {core}; choices: softmax",
     "kv_norm": "a norm of the tensor that key and value share",
     "latent": "keys and values that are made of one latent",
+    "head_norm": "norms of query and key",
+    "soft_cap": "a soft cap of scores",
     "decay": "weights that decay with the distance",
     "decoupled": "decoupled positions; choices: none, rotary",
     "diagonal": "a normalised diagonal of scores",
@@ -123,9 +126,11 @@ def failure_of(label: str) -> str | None:
     found = {
         "kv_norm": variant.kv_norm,
         "latent": variant.latent is not None,
+        "head_norm": variant.head_norm != "none",
         "decoupled": variant.decoupled is not None,
         "decay": variant.decay != "none",
         "diagonal": variant.diagonal != "none",
+        "soft_cap": variant.soft_cap is not None,
         "plus": variant.plus,
         "key_bias": variant.key_bias,
         "positions": variant.positions not in {"none", "rotary"},
@@ -248,6 +253,10 @@ GPT2_REFUSED: dict[str, dict[str, Any]] = {
     "the norm placement post": {"block": BlockConfig(d_ff=11, norm_placement="post")},
     "scaled embeddings": {"scale_embedding": True},
     "a bias on the logits": {"head_bias": True},
+    "a soft cap of logits": {"logit_cap": 9.0},
+    "parallel sublayers": {"block": BlockConfig(d_ff=11, parallel=True)},
+    "the norm placement sandwich": {"block": BlockConfig(d_ff=11, norm_placement="sandwich")},
+    "geglu-tanh": {"block": BlockConfig(d_ff=11, activation="geglu-tanh")},
     "rmsnorm": {"block": BlockConfig(d_ff=11, norm="rmsnorm")},
     "swiglu": {"block": BlockConfig(d_ff=11, activation="swiglu")},
     "4 heads of 7 channels": {"attention": make_config("QKV", causal=True, head_dim=7)},
@@ -264,6 +273,10 @@ def turned(**fields: Any) -> Any:
 LLAMA_REFUSED: dict[str, dict[str, Any]] = {
     "values that are rotated keys (counter)": {"attention": turned(value_rope="counter")},
     "layers with different rotary bases": {"attention": (SHARED, turned(rotary_base=600.0))},
+    "layers with different rotary scalings": {
+        "attention": (SHARED, turned(scaling=RotaryScaling(form="linear", factor=2.0)))
+    },
+    "rmsnorm-plus-one": {"block": dataclasses.replace(SWIGLU, norm="rmsnorm-plus-one")},
     "a width of 26": {"attention": dataclasses.replace(SHARED, d_model=26)},
     "layers with and without rotation": {
         "attention": (SHARED, dataclasses.replace(SHARED, variant=parse_variant("Q-K=V")))

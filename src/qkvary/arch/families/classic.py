@@ -1,7 +1,6 @@
 """The families with LayerNorm.
 
-GPT-2, GPT-J, GPT-Neo, GPT-NeoX and Pythia, StarCoder, OPT, Bloom, Falcon, MPT, XGLM, Persimmon, Phi
-1 and 2.
+GPT-2, GPT-J, GPT-Neo, StarCoder, OPT, Bloom, Falcon, MPT, XGLM, Persimmon, Phi 1 and 2.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -16,8 +15,6 @@ from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 from qkvary.arch.parts import Linear, Norm, Table
 
-NEOX_ROTATED = 0.25
-"""The share of rotated channels where a GPT-NeoX configuration does not say."""
 PHI_ROTATED = 0.5
 """The share of rotated channels where a Phi configuration does not say."""
 NEO_WINDOW = 256
@@ -46,16 +43,6 @@ def _read_gpt2(fields: Fields, name: str) -> Model:
         head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         max_tokens=tokens,
     )
-
-
-def _read_gpt_neox(fields: Fields, name: str) -> Model:
-    bias = fields.flag("attention_bias", default=True)
-    rotation = read_rotation(fields, fraction=NEOX_ROTATED)
-    config = _equal_heads(fields).attend(
-        positions="rotary", rotation=rotation, bias=bias, out_bias=bias
-    )
-    layer = _build_layer(config, d_ff=fields.size("intermediate_size"))
-    return _build(fields, name, layer, tied=False)
 
 
 def _read_opt(fields: Fields, name: str) -> Model:
@@ -325,7 +312,6 @@ def _build(
 
 READERS: Mapping[str, Reader] = {
     "gpt2": _read_gpt2,
-    "gpt_neox": _read_gpt_neox,
     "opt": _read_opt,
     "bloom": _read_bloom,
     "falcon": _read_falcon,

@@ -16,9 +16,12 @@ from qkvary.arch.families.recipes import (
     LayerKinds,
     Norms,
     Recipe,
+    Rotary,
     Routed,
     read,
 )
+
+_CAUSAL: Mapping[str, tuple[object, ...]] = {"use_bidirectional_attention": (False,)}
 
 RECIPES: Mapping[str, Recipe] = {
     # Llama's block with other biases, norms or windows.
@@ -27,7 +30,10 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all", window=4096),
     ),
-    "phi3": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
+    "phi3": Recipe(
+        attention=AttentionRecipe(bias=False),
+        kinds=LayerKinds(windows="all"),
+    ),
     "qwen2": Recipe(
         attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="upper", switched=True, window=4096),
@@ -60,8 +66,10 @@ RECIPES: Mapping[str, Recipe] = {
     "exaone4": Recipe(
         attention=AttentionRecipe(bias=False, head_norm="head"), kinds=LayerKinds(period=4)
     ),
-    "glm": Recipe(attention=AttentionRecipe(out_bias=False), rotated=0.5),
-    "glm4": Recipe(attention=AttentionRecipe(out_bias=False), norms=Norms(count=4), rotated=0.5),
+    "glm": Recipe(attention=AttentionRecipe(out_bias=False), rotary=Rotary(share=0.5)),
+    "glm4": Recipe(
+        attention=AttentionRecipe(out_bias=False), norms=Norms(count=4), rotary=Rotary(share=0.5)
+    ),
     "granite": Recipe(dense=Dense(bias=("mlp_bias", False))),
     "granite_swa": Recipe(
         attention=AttentionRecipe(sinks=True),
@@ -87,22 +95,28 @@ RECIPES: Mapping[str, Recipe] = {
         dense=Dense(bias=("mlp_bias", True), gated=False),
         norms=Norms(bias=True),
     ),
-    "ministral": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(needs_types=True)),
+    "ministral": Recipe(
+        attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all", window=4096)
+    ),
     "ministral3": Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
     "nanochat": Recipe(dense=Dense(gated=False), norms=Norms(count=0, final=False)),
     "nemotron": Recipe(
-        dense=Dense(bias=("mlp_bias", False), gated=False), norms=Norms(bias=True), rotated=0.5
+        dense=Dense(bias=("mlp_bias", False), gated=False),
+        norms=Norms(bias=True),
+        rotary=Rotary(share=0.5),
     ),
     "olmo": Recipe(norms=Norms(count=0, final=False)),
     "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads")),
     "olmo3": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(period=4)),
     "seed_oss": Recipe(
         attention=AttentionRecipe(
-            bias=("attention_bias", True), out_bias=("attention_out_bias", False)
+            head_dim=128, bias=("attention_bias", True), out_bias=("attention_out_bias", False)
         ),
         dense=Dense(bias=("mlp_bias", False)),
     ),
-    "smollm3": Recipe(dense=Dense(bias=("mlp_bias", False)), tied=True),
+    "smollm3": Recipe(
+        dense=Dense(bias=("mlp_bias", False)), tied=True, rotary=Rotary(base=2_000_000.0)
+    ),
     "stablelm": Recipe(
         attention=AttentionRecipe(
             bias=("use_qkv_bias", False),
@@ -111,7 +125,8 @@ RECIPES: Mapping[str, Recipe] = {
             is_normed=("qk_layernorm", False),
         ),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
-        rotated=0.25,
+        ignored=("head_dim",),
+        rotary=Rotary(share=0.25),
     ),
     "starcoder2": Recipe(
         attention=AttentionRecipe(bias=("use_bias", True)),
@@ -123,12 +138,49 @@ RECIPES: Mapping[str, Recipe] = {
     "vaultgemma": Recipe(
         attention=AttentionRecipe(head_dim=256), kinds=LayerKinds(needs_types=True), tied=True
     ),
+    "gpt_neox": Recipe(
+        attention=AttentionRecipe(bias=("attention_bias", True)),
+        kinds=LayerKinds(windows="none"),
+        dense=Dense(bias=True, gated=False),
+        norms=Norms(bias=True),
+        rotary=Rotary(share=0.25),
+        ignored=("num_key_value_heads", "head_dim"),
+    ),
+    "gemma": Recipe(
+        attention=AttentionRecipe(may_lack_kv_heads=False, head_dim=256),
+        kinds=LayerKinds(windows="none"),
+        tied=True,
+        required=_CAUSAL,
+    ),
+    "gemma2": Recipe(
+        attention=AttentionRecipe(may_lack_kv_heads=False, head_dim=256),
+        kinds=LayerKinds(period=2, window=4096),
+        norms=Norms(count=4),
+        tied=True,
+        required=_CAUSAL,
+    ),
+    **dict.fromkeys(
+        ("gemma3_text", "gemma3"),
+        Recipe(
+            attention=AttentionRecipe(head_norm="head", head_dim=256),
+            kinds=LayerKinds(period=6, window=4096),
+            norms=Norms(count=4),
+            tied=True,
+            rotary=Rotary(base=1_000_000.0, local_base=("rope_local_base_freq", 10_000.0)),
+            required=_CAUSAL,
+            defaults={
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "vocab_size": 262_208,
+            },
+        ),
+    ),
     # Mixtures of experts.
     "mixtral": Recipe(
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all"),
         routed=Routed(width=WIDE),
-        base=1000000.0,
+        rotary=Rotary(base=1000000.0),
     ),
     "qwen3_moe": Recipe(
         attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False),
@@ -179,7 +231,7 @@ RECIPES: Mapping[str, Recipe] = {
             out_bias=False, head_norm="head", is_normed=("use_qk_norm", False)
         ),
         routed=Routed(shared="count", shared_count=1),
-        rotated=0.5,
+        rotary=Rotary(share=0.5),
     ),
     "gpt_oss": Recipe(
         attention=AttentionRecipe(bias=("attention_bias", True), sinks=True),
@@ -242,7 +294,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"mamba": recurrent.read_mamba2, "linear_attention": recurrent.read_mamba2},
         ),
         dense=Dense(bias=("mlp_bias", False)),
-        rotated=0.5,
+        rotary=Rotary(share=0.5),
     ),
     "granitemoehybrid": Recipe(
         kinds=LayerKinds(
@@ -306,7 +358,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
         routed=Routed(shared="width", gated_sharing=True),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     "qwen3_5_text": Recipe(
         attention=AttentionRecipe(head_norm="head", gate="query"),
@@ -315,7 +367,7 @@ RECIPES: Mapping[str, Recipe] = {
             others="linear_attention",
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     "qwen3_5_moe_text": Recipe(
         attention=AttentionRecipe(head_norm="head", gate="query"),
@@ -325,7 +377,7 @@ RECIPES: Mapping[str, Recipe] = {
             recurrent={"linear_attention": recurrent.read_gated_delta},
         ),
         routed=Routed(shared="width", gated_sharing=True),
-        rotated=0.25,
+        rotary=Rotary(share=0.25),
     ),
     # Keys and values from one latent.
     "axk1": Recipe(

@@ -1,6 +1,6 @@
-"""Gemma 1 to 4: heads of their own width, windows between global layers, and K=V in Gemma 4.
+"""Gemma 4: heads of two widths, windows between global layers, and K=V in these.
 
-Gemma 4 takes the value of a global layer before the key is normalised with a gain and rotated, so
+It takes the value of a global layer before the key is normalised with a gain and rotated, so
 that both follow from one tensor: ``Q-K=V`` with ``value_rope = "none"``. Engines store both.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
-from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
+from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.parts import Linear, Norm, Table
@@ -20,30 +20,24 @@ from qkvary.arch.sharing import share
 
 GLOBAL, LOCAL = LAYER_TYPES
 
-GEMMA2_WINDOW = 4096
-"""The window where a Gemma 2 or 3 configuration does not say."""
-GEMMA2_PERIOD = 2
-"""Every second layer of Gemma 2 is global."""
 PERIOD = 6
-"""Every sixth layer of Gemma 3 and 4 is global by default."""
+"""Every sixth layer is global by default."""
 GEMMA4_WINDOW = 512
-"""The window where a Gemma 4 configuration does not say."""
+"""The window where a configuration does not say."""
 UNIFIED_WINDOW = 1024
 """The window where a configuration of Gemma 4 without a vision tower does not say."""
 HEADS, KV_HEADS, HEAD_DIM = 8, 4, 256
-"""Sizes of attention where a Gemma 3 or 4 configuration does not say, as published files do not."""
+"""Sizes of attention where a configuration does not say, as published files do not."""
 GLOBAL_HEAD_DIM = 512
-"""Channels of a head of Gemma 4's global layers, by default."""
-GEMMA3_VOCABULARY = 262_208
-"""Tokens where a Gemma 3 configuration does not say."""
+"""Channels of a head of the global layers, by default."""
 GEMMA4_VOCABULARY = 262_144
-"""Tokens where a Gemma 4 configuration does not say, also of its inputs per layer."""
+"""Tokens where a configuration does not say, also of the inputs per layer."""
 PER_LAYER_WIDTH = 256
-"""Channels of Gemma 4's input to each layer, by default; 0 or a null means none."""
+"""Channels of the input to each layer, by default; 0 or a null means none."""
 GLOBAL_ROTATED = 0.25
-"""The share of rotated channels in Gemma 4's global layers, by default."""
+"""The share of rotated channels in the global layers, by default."""
 BASES = {GLOBAL: 1_000_000.0, LOCAL: 10_000.0}
-"""Bases of the rotary frequencies of Gemma 3 and 4, by default."""
+"""Bases of the rotary frequencies, by default."""
 
 _EQUAL_NOTE = (
     "keys and values of global layers follow from one tensor; counted as engines store them, apart"
@@ -66,46 +60,6 @@ class _Kind:
     """The layer whose keys and values it attends to instead of own ones."""
 
 
-def _read_gemma(fields: Fields, name: str) -> Model:
-    _refuse_bidirectional(fields)
-    kind = _Kind(heads=_read_heads(fields), window=None, rotation=read_rotation(fields))
-    kinds = (kind,) * fields.layers("num_hidden_layers")
-    return _build(fields, name, kinds, norms=2, head_norms=0)
-
-
-def _read_gemma2(fields: Fields, name: str) -> Model:
-    _refuse_bidirectional(fields)
-    heads, rotation = _read_heads(fields), read_rotation(fields)
-    window = fields.size("sliding_window", default=GEMMA2_WINDOW)
-    kinds = tuple(
-        _Kind(heads=heads, window=window if kind == LOCAL else None, rotation=rotation)
-        for kind in _read_types(fields, GEMMA2_PERIOD)
-    )
-    return _build(fields, name, kinds, norms=4, head_norms=0)
-
-
-def _read_gemma3(fields: Fields, name: str) -> Model:
-    _refuse_bidirectional(fields)
-    heads = _read_heads(fields, usual=True)
-    window = fields.size("sliding_window", default=GEMMA2_WINDOW)
-    period = fields.size("sliding_window_pattern", default=PERIOD)
-    older = {GLOBAL: "rope_theta", LOCAL: "rope_local_base_freq"}
-    kinds = tuple(
-        _Kind(
-            heads=heads,
-            window=window if kind == LOCAL else None,
-            rotation=PositionConfig(
-                rotary_fraction=1.0,
-                rotary_base=_nested_rotation(fields, kind).number(
-                    "rope_theta", default=fields.number(older[kind], default=BASES[kind])
-                ),
-            ),
-        )
-        for kind in _read_types(fields, period)
-    )
-    return _build(fields, name, kinds, norms=4, head_norms=2, vocabulary=GEMMA3_VOCABULARY)
-
-
 def _read_gemma4(fields: Fields, name: str) -> Model:
     width = fields.count("hidden_size_per_layer_input", default=PER_LAYER_WIDTH)
     if fields.mentions("hidden_size_per_layer_input") and not fields.has(
@@ -114,34 +68,27 @@ def _read_gemma4(fields: Fields, name: str) -> Model:
         width = 0
     experts = _read_experts(fields) if fields.flag("enable_moe_block", default=False) else None
     kinds = _read_gemma4_kinds(fields, window=GEMMA4_WINDOW)
-    model = _build_gemma4(fields, name, kinds, experts)
+    model = _build(fields, name, kinds, experts)
     return _add_inputs(fields, model, width) if width else model
 
 
 def _read_gemma4_unified(fields: Fields, name: str) -> Model:
-    return _build_gemma4(fields, name, _read_gemma4_kinds(fields, window=UNIFIED_WINDOW), None)
+    return _build(fields, name, _read_gemma4_kinds(fields, window=UNIFIED_WINDOW))
 
 
-def _refuse_bidirectional(fields: Fields) -> None:
-    if fields.flag("use_bidirectional_attention", default=False):
-        raise fields.refuse("use_bidirectional_attention", "false, as in a model that decodes,")
-
-
-def _read_types(fields: Fields, period: int) -> tuple[str, ...]:
+def _read_types(fields: Fields) -> tuple[str, ...]:
     layers = fields.layers("num_hidden_layers")
     types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
     if types is not None:
         return types
-    return tuple(LOCAL if (index + 1) % period else GLOBAL for index in range(layers))
+    return tuple(LOCAL if (index + 1) % PERIOD else GLOBAL for index in range(layers))
 
 
-def _read_heads(fields: Fields, *, usual: bool = False) -> Heads:
-    """Sizes of the heads; ``usual`` for a family whose published files leave them out."""
-    counts = (HEADS, KV_HEADS) if usual else (None, None)
+def _read_heads(fields: Fields) -> Heads:
     return Heads(
         d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads", default=counts[0]),
-        kv_count=fields.size("num_key_value_heads", default=counts[1]),
+        count=fields.size("num_attention_heads", default=HEADS),
+        kv_count=fields.size("num_key_value_heads", default=KV_HEADS),
         dim=fields.size("head_dim", default=HEAD_DIM),
     )
 
@@ -155,7 +102,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
     # The last layer is always global, as in transformers.
-    types = (*_read_types(fields, PERIOD)[:-1], GLOBAL)
+    types = (*_read_types(fields)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)
     heads = _read_heads_of_layers(fields, types, equal=equal)
@@ -200,7 +147,7 @@ def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
     """Return the heads of each layer, from ``per_layer_config`` or by kind of layer."""
-    usual = _read_heads(fields, usual=True)
+    usual = _read_heads(fields)
     overrides = fields.section("per_layer_config")
     if overrides is not None:
         return _override_heads(fields, overrides, usual, len(types))
@@ -259,21 +206,6 @@ def _read_experts(fields: Fields) -> Experts:
     )
 
 
-def _build_gemma4(
-    fields: Fields, name: str, kinds: Sequence[_Kind], experts: Experts | None
-) -> Model:
-    return _build(
-        fields,
-        name,
-        kinds,
-        norms=4 if experts is None else 7,
-        head_norms=2,
-        vocabulary=GEMMA4_VOCABULARY,
-        experts=experts,
-        notes=(_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else (),
-    )
-
-
 def _add_inputs(fields: Fields, model: Model, width: int) -> Model:
     """Return the model with a second embedding per token, a part of which enters every layer."""
     rows = fields.size("vocab_size_per_layer_input", default=GEMMA4_VOCABULARY)
@@ -306,21 +238,9 @@ def _attend(fields: Fields, kind: _Kind) -> AttentionConfig:
 
 
 def _build(
-    fields: Fields,
-    name: str,
-    kinds: Sequence[_Kind],
-    *,
-    norms: int,
-    head_norms: int,
-    vocabulary: int | None = None,
-    experts: Experts | None = None,
-    notes: tuple[str, ...] = (),
+    fields: Fields, name: str, kinds: Sequence[_Kind], experts: Experts | None = None
 ) -> Model:
-    """Return the model with these layers, each with so many norms, and norms of its heads.
-
-    ``vocabulary`` holds where the configuration does not say; ``experts`` are added to the
-    feed-forward network of each layer.
-    """
+    """Return the model with these layers; experts are added to each feed-forward network."""
     d_model, d_ff = fields.size("hidden_size"), fields.size("intermediate_size")
     widened = fields.flag("use_double_wide_mlp", default=False)
 
@@ -329,7 +249,7 @@ def _build(
         dense = FeedForward(
             d_model=d_model, d_ff=2 * d_ff if widened and reads else d_ff, gated=True
         )
-        own_norms = 1 if head_norms and reads else head_norms
+        own_norms = 1 if reads else 2
         return Layer(
             attention=ProjectedAttention(
                 config=config,
@@ -338,10 +258,10 @@ def _build(
                 storage="both" if kind.equal else "needed",
             ),
             feed_forward=(dense,) if experts is None else (dense, experts),
-            norms=(Norm(width=d_model),) * norms,
+            norms=(Norm(width=d_model),) * (4 if experts is None else 7),
         )
 
-    tokens = fields.size("vocab_size", default=vocabulary)
+    tokens = fields.size("vocab_size", default=GEMMA4_VOCABULARY)
     tied = fields.flag("tie_word_embeddings", default=True)
     return Model(
         name=name,
@@ -351,15 +271,11 @@ def _build(
         norms=(Norm(width=d_model),),
         head=(Linear(inputs=d_model, outputs=tokens, tied=tied),),
         max_tokens=fields.optional_size("max_position_embeddings"),
-        notes=notes,
+        notes=(_EQUAL_NOTE,) if any(kind.equal for kind in kinds) else (),
     )
 
 
 READERS: Mapping[str, Reader] = {
-    "gemma": _read_gemma,
-    "gemma2": _read_gemma2,
-    "gemma3_text": _read_gemma3,
-    "gemma3": _read_gemma3,
     "gemma4_text": _read_gemma4,
     "gemma4": _read_gemma4,
     "gemma4_unified_text": _read_gemma4_unified,

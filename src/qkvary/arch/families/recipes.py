@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from qkvary.arch.attention import PositionConfig
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import Experts, FeedForward, Layer, ProjectedAttention
 from qkvary.arch.families.attention_fields import LAYER_TYPES, Heads, build_each, read_rotation
 from qkvary.arch.families.deepseek import read_latent
@@ -142,6 +142,18 @@ class Norms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rotary:
+    """The rotary positions of a family, where a configuration does not say."""
+
+    share: float = 1.0
+    """The share of rotated channels."""
+    base: float = ROTARY_BASE
+    """The base of the frequencies."""
+    local_base: tuple[str, float] | None = None
+    """The field and the default of the base of layers with a window, where they have their own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
     """The differences of a family from Llama."""
 
@@ -161,24 +173,30 @@ class Recipe:
     """Whether the head is the embedding where the configuration does not say; ``None`` if never."""
     head_bias: Flag = False
     """Bias on the head."""
-    rotated: float = 1.0
-    """The share of rotated channels where the configuration does not say."""
-    base: float = ROTARY_BASE
-    """The base of the rotary frequencies where the configuration does not say."""
+    rotary: Rotary = Rotary()
+    """Its rotary positions."""
     required: Mapping[str, tuple[object, ...]] = field(
         default_factory=dict[str, tuple[object, ...]]
     )
     """Fields with the values that are counted; others are refused."""
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The values of fields that published files leave out."""
+    ignored: tuple[str, ...] = ()
+    """Fields of other families, which transformers does not read here."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kind:
+class Kind:
     """What separates the layers of one model."""
 
     mixing: str
+    """Its name in the list of layers."""
     window: int | None
+    """Tokens that a query sees; ``None`` for all."""
     sparse: bool
+    """Whether it has experts."""
     shares_indexer: bool = False
+    """Whether it takes what the indexer of an earlier layer picked."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:
@@ -187,29 +205,22 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     Raises:
         ValueError: for a field that is missing or makes no sense.
     """
-    layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
+    fields = complete(recipe, fields)
     d_model = fields.size("hidden_size", "n_embd", "d_model")
     for required, values in recipe.required.items():
         if fields.has(required) and fields.content[required] not in values:
-            raise fields.refuse(required, " or ".join(map(str, values)))
+            words = (str(one).lower() if isinstance(one, bool) else str(one) for one in values)
+            raise fields.refuse(required, " or ".join(words))
     heads = fields.items("num_attention_heads_per_layer")
     if heads is not None and set(heads) != {fields.size("num_attention_heads")}:
         raise fields.refuse("num_attention_heads_per_layer", "as many heads in each layer")
     norm = Norm(width=d_model, bias=recipe.norms.bias)
-    norms = 1 if _flag(fields, recipe.norms.parallel) else recipe.norms.count
-    norms += 2 * _flag(fields, recipe.norms.post)
-    kinds = [
-        _Kind(mixing, _window(recipe, fields, mixing), sparse, shared)
-        for mixing, sparse, shared in zip(
-            _types(recipe, fields, layers),
-            _sparse(recipe, fields, layers),
-            _shares_indexer(fields, layers),
-            strict=True,
-        )
-    ]
+    norms = 1 if read_flag(fields, recipe.norms.parallel) else recipe.norms.count
+    norms += 2 * read_flag(fields, recipe.norms.post)
+    kinds = list_kinds(recipe, fields)
 
-    def build(kind: _Kind) -> Layer:
-        network = _routed(recipe, fields) if kind.sparse else _dense(recipe, fields)
+    def build(kind: Kind) -> Layer:
+        network = _routed(recipe, fields) if kind.sparse else read_dense(recipe, fields)
         more = recipe.routed.norms if recipe.routed is not None and kind.sparse else 0
         inner: tuple[Norm, ...] = ()
         if recipe.norms.inner and isinstance(network, FeedForward):
@@ -231,7 +242,7 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
 
     vocabulary = fields.size("vocab_size")
     tied = recipe.tied is not None and fields.flag("tie_word_embeddings", default=recipe.tied)
-    head_bias = _flag(fields, recipe.head_bias)
+    head_bias = read_flag(fields, recipe.head_bias)
     return Model(
         name=name,
         layers=build_each(kinds, build),
@@ -243,6 +254,27 @@ def read(recipe: Recipe, fields: Fields, name: str) -> Model:
     )
 
 
+def complete(recipe: Recipe, fields: Fields) -> Fields:
+    """Return the fields that are read, with the values that published files leave out."""
+    content = {**recipe.defaults, **fields.content}
+    read_here = {name: one for name, one in content.items() if name not in recipe.ignored}
+    return Fields(read_here, fields.family)
+
+
+def list_kinds(recipe: Recipe, fields: Fields) -> list[Kind]:
+    """Return the kind of each layer."""
+    layers = fields.layers("num_hidden_layers", "n_layer", "num_layers")
+    return [
+        Kind(mixing, _window(recipe, fields, mixing), sparse, shared)
+        for mixing, sparse, shared in zip(
+            _types(recipe, fields, layers),
+            _sparse(recipe, fields, layers),
+            _shares_indexer(fields, layers),
+            strict=True,
+        )
+    ]
+
+
 def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
     types = fields.words("indexer_types", choices=("full", "shared"), length=layers)
     if types is not None:
@@ -252,7 +284,8 @@ def _shares_indexer(fields: Fields, layers: int) -> list[bool]:
     return [max(index - first + 1, 0) % step != 0 for index in range(layers)]
 
 
-def _flag(fields: Fields, flag: Flag) -> bool:
+def read_flag(fields: Fields, flag: Flag) -> bool:
+    """Return a fixed choice, or the field that decides."""
     return flag if isinstance(flag, bool) else fields.flag(flag[0], default=flag[1])
 
 
@@ -331,7 +364,8 @@ def _sparse(recipe: Recipe, fields: Fields, layers: int) -> list[bool]:
     ]
 
 
-def _dense(recipe: Recipe, fields: Fields) -> FeedForward:
+def read_dense(recipe: Recipe, fields: Fields) -> FeedForward:
+    """Return the dense feed-forward network."""
     d_ff = fields.size(*recipe.dense.width)
     if recipe.dense.adjusted and fields.flag("block_auto_adjust_ff_dim", default=True):
         scale = fields.number("block_ffn_dim_multiplier", default=1.0)
@@ -341,7 +375,7 @@ def _dense(recipe: Recipe, fields: Fields) -> FeedForward:
         d_model=fields.size("hidden_size", "n_embd", "d_model"),
         d_ff=d_ff,
         gated=recipe.dense.gated,
-        bias=_flag(fields, recipe.dense.bias),
+        bias=read_flag(fields, recipe.dense.bias),
     )
 
 
@@ -355,7 +389,7 @@ def _routed(recipe: Recipe, fields: Fields) -> Experts:
         count=count,
         active=fields.size(*ACTIVE),
         shared=FeedForward(
-            d_model=d_model, d_ff=shared, gated=True, bias=_flag(fields, recipe.dense.bias)
+            d_model=d_model, d_ff=shared, gated=True, bias=read_flag(fields, recipe.dense.bias)
         )
         if shared
         else None,
@@ -386,31 +420,59 @@ def _heads(recipe: Recipe, fields: Fields) -> Heads:
     )
 
 
-def _rotation(recipe: Recipe, fields: Fields, mixing: str) -> PositionConfig:
-    """Return the rotation of a layer; some configurations have one for each kind of layer."""
+def rotary_fields(recipe: Recipe, fields: Fields, mixing: str) -> Fields:
+    """Return the fields of the rotation of a kind of layer, as those of a model of one kind."""
     section = fields.section("rope_parameters")
     own = None if section is None else section.section(mixing)
-    return read_rotation(
-        fields if own is None else Fields({"rope_parameters": own.content}, fields.family),
-        fraction=recipe.rotated,
-        base=recipe.base,
+    name, base = recipe.rotary.local_base or ("rope_theta", recipe.rotary.base)
+    is_local = recipe.rotary.local_base is not None and mixing == LOCAL
+    if own is None and not is_local:
+        return fields
+    found: dict[str, object] = {} if own is None else dict(own.content)
+    if recipe.rotary.local_base is not None and not is_local:
+        # Scaled positions are those of the layers that see everything.
+        found |= (fields.section("rope_scaling") or Fields({}, fields.family)).content
+    theta = fields.number(name if is_local else "rope_theta", default=base)
+    return Fields(
+        {
+            "rope_parameters": {"rope_theta": theta, **found},
+            "max_position_embeddings": fields.content.get("max_position_embeddings"),
+        },
+        fields.family,
     )
 
 
-def _attention(recipe: Recipe, fields: Fields, kind: _Kind) -> ProjectedAttention:
-    bias = _flag(fields, recipe.attention.bias)
-    heads = _heads(recipe, fields)
-    config = heads.attend(
+def read_head_config(recipe: Recipe, fields: Fields, kind: Kind) -> AttentionConfig:
+    """Return sizes, window, rotation and biases of an attention layer.
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    bias = read_flag(fields, recipe.attention.bias)
+    return _heads(recipe, fields).attend(
         window=kind.window,
         positions="rotary",
-        rotation=_rotation(recipe, fields, kind.mixing),
+        rotation=read_rotation(
+            rotary_fields(recipe, fields, kind.mixing),
+            fraction=recipe.rotary.share,
+            base=recipe.rotary.base,
+        ),
         bias=bias,
         out_bias=bias
         if recipe.attention.out_bias is None
-        else _flag(fields, recipe.attention.out_bias),
+        else read_flag(fields, recipe.attention.out_bias),
     )
+
+
+def has_head_norms(recipe: Recipe, fields: Fields) -> bool:
+    """Return whether queries and keys are normalised."""
+    return recipe.attention.head_norm != "none" and read_flag(fields, recipe.attention.is_normed)
+
+
+def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention:
+    config, heads = read_head_config(recipe, fields, kind), _heads(recipe, fields)
     size, norms = config.size_per_head, ()
-    if recipe.attention.head_norm != "none" and _flag(fields, recipe.attention.is_normed):
+    if has_head_norms(recipe, fields):
         widths = {
             "head": (size, size),
             "heads": (size * heads.count, size * heads.kv_count),
@@ -423,10 +485,10 @@ def _attention(recipe: Recipe, fields: Fields, kind: _Kind) -> ProjectedAttentio
 
 
 def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
-    if recipe.attention.gate == "none" or not _flag(fields, recipe.attention.is_gated):
+    if recipe.attention.gate == "none" or not read_flag(fields, recipe.attention.is_gated):
         return ()
     heads = _heads(recipe, fields)
     size = heads.dim or heads.d_model // heads.count
     outputs = heads.count * (1 if recipe.attention.gate == "head" else size)
-    bias = recipe.attention.gate == "query" and _flag(fields, recipe.attention.bias)
+    bias = recipe.attention.gate == "query" and read_flag(fields, recipe.attention.bias)
     return (Linear(inputs=heads.d_model, outputs=outputs, bias=bias),)

@@ -32,6 +32,23 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
         ValueError: for an unknown family, a field that is missing or makes no sense, or sizes that
             do not fit each other; always in one sentence.
     """
+    family, fields = find_text(config)
+    model = FAMILIES[family](fields, name)
+    if fields.content is config:
+        return model
+    note = "counts the language model only: a vision or audio tower is not counted"
+    return replace(model, notes=(*model.notes, note))
+
+
+def find_text(config: Mapping[str, object]) -> tuple[str, Fields]:
+    """Return the family of a language model and its fields, which may be a section.
+
+    Args:
+        config: The content of a ``config.json``.
+
+    Raises:
+        ValueError: for an unknown family.
+    """
     model_type = config.get("model_type")
     is_known = isinstance(model_type, str) and model_type in FAMILIES
     fields = Fields(config, str(model_type) if is_known else "unknown")
@@ -41,16 +58,14 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
     if part is None:
         if not is_known:
             raise _unknown(model_type)
-        return FAMILIES[fields.family](fields, name)
+        return fields.family, fields
     family = model_type if is_known else part.content.get("model_type")
     if not isinstance(family, str) or family not in FAMILIES:
         raise _unknown(model_type)
     tied = config.get("tie_word_embeddings")
     # The head belongs to the whole.
     whole = {} if tied is None else {"tie_word_embeddings": tied}
-    model = FAMILIES[family](Fields({**part.content, **whole}, family), name)
-    note = "counts the language model only: a vision or audio tower is not counted"
-    return replace(model, notes=(*model.notes, note))
+    return family, Fields({**part.content, **whole}, family)
 
 
 def _unknown(model_type: object) -> ValueError:

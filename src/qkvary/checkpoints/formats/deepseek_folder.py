@@ -7,9 +7,9 @@ it has experts or a query of low rank.
 import json
 from pathlib import Path
 
+from qkvary.arch.families.attention_fields import read_rotation, rotary_section
 from qkvary.arch.families.fields import Fields
 from qkvary.checkpoints.contradictions import is_head_tied
-from qkvary.checkpoints.formats.stock_folder import read_rotary_base
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
     WEIGHTS,
@@ -97,6 +97,15 @@ def _read_sizes(fields: Fields) -> LatentSizes:
         raise fields.refuse("qk_nope_head_dim", f"{sizes['head_dim']}, the v_head_dim,")
     return LatentSizes(
         **sizes,
-        rotary_base=read_rotary_base(fields),
+        rotary_base=_read_base(fields),
         norm_eps=fields.number("rms_norm_eps", default=1e-6),
     )
+
+
+def _read_base(fields: Fields) -> float:
+    """Return the base of rotary positions, which must not be scaled."""
+    section = rotary_section(fields)
+    if section.text("rope_type", "type", default="default") != "default":
+        name = "rope_type" if section.has("rope_type") else "type"
+        raise section.refuse(name, "plain rotary positions (default)")
+    return read_rotation(fields).rotary_base

@@ -1,7 +1,7 @@
-"""GPT-2 and Llama as transformers saves them, read without transformers.
+"""Language models as transformers saves them, read without transformers: Llama, Qwen, Gemma, ...
 
-A ``config.json`` and safetensors, in one file or in shards with an index. GPT-2 keeps query, key
-and value in one matrix that multiplies from the right; Llama's rotary embedding is ours.
+A ``config.json`` and safetensors, in one file or in shards with an index. The families are those of
+``arch.families.language_models``; of several modalities the language model is read.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +12,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import PositionConfig
-from qkvary.arch.families.attention_fields import Heads, rotary_section
-from qkvary.arch.families.fields import Fields
-from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
+from qkvary.arch.families.language_models import BLOCKS, read_gpt2, read_language_model
+from qkvary.arch.families.table import find_text
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.contradictions import collect, is_head_tied, warn_of_ignored
 from qkvary.checkpoints.formats.transformers_folder import (
     CONFIG,
@@ -28,29 +27,27 @@ from qkvary.checkpoints.formats.transformers_folder import (
 from qkvary.checkpoints.latent_networks import Weights
 from qkvary.checkpoints.models import LoadedModel, build_model, parse_weights
 from qkvary.checkpoints.sentencepiece import read_pieces
-from qkvary.checkpoints.stock_names import Row, StockArchitecture, list_tensors
+from qkvary.checkpoints.stock_names import TABLES, list_tensors
+from qkvary.checkpoints.stock_parts import is_turned, order_channels, rotated_last, split_parts
+from qkvary.checkpoints.structure import make_language_model
 from qkvary.data.model_configs import parse_config
 from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
 
-FORMAT = "GPT-2 or Llama as transformers saves them (config.json, and safetensors)"
+FORMAT = "a language model that transformers saved (config.json, and safetensors)"
 INDEX = "model.safetensors.index.json"
 TOKENIZER_FILES = LIBRARY_TOKENIZER, PIECES = "tokenizer.json", "tokenizer.model"
 
-_ACTIVATIONS: Mapping[str, Activation] = {
-    "gelu_new": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-}
+_OTHERS = ("qkvary", "deepseek_v3")
+"""Those of other formats."""
+_FAMILIES = ("gpt2", *BLOCKS)
 _PREFIX = "transformer."
-_TIED: Mapping[StockArchitecture, tuple[str, str]] = {
-    "gpt2": ("transformer.wte.weight", "lm_head.weight"),
-    "llama": ("model.embed_tokens.weight", "lm_head.weight"),
-}
-"""The names of embedding and head."""
+_OF_TEXT = ("language_model.model.", "model.language_model.")
+"""Prefixes of the language model in a model of several modalities."""
+_OF_OTHERS = ("vision_tower", "multi_modal_projector")
+"""The first names of its other parts, which are not read."""
 
 
 def recognises(path: Path) -> bool:
@@ -63,7 +60,7 @@ def recognises(path: Path) -> bool:
     except ValueError:
         return False
     kind = content.get("model_type")
-    return isinstance(kind, str) and kind in _READERS
+    return isinstance(kind, str) and kind not in _OTHERS
 
 
 def load(path: Path) -> LoadedModel:
@@ -74,21 +71,26 @@ def load(path: Path) -> LoadedModel:
         DamagedError: if a file is missing or damaged.
         UnsafeError: if the weights are a pickle.
     """
-    folder, content = read_folder(path)
-    architecture, _ = _READERS[str(content["model_type"])]
-    config = read_config(path)
+    folder, _ = read_folder(path)
+    family, config = _read(path)
+    table = TABLES.get(family, "llama")
     tensors = collect(
-        ((_complete(name, architecture), tensor) for name, tensor in _read_weights(folder)),
+        (
+            (complete, tensor)
+            for name, tensor in _read_weights(folder)
+            if (complete := _complete(name, family)) is not None
+        ),
         str(folder),
     )
     if config.num_layers > len(tensors):
         raise DamagedError(f"{folder / CONFIG} has {config.num_layers} layers, more than tensors")
-    embedding, head = (tensors.get(name) for name in _TIED[architecture])
+    ends = {row.ours: row.theirs for row in list_tensors(table, 1)}
+    embedding, head = (tensors.get(ends[name]) for name in ("embedding", "head_weight"))
     tied = is_head_tied(embedding, head, str(folder), declared=config.tied_head)
     config = replace(config, tied_head=tied)
     _remove_buffers(tensors, config, str(folder))
     try:
-        weights = _rename(tensors, architecture, config, str(folder))
+        weights = _rename(tensors, table, config, str(folder))
     except KeyError as error:
         raise DamagedError(f"{folder} lacks the tensor {error.args[0]}") from None
     return build_model(config, weights, _read_tokenizer(folder), str(folder))
@@ -101,84 +103,21 @@ def read_config(path: Path) -> LanguageModelConfig:
         UsageError: if the network has parts that ours have not.
         DamagedError: if the file is missing or damaged.
     """
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[str, LanguageModelConfig]:
+    """Return the family and the configuration of the network."""
     folder, content = read_folder(path)
-    kind = str(content["model_type"])
     try:
-        return _READERS[kind][1](Fields(content, kind))
+        family, fields = find_text(content)
+        if family not in _FAMILIES:
+            raise fields.refuse("model_type", f"a family that is loaded ({', '.join(_FAMILIES)})")
+        if family == "gpt2":
+            return family, read_gpt2(fields)
+        return family, read_language_model(family, fields)
     except ValueError as error:
         raise UsageError(f"{folder / CONFIG} cannot be used: {error}") from None
-
-
-def _read_gpt2(fields: Fields) -> LanguageModelConfig:
-    fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
-    for name, expected in {**fixed, "add_cross_attention": False}.items():
-        if fields.flag(name, default=expected) != expected:
-            raise fields.refuse(name, str(expected).lower())
-    activation = fields.text("activation_function", default="gelu_new")
-    if activation not in _ACTIVATIONS:
-        raise fields.refuse("activation_function", f"one of {', '.join(_ACTIVATIONS)}")
-    heads, d_model = fields.size("n_head"), fields.size("n_embd")
-    return LanguageModelConfig(
-        attention=Heads(d_model=d_model, count=heads, kv_count=heads).attend(
-            bias=True, out_bias=True
-        ),
-        block=BlockConfig(
-            d_ff=fields.size("n_inner", default=4 * d_model),
-            activation=_ACTIVATIONS[activation],
-            norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
-        ),
-        num_layers=fields.layers("n_layer"),
-        vocabulary=fields.size("vocab_size"),
-        max_tokens=fields.size("n_positions"),
-        positions="learned",
-        tied_head=fields.flag("tie_word_embeddings", default=True),
-    )
-
-
-def _read_llama(fields: Fields) -> LanguageModelConfig:
-    if fields.text("hidden_act", default="silu") != "silu":
-        raise fields.refuse("hidden_act", "silu")
-    if fields.flag("mlp_bias", default=False):
-        raise fields.refuse("mlp_bias", "false")
-    bias = fields.flag("attention_bias", default=False)
-    heads = Heads(
-        d_model=fields.size("hidden_size"),
-        count=fields.size("num_attention_heads"),
-        kv_count=fields.size("num_key_value_heads", default=fields.size("num_attention_heads")),
-        dim=fields.optional_size("head_dim"),
-    )
-    rotation = PositionConfig(rotary_base=read_rotary_base(fields), rotary_fraction=1.0)
-    return LanguageModelConfig(
-        attention=heads.attend(positions="rotary", rotation=rotation, bias=bias, out_bias=bias),
-        block=BlockConfig(
-            d_ff=fields.size("intermediate_size"),
-            activation="swiglu",
-            norm="rmsnorm",
-            norm_eps=fields.number("rms_norm_eps", default=1e-6),
-            bias=False,
-        ),
-        num_layers=fields.layers("num_hidden_layers"),
-        vocabulary=fields.size("vocab_size"),
-        max_tokens=fields.size("max_position_embeddings", default=2048),
-        positions="none",
-        tied_head=fields.flag("tie_word_embeddings", default=False),
-    )
-
-
-def read_rotary_base(fields: Fields) -> float:
-    """Return the base of rotary positions, from the place where transformers reads it.
-
-    Args:
-        fields: The configuration.
-
-    Raises:
-        ValueError: if they are scaled, or a value is no number.
-    """
-    nested = rotary_section(fields)
-    kind = nested.text("rope_type", "type", default="default")
-    if kind != "default":
-        raise ValueError(f"expected plain rotary positions, got rope_type {kind:.40}")
-    return nested.number("rope_theta", default=fields.number("rope_theta", default=10_000.0))
 
 
 def _read_weights(folder: Path) -> Iterator[tuple[str, Tensor]]:
@@ -241,36 +180,47 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
 configuration."""
 
 
-def _rename(
-    tensors: Weights, architecture: StockArchitecture, config: LanguageModelConfig, where: str
-) -> Weights:
+def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:
     """Return the tensors by our names; unknown ones are left and refused later."""
     found: Weights = {}
-    for row in list_tensors(architecture, config.num_layers):
+    needed, layer = _needed_names(config), config.layers[0]
+    size, order = layer.size_per_head, rotated_last(layer)
+    for row in list_tensors(table, config.num_layers):
         tensor = tensors.pop(row.theirs, None)
         if config.tied_head and row.ours == "head_weight":
             # A copy of the embedding, which files may lack.
             continue
         if tensor is not None:
-            found |= _convert(row, tensor)
-        elif row.theirs.endswith(".weight"):
+            parts = split_parts(row, tensor, layer, is_transposed=True)
+            for name, part in parts.items():
+                turns = is_turned(name) and len(part) % size == 0
+                parts[name] = (order_channels(part, size, order) if turns else part).contiguous()
+            found |= parts
+        elif needed & {*row.ours.split(",")}:
             raise KeyError(row.theirs)
     return collect((*found.items(), *tensors.items()), where)
 
 
-def _complete(name: str, architecture: StockArchitecture) -> str:
-    """Return the name in newer files; older ones of GPT-2 lack the prefix."""
-    is_older = architecture == "gpt2" and not name.startswith((_PREFIX, "lm_head."))
-    return _PREFIX + name if is_older else name
+def _needed_names(config: LanguageModelConfig) -> set[str]:
+    try:
+        with torch.device("meta"):
+            return {*make_language_model(config).state_dict()}
+    except RuntimeError:
+        # Of sizes that no file has, which are refused with the weights.
+        return set()
 
 
-def _convert(row: Row, tensor: Tensor) -> Weights:
-    names = row.ours.split(",")
-    if row.change == "transposed" and tensor.dim() == 2:
-        tensor = tensor.T
-    # Parts of wrong shapes are refused with the others.
-    parts = torch.atleast_1d(tensor).tensor_split(len(names))
-    return {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+def _complete(name: str, family: str) -> str | None:
+    """Return the name in newer files of a language model alone, ``None`` for other modalities."""
+    if family == "gpt2":
+        # Older files lack the prefix.
+        return name if name.startswith((_PREFIX, "lm_head.")) else _PREFIX + name
+    if name.removeprefix("model.").startswith(_OF_OTHERS):
+        return None
+    for prefix in _OF_TEXT:
+        if name.startswith(prefix):
+            return f"model.{name.removeprefix(prefix)}"
+    return name.removeprefix("language_model.")
 
 
 def _read_tokenizer(folder: Path) -> Tokenizer | None:
@@ -282,9 +232,3 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
         path = folder / PIECES
         return read_pieces(read_file(path, limit=MAX_SIDE_FILE_BYTES), str(path))
     return None
-
-
-_READERS: Mapping[str, tuple[StockArchitecture, Callable[[Fields], LanguageModelConfig]]] = {
-    "gpt2": ("gpt2", _read_gpt2),
-    "llama": ("llama", _read_llama),
-}

@@ -9,13 +9,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor as TorchTensor
 
-from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.checkpoints.gguf.configs import Sizes, make_config, read_sizes
+from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, Sizes, make_config, read_sizes
 from qkvary.checkpoints.gguf.files import GgufFile
 from qkvary.checkpoints.gguf.rotation import pair_order
 from qkvary.checkpoints.latent_reading import LatentSizes, ReadNetwork, read_latent_network
-from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
+from qkvary.checkpoints.stock_names import TABLES, list_tensors
+from qkvary.checkpoints.stock_parts import is_turned, order_channels, rotated_last, split_parts
 from qkvary.storage.errors import DamagedError, UsageError
 
 
@@ -48,9 +48,7 @@ def _read_latent_sizes(sizes: Sizes) -> LatentSizes:
     if rank != 0:
         raise UsageError(f"{sizes.where} has a q_lora_rank {rank!r:.40}, expected 0")
     sizes.require("dense layers", sizes.get("leading_dense_block_count", layers), layers)
-    # That of the latent's norm is fixed.
     epsilon = sizes.epsilon("attention.layer_norm_rms_epsilon")
-    sizes.require("attention.layer_norm_rms_epsilon", epsilon, KV_NORM_EPS)
     rope = sizes.get("rope.dimension_count")
     return LatentSizes(
         d_model=sizes.get("embedding_length"),
@@ -63,6 +61,7 @@ def _read_latent_sizes(sizes: Sizes) -> LatentSizes:
         max_tokens=sizes.get("context_length"),
         rotary_base=sizes.rotary_base(),
         norm_eps=epsilon,
+        kv_norm_eps=epsilon,
     )
 
 
@@ -85,32 +84,26 @@ def _join_latent(file: GgufFile, sizes: Sizes) -> dict[str, TorchTensor]:
 
 
 def _read_weights(
-    file: GgufFile, architecture: StockArchitecture, config: LanguageModelConfig, where: str
+    file: GgufFile, architecture: str, config: LanguageModelConfig, where: str
 ) -> dict[str, TorchTensor]:
     """Return the weights by our names, in float32, which holds every stored type exactly."""
     weights = dict[str, TorchTensor]()
-    # Read by _read_rotation.
-    left = set(file.tensors) - ({"rope_freqs.weight"} if architecture == "llama" else set())
-    for row in list_tensors(architecture, config.num_layers):
-        if row.gguf in left:
-            left.remove(row.gguf)
-            values = torch.tensor(file.tensors[row.gguf].values)
-            values = _restore_order(config, row.change, values, where)
-            names = row.ours.split(",")
-            weights |= zip(names, values.chunk(len(names)), strict=True)
+    # Divisors of rotary frequencies are part of the configuration.
+    left = {name for name in file.tensors if not name.startswith(("rope_freqs", "rope_factors"))}
+    family, layer = FAMILIES.get(architecture, architecture), config.layers[0]
+    size, rotated = layer.size_per_head, layer.position.rotary_dim(layer.size_per_head)
+    pairs = torch.tensor(pair_order(size, rotated)).argsort().tolist()
+    order = pairs if architecture in PAIRED else rotated_last(layer)
+    for row in list_tensors(TABLES.get(family, "llama"), config.num_layers):
+        if row.gguf not in left:
+            continue
+        left.remove(row.gguf)
+        values = torch.tensor(file.tensors[row.gguf].values)
+        # Query, key and value are joined as they are.
+        for name, part in split_parts(row._replace(change=""), values, layer).items():
+            if is_turned(name) and len(part) % size:
+                raise DamagedError(f"{where} has {len(part)} rows in heads of {size} channels")
+            weights[name] = order_channels(part, size, order) if is_turned(name) else part
     if left:
         raise UsageError(f"{where} has {min(left)[:80]}, which this program does not compute")
     return weights
-
-
-def _restore_order(
-    config: LanguageModelConfig, change: str, values: TorchTensor, where: str
-) -> TorchTensor:
-    if not change.endswith("pairs"):
-        return values
-    layer = config.layers[0]
-    size = layer.size_per_head
-    if len(values) % size:
-        raise DamagedError(f"{where} has {len(values)} rows in heads of {size} channels")
-    order = torch.tensor(pair_order(size, layer.position.rotary_dim(size)))
-    return values.unflatten(0, (-1, size))[:, order.argsort()].flatten(0, 1)

@@ -20,15 +20,26 @@ def _split(pattern: str, *more: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"type": "Sequence", "pretokenizers": [{**split, "invert": False}, *more]}
 
 
+_LLAMA3 = _split(_WORDS, _BYTES)
+_ONE_DIGIT = _split(_WORDS.replace("{1,3}", ""), _BYTES)
+_APART = {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]}
 SPLITTINGS: Mapping[str, Mapping[str, Any]] = {
     "gpt-2": _GPT2,
-    "llama-bpe": _split(_WORDS, _BYTES),
-    "dbrx": _split(_WORDS, _BYTES),
-    "qwen2": _split(_WORDS.replace("{1,3}", ""), _BYTES),
-    "starcoder": {"type": "Sequence", "pretokenizers": [_DIGITS, _GPT2]},
+    "llama-bpe": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "qwen2": _ONE_DIGIT,
+    "starcoder": _APART,
+    # Other names of the same.
+    **dict.fromkeys(("olmo", "phi-2", "mpt"), _GPT2),
+    **dict.fromkeys(("llama3", "llama-v3", "pixtral", "lfm2", "falcon3"), _LLAMA3),
+    **dict.fromkeys(("stablelm2", "deepseek-r1-qwen"), _ONE_DIGIT),
+    **dict.fromkeys(("smollm", "refact", "command-r"), _APART),
 }
-"""The ``pre_tokenizer`` of a ``tokenizer.json`` by the name of what cuts alike in llama.cpp."""
-WHOLE_WORDS = ("llama-bpe",)
+"""The ``pre_tokenizer`` of a ``tokenizer.json`` by the name of what cuts alike in llama.cpp.
+
+Source: the pre-tokenizers in ``llama-vocab.cpp`` of llama.cpp.
+"""
+WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "pixtral", "lfm2", "falcon3")
 """Names of those that take a word that is a token without merging (``ignore_merges``)."""
 
 

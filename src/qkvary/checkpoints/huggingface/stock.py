@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
 from qkvary.checkpoints.latent_networks import latent_width
@@ -119,11 +120,18 @@ def _common_fields(config: LanguageModelConfig) -> dict[str, Any]:
         "intermediate_size": block.d_ff,
         "num_hidden_layers": config.num_layers,
         "num_attention_heads": layer.num_heads,
-        "max_position_embeddings": config.max_tokens,
+        "max_position_embeddings": _longest(config),
         "rms_norm_eps": block.norm_eps,
-        "rope_parameters": {"rope_type": "default", "rope_theta": layer.position.rotary_base},
+        "rope_parameters": write_rotation(layer.position),
         "attention_dropout": layer.dropout,
     }
+
+
+def _longest(config: LanguageModelConfig) -> int:
+    """Return the longest text as transformers says it: without what a growing rotation adds."""
+    scaling = config.layers[0].position.scaling
+    grows = scaling is not None and scaling.form == "dynamic"
+    return scaling.original_tokens if scaling is not None and grows else config.max_tokens
 
 
 def _llama_fields(config: LanguageModelConfig) -> dict[str, Any]:

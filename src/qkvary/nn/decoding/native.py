@@ -20,7 +20,7 @@ from qkvary.nn.decoding import build
 from qkvary.nn.decoding.build import load
 from qkvary.nn.decoding.kept import can_keep, kept_folder
 from qkvary.nn.decoding.problem import Decoding
-from qkvary.nn.decoding.rotation import PERIOD, far_table, near_table
+from qkvary.nn.decoding.rotation import PERIOD, Turn, far_table, near_table
 
 SOURCES = tuple(
     Path(__file__).with_name("native") / name
@@ -227,21 +227,20 @@ def describe(problem: Decoding, query: Tensor, output: Tensor) -> tuple[bytes, l
     ), kept
 
 
-def rotate_when_read(call: Call, dim: int, base: float, tokens: int) -> list[Tensor]:
+def rotate_when_read(call: Call, turn: Turn, tokens: int) -> list[Tensor]:
     """Make a call rotate its keys when it reads them; return the tables that it points to.
 
     Args:
         call: A call over at most ``tokens`` tokens.
-        dim: Rotated channels of a head.
-        base: Base of the frequencies, as for ``near_table``.
+        turn: The rotation, as for ``near_table``.
         tokens: The number of positions of the tables.
     """
-    width = math.ceil(dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
+    width = math.ceil(turn.dim / 2 / WIDEST_VECTOR) * WIDEST_VECTOR
     # Powers of two, so that a growing cache does not make a table for every length.
     periods = 1 << (-(-tokens // PERIOD) - 1).bit_length()
-    tables = [*near_table(dim, base, width), *far_table(dim, base, width, periods)]
+    tables = [*near_table(turn, width), *far_table(turn, width, periods)]
     call.near_cos, call.near_sin, call.far_cos, call.far_sin = (one.data_ptr() for one in tables)
-    call.half, call.table_stride = dim // 2, width
+    call.half, call.table_stride = turn.dim // 2, width
     return tables
 
 

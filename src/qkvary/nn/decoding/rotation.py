@@ -8,35 +8,67 @@ Source: Su et al. 2021, RoFormer.
 """
 
 import functools
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.rotary import RotaryScaling
 
 PERIOD = 64
 """Tokens after which the table for keys begins again."""
 
 
+class Turn(NamedTuple):
+    """What the rotations of a layer are made of."""
+
+    dim: int
+    """Rotated channels of a head, an even number."""
+    base: float
+    """Channel pair k rotates by ``base^(-2k/dim)`` per position, where nothing is scaled."""
+    scaling: RotaryScaling | None = None
+    """What divides that."""
+    tokens: int = 0
+    """The length of the text, where the scaling depends on it."""
+
+
+def turn_of(config: AttentionConfig, tokens: int) -> Turn:
+    """Return the rotation of a layer for a text of at most so many tokens."""
+    position, counted = config.position, tokens if config.turns_by_length else 0
+    return Turn(config.rotated_channels, position.rotary_base, position.scaling, counted)
+
+
 @functools.lru_cache(maxsize=16)
-def near_table(dim: int, base: float, width: int) -> tuple[Tensor, Tensor]:
+def near_table(turn: Turn, width: int) -> tuple[Tensor, Tensor]:
     """Return cosines and sines of the positions of a period: [positions, width] each.
 
     Args:
-        dim: Rotated channels of a head, an even number.
-        base: Channel pair k rotates by ``base^(-2k/dim)`` per position.
+        turn: The rotation; the factor of a scaled one is part of the table.
         width: Columns; those after the ``dim / 2`` pairs are zeros.
     """
-    return _table(torch.arange(PERIOD), dim, base, width)
+    cos, sin = _table(torch.arange(PERIOD), turn, width)
+    if turn.scaling is None:
+        return cos, sin
+    return cos * turn.scaling.attention_factor, sin * turn.scaling.attention_factor
 
 
 @functools.lru_cache(maxsize=16)
-def far_table(dim: int, base: float, width: int, periods: int) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of the first position of each period; see :func:`near_table`."""
-    return _table(torch.arange(periods) * PERIOD, dim, base, width)
+def far_table(turn: Turn, width: int, periods: int) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the first position of each period, as :func:`near_table`.
+
+    Without a factor, since both tables turn one product.
+    """
+    return _table(torch.arange(periods) * PERIOD, turn, width)
 
 
-def _table(positions: Tensor, dim: int, base: float, width: int) -> tuple[Tensor, Tensor]:
+def _table(positions: Tensor, turn: Turn, width: int) -> tuple[Tensor, Tensor]:
+    dim, base, scaling, tokens = turn
     index = torch.arange(0, dim, 2, dtype=torch.float64)
-    angles = positions.double()[:, None] * base ** (-index / dim)
+    frequencies = base ** (-index / dim)
+    if scaling is not None:
+        frequencies = frequencies / index.new_tensor(scaling.divisors(dim, base, tokens))
+    angles = positions.double()[:, None] * frequencies
     table = torch.zeros(2, positions.numel(), width, dtype=torch.float32)
     table[0, :, : dim // 2], table[1, :, : dim // 2] = angles.cos(), angles.sin()
     return table[0], table[1]

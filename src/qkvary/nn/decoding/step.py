@@ -23,6 +23,7 @@ from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.modules import is_as_built
 from qkvary.nn.decoding.native import Call, Stored
+from qkvary.nn.decoding.rotation import Turn, turn_of
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
@@ -35,6 +36,7 @@ from qkvary.nn.terms import term_classes
 SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
 LAYER_NORM, RMS_NORM = 1, 2
+PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """The failures of ``step.cpp`` by number; any other number is a lack of memory."""
@@ -133,9 +135,11 @@ def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | Encode
     dtype = numbers[0].dtype
     return (
         not model.training
-        and model.config.block.norm_placement != "stream"
-        and model.config.block.norm != "none"
+        and model.config.block.norm_placement in PLACEMENTS
+        and model.config.block.norm in ("layernorm", "rmsnorm")
         and model.config.block.skips == "both"
+        and not model.config.block.parallel
+        and (isinstance(model, EncoderDecoder) or model.config.logit_cap is None)
         and model.config.block.activation in ACTIVATIONS
         and dtype in DTYPES
         and all(_is_read(part, dtype) for part in numbers)
@@ -166,6 +170,11 @@ def _supports_layer(cache: LayerCache) -> bool:
         return False
     if config.position.rotates_value:
         return False
+    scaling = config.position.scaling
+    has_factor = scaling is not None and scaling.attention_factor != 1.0
+    if has_factor and config.value_rope == "counter":
+        # One table is for keys and for mixed values, which are turned back.
+        return False
     if variant.latent is not None and options.layout == "split":
         # Keys and values that a latent was expanded to are read by other means.
         return False
@@ -185,6 +194,7 @@ def _supports_scores(cache: LayerCache) -> bool:
     return (
         variant.stride is None
         and variant.core_name == "softmax"
+        and variant.head_norm == "none"
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
@@ -223,7 +233,7 @@ class NativeStep:
         self._numbers = {(one.module, one.name): one for one in find_numbers(model)}
         self._dtype = self._numbers[model, "embedding"].dtype
         self._kept: list[Tensor] = []
-        self._turns: dict[tuple[int, float], tuple[Tensor, Tensor]] = {}
+        self._turns: dict[Turn, tuple[Tensor, Tensor]] = {}
         self._max_tokens = max(1, *(layer.max_tokens or 0 for layer in cache.layers))
         if isinstance(model, EncoderDecoder):
             stack, table, output = model.decoder, model.target_positions, "head_weight"
@@ -394,7 +404,9 @@ class NativeStep:
             scale=config.content_scale * native.LOG2_E,
         )
         if config.variant.positions == "rotary" and cache.options.layout == "sources":
-            self._kept += native.rotate_when_read(call, *self._turn(config), self._max_tokens)
+            self._kept += native.rotate_when_read(
+                call, turn_of(config, self._max_tokens), self._max_tokens
+            )
         return call
 
     def _describe_feed_forward(self, layer: _Layer, block: Block) -> None:
@@ -448,15 +460,12 @@ class NativeStep:
 
     def _rotation(self, config: AttentionConfig) -> tuple[Tensor, Tensor]:
         """Return cosines and sines of all positions, made once for all layers that turn alike."""
-        key = self._turn(config)
+        key = turn_of(config, self._max_tokens)
         if key not in self._turns:
-            table = Rotation(torch.arange(self._max_tokens)[None], config, torch.float32)
+            index = torch.arange(self._max_tokens)[None]
+            table = Rotation(index, config, torch.float32, self._max_tokens)
             self._turns[key] = (table.cos[0, 0].contiguous(), table.sin[0, 0].contiguous())
         return self._turns[key]
-
-    @staticmethod
-    def _turn(config: AttentionConfig) -> tuple[int, float]:
-        return config.rotated_channels, config.position.rotary_base
 
     def _at(self, tensor: Tensor) -> int:
         # Not the parameter itself: a cast would leave it with other memory, and this freed.

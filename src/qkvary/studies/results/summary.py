@@ -356,6 +356,9 @@ class RunRow:
     metric: str | None
     value: float | None
     metrics: tuple[tuple[str, float | None], ...]
+    timing: tuple[tuple[str, float], ...]
+    """``tokens_per_second`` of training and, of language models, ``gigaflops_per_second`` and
+    ``utilization``, their share of those of one large product."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None

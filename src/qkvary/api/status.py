@@ -3,39 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from cyclopts import Parameter
-
-from qkvary.cli._options import (
-    DEFAULT_OUT,
-    DEFAULT_PART,
-    Json,
-    Out,
-    Part,
-    choose_study,
-    complete_study,
-)
-from qkvary.cli._output import show
-from qkvary.cli._trainings import choose_training
+from qkvary.api.options import AnyStudy, takes_options
+from qkvary.api.results import Result
+from qkvary.api.selection import PART, Part, choose_runs
+from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import DamagedError
+from qkvary.storage.paths import StrPath
 from qkvary.studies.running.store import Store
+from qkvary.studies.study import Study
 from qkvary.text.names import count
 
 RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
 STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
 PROBLEMS: tuple[RunState, ...] = ("failed", "diverged", "damaged")
-
-OptionalStudy = Annotated[
-    str | None,
-    Parameter(
-        help="A study by name or path, or a training; all runs if not given.",
-        completer=complete_study,
-    ),
-]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,49 +34,56 @@ class RunStatus:
     """The owner, the reason of a failure, or the damage."""
 
 
-def command(
-    study: OptionalStudy = None,
+@takes_options
+def status(
+    study: AnyStudy | None = None,
     /,
     *,
-    part: Part = DEFAULT_PART,
-    out: Out = DEFAULT_OUT,
-    problems: Annotated[
-        bool,
-        Parameter(help="List only failed, diverged and damaged."),
-    ] = False,
-    json_output: Json = False,
-) -> None:
-    """List the states of runs: done, running, open, failed, diverged or damaged."""
+    part: Part = PART,
+    out: StrPath = RUNS,
+    problems: bool = False,
+) -> Result[tuple[RunStatus, ...]]:
+    """List the states of runs: done, running, open, failed, diverged or damaged.
+
+    Args:
+        study: A study by name or path, or a training; all runs if not given. In Python also a
+            study.
+        part: The part of the study.
+        out: Folder of runs and reports.
+        problems: List only failed, diverged and damaged.
+
+    Raises:
+        ValueError: if there is no such study.
+    """
     store = Store(out)
     if study is None:
         planned = dict.fromkeys(store.keys(), "")
     else:
-        training = choose_training(store, study, part)
-        chosen = choose_study(study, part) if training is None else training.study
+        chosen, _ = choose_runs(store, study, part)
         planned = {cell.run_key: cell.variant for cell in chosen.cells()}
-    statuses = [_read_status(store, key, group) for key, group in planned.items()]
-    counts = Counter(status.state for status in statuses)
+    found = tuple(_read_status(store, key, group) for key, group in planned.items())
+    counts = Counter(one.state for one in found)
     report = Report(
         subject="runs",
         question="In which states are the runs?",
-        answer=tuple(_answer(statuses, out, problems=problems)),
-        sections=() if problems or not statuses else (_section(statuses),),
+        answer=tuple(_answer(found, store, problems=problems)),
+        sections=() if problems or not found else (_section(found),),
         data={
-            "study": study,
-            "runs": {"total": len(statuses), **{state: counts[state] for state in STATES}},
-            "listed": [one for one in statuses if one.note or not problems],
+            "study": study.name if isinstance(study, Study) else study,
+            "runs": {"total": len(found), **{state: counts[state] for state in STATES}},
+            "listed": [one for one in found if one.note or not problems],
         },
     )
-    show(report, json_output=json_output)
+    return Result(found, report)
 
 
-def _answer(statuses: Sequence[RunStatus], out: Path, *, problems: bool) -> Iterator[str]:
+def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
     """Yield what is to be said of single runs."""
-    if not statuses:
-        yield f"there are no runs in {out}; `qkvary study NAME` makes some"
-    elif problems and not any(one.state in PROBLEMS for one in statuses):
-        yield f"{count(len(statuses), 'run')}: none failed, none diverged, none is damaged"
-    for one in statuses:
+    if not found:
+        yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
+    elif problems and not any(one.state in PROBLEMS for one in found):
+        yield f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"
+    for one in found:
         if one.note and (one.state != "running" or not problems):
             yield f"{one.run_key[:12]} {one.state}: {one.note}"
 
@@ -110,10 +101,10 @@ def _read_status(store: Store, key: str, group: str) -> RunStatus:
     return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
 
 
-def _section(statuses: Sequence[RunStatus]) -> Section:
+def _section(found: Sequence[RunStatus]) -> Section:
     groups: dict[str, Counter[str]] = {}
-    for status in statuses:
-        groups.setdefault(status.group, Counter())[status.state] += 1
+    for one in found:
+        groups.setdefault(one.group, Counter())[one.state] += 1
     groups["all"] = sum(groups.values(), Counter[str]())
     table = tabulate(
         "runs",

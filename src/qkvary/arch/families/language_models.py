@@ -1,0 +1,324 @@
+"""Configurations of transformers as language models that are built here.
+
+A family that can be loaded has one entry in ``BLOCKS`` besides its recipe, which counts it. What
+this program does not compute is refused by the name of its field.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from qkvary.arch.attention import AttentionConfig, HeadNormConfig, ScaleConfig
+from qkvary.arch.families.attention_fields import Heads, build_each
+from qkvary.arch.families.decoders import RECIPES
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.recipes import (
+    Flag,
+    Kind,
+    Recipe,
+    complete,
+    has_head_norms,
+    list_kinds,
+    read_dense,
+    read_flag,
+    read_head_config,
+    rotary_fields,
+)
+from qkvary.arch.families.rotary_fields import read_scaling
+from qkvary.arch.networks import (
+    Activation,
+    BlockConfig,
+    LanguageModelConfig,
+    Norm,
+    NormPlacement,
+)
+from qkvary.arch.terms import HeadNorm
+
+GATED: Mapping[str, Activation] = {
+    "silu": "swiglu",
+    "swish": "swiglu",
+    "gelu_pytorch_tanh": "geglu-tanh",
+    "gelu_new": "geglu-tanh",
+}
+"""Activations of the gate, by the name in transformers."""
+PLAIN: Mapping[str, Activation] = {
+    "gelu_new": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_fast": "gelu-tanh",
+    "gelu": "gelu",
+    "relu": "relu",
+}
+"""Activations without a gate."""
+HEAD_NORMS: Mapping[str, HeadNorm] = {
+    "none": "none",
+    "head": "qk-norm",
+    "heads": "qk-norm-wide",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """What a family computes otherwise than Llama, where it costs the same."""
+
+    activation: str = "hidden_act"
+    """The field of the activation."""
+    norm: Norm = "rmsnorm"
+    """Its normalisation."""
+    placement: NormPlacement = "pre"
+    """Its place."""
+    eps: str = "rms_norm_eps"
+    """The field of the epsilon."""
+    parallel: Flag = False
+    """Whether both sublayers read the same."""
+    scales_embedding: bool = False
+    """Whether embedded tokens are multiplied by sqrt(d_model)."""
+    score_cap: str | None = None
+    """The field of the soft cap of scores."""
+    logit_cap: str | None = None
+    """The field of the soft cap of logits."""
+    scale: str | None = None
+    """The field of the number under the root of the score scale."""
+    skips_rotation: bool = False
+    """Whether ``no_rope_layers`` lists layers without positions."""
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    """The values of fields that a configuration leaves out, where they are not Llama's."""
+    fixed: Mapping[str, tuple[object, ...]] = field(default_factory=dict[str, tuple[object, ...]])
+    """Fields with the values that are computed; others are refused."""
+
+
+_LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+_UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
+"""transformers reads no list of layers, and other programs do."""
+_GEMMA = Block(
+    activation="hidden_activation",
+    norm="rmsnorm-plus-one",
+    scales_embedding=True,
+    defaults={"hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192},
+)
+_GEMMA3 = dataclasses.replace(
+    _GEMMA,
+    placement="sandwich",
+    logit_cap="final_logit_softcapping",
+    scale="query_pre_attn_scalar",
+    defaults={
+        **_GEMMA.defaults,
+        "query_pre_attn_scalar": 256,
+        "max_position_embeddings": 131_072,
+    },
+    fixed={"attn_logit_softcapping": ()},
+)
+BLOCKS: Mapping[str, Block] = {
+    "llama": Block(),
+    "mistral": Block(defaults={"max_position_embeddings": 131_072}, fixed=_UNLISTED),
+    "ministral": Block(defaults={"max_position_embeddings": 131_072}),
+    "phi3": Block(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 4096,
+            "original_max_position_embeddings": 4096,
+        },
+        fixed=_UNLISTED,
+    ),
+    "qwen2": Block(defaults={"max_position_embeddings": 32_768}),
+    "qwen3": Block(defaults={"max_position_embeddings": 32_768}),
+    "smollm3": Block(
+        skips_rotation=True,
+        defaults={"max_position_embeddings": 32_768},
+        fixed={"use_sliding_window": (False,)},
+    ),
+    "olmo2": Block(placement="output", defaults={"rms_norm_eps": 1e-5}),
+    "seed_oss": Block(defaults={"max_position_embeddings": 524_288}),
+    "starcoder2": Block(
+        norm="layernorm",
+        eps="norm_epsilon",
+        defaults={
+            "hidden_act": "gelu_pytorch_tanh",
+            "norm_epsilon": 1e-5,
+            "max_position_embeddings": 4096,
+        },
+        fixed=_UNLISTED,
+    ),
+    "stablelm": Block(
+        norm="layernorm",
+        eps="layer_norm_eps",
+        defaults={"layer_norm_eps": 1e-5, "max_position_embeddings": 4096},
+        fixed={"use_parallel_residual": (False,), "qk_layernorm": (False,)},
+    ),
+    "gpt_neox": Block(
+        norm="layernorm",
+        eps="layer_norm_eps",
+        parallel=("use_parallel_residual", True),
+        defaults={"hidden_act": "gelu", "layer_norm_eps": 1e-5},
+    ),
+    "gemma": dataclasses.replace(
+        _GEMMA,
+        activation="hidden_act",
+        defaults={**_GEMMA.defaults, "hidden_act": "gelu_pytorch_tanh"},
+    ),
+    "gemma2": dataclasses.replace(
+        _GEMMA,
+        placement="sandwich",
+        score_cap="attn_logit_softcapping",
+        logit_cap="final_logit_softcapping",
+        scale="query_pre_attn_scalar",
+        defaults={
+            **_GEMMA.defaults,
+            "query_pre_attn_scalar": 256,
+            "attn_logit_softcapping": 50.0,
+            "final_logit_softcapping": 30.0,
+        },
+    ),
+    "gemma3_text": _GEMMA3,
+    "gemma3": _GEMMA3,
+}
+"""The families that are built here from their recipes, by ``model_type``."""
+
+
+def read_language_model(family: str, fields: Fields) -> LanguageModelConfig:
+    """Return the network of a configuration of a family in ``BLOCKS``.
+
+    Raises:
+        ValueError: for a field that is missing, makes no sense, or has a value that is not
+            computed here.
+    """
+    recipe, block = RECIPES[family], BLOCKS[family]
+    own = {**_LLAMA, **block.defaults}
+    fields = complete(recipe, Fields({**own, **fields.content}, fields.family))
+    fixed = {**recipe.required, **block.fixed}
+    for name, values in fixed.items():
+        if fields.has(name) and fields.content[name] not in values:
+            raise fields.refuse(name, " or ".join(str(one).lower() for one in values) or "null")
+    kinds = list_kinds(recipe, fields)
+    rotated = _rotated_layers(block, fields, len(kinds))
+    each = [*zip(kinds, rotated, strict=True)]
+    layers = build_each(each, lambda one: _attend(recipe, block, fields, *one))
+    return LanguageModelConfig(
+        attention=layers[0] if len(set(each)) == 1 else layers,
+        block=_read_block(recipe, block, fields),
+        num_layers=len(layers),
+        vocabulary=fields.size("vocab_size"),
+        max_tokens=_longest(fields, layers),
+        positions="none",
+        tied_head=recipe.tied is not None
+        and fields.flag("tie_word_embeddings", default=recipe.tied),
+        head_bias=read_flag(fields, recipe.head_bias),
+        scale_embedding=block.scales_embedding,
+        logit_cap=_cap(fields, block.logit_cap),
+    )
+
+
+def _read_block(recipe: Recipe, block: Block, fields: Fields) -> BlockConfig:
+    dense = read_dense(recipe, fields)
+    name = fields.text(block.activation, default="")
+    if fields.family == "gemma" and name == "gelu":
+        # Older files say so, and transformers takes the approximation.
+        name = "gelu_pytorch_tanh"
+    known = GATED if dense.gated else PLAIN
+    if name not in known:
+        raise fields.refuse(block.activation, f"one of {', '.join(known)}")
+    if dense.gated and dense.bias:
+        raise fields.refuse(_name(recipe.dense.bias), "false")
+    if not dense.gated and dense.bias is not True and block.norm == "layernorm":
+        raise fields.refuse(_name(recipe.dense.bias), "true")
+    return BlockConfig(
+        d_ff=dense.d_ff,
+        activation=known[name],
+        norm=block.norm,
+        norm_placement=block.placement,
+        norm_eps=fields.number(block.eps, default=1e-6),
+        bias=block.norm == "layernorm",
+        parallel=read_flag(fields, block.parallel),
+    )
+
+
+def _name(flag: Flag) -> str:
+    return "" if isinstance(flag, bool) else flag[0]
+
+
+def _attend(
+    recipe: Recipe, block: Block, fields: Fields, kind: Kind, rotates: bool
+) -> AttentionConfig:
+    config = read_head_config(recipe, fields, kind)
+    size, position = config.size_per_head, config.position
+    if position.rotary_dim(size) != int(size * position.rotary_fraction):
+        raise fields.refuse("partial_rotary_factor", f"an even number of {size} channels")
+    own = rotary_fields(recipe, fields, kind.mixing)
+    scaling = read_scaling(own, position.rotary_dim(size), position.rotary_base)
+    variant = dataclasses.replace(
+        config.variant,
+        positions="rotary" if rotates else "none",
+        soft_cap=_cap(fields, block.score_cap),
+        head_norm=HEAD_NORMS[recipe.attention.head_norm]
+        if has_head_norms(recipe, fields)
+        else "none",
+    )
+    eps, scale = fields.number(block.eps, default=1e-6), block.scale
+    return dataclasses.replace(
+        config,
+        variant=variant,
+        position=dataclasses.replace(position, scaling=scaling),
+        head_norm=HeadNormConfig(eps=eps, adds_one=block.norm == "rmsnorm-plus-one"),
+        scale=ScaleConfig(channels=None if scale is None else fields.number(scale, default=1.0)),
+    )
+
+
+def _cap(fields: Fields, name: str | None) -> float | None:
+    has_cap = name is not None and fields.has(name)
+    return fields.number(name, default=math.inf) if name is not None and has_cap else None
+
+
+def _rotated_layers(block: Block, fields: Fields, layers: int) -> list[bool]:
+    if not block.skips_rotation:
+        return [True] * layers
+    listed = fields.items("no_rope_layers")
+    if listed is None:
+        step = fields.size("no_rope_layer_interval", default=4)
+        return [(index + 1) % step != 0 for index in range(layers)]
+    if len(listed) != layers or not set(listed) <= {0, 1}:
+        raise fields.refuse("no_rope_layers", f"{layers} zeros and ones")
+    return [bool(one) for one in listed]
+
+
+def _longest(fields: Fields, layers: tuple[AttentionConfig, ...]) -> int:
+    """Return the longest text: as the configuration says, or what it is scaled to."""
+    longest = fields.size("max_position_embeddings")
+    scaled = [
+        int(one.factor * one.original_tokens)
+        for one in (layer.position.scaling for layer in layers)
+        if one is not None and one.form in ("dynamic", "yarn")
+    ]
+    return max(longest, *scaled, 1)
+
+
+def read_gpt2(fields: Fields) -> LanguageModelConfig:
+    """Return the network of a GPT-2, whose fields have names of their own.
+
+    Raises:
+        ValueError: as :func:`read_language_model`.
+    """
+    fixed = {"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False}
+    for name, expected in {**fixed, "add_cross_attention": False}.items():
+        if fields.flag(name, default=expected) != expected:
+            raise fields.refuse(name, str(expected).lower())
+    activation = fields.text("activation_function", default="gelu_new")
+    if activation not in PLAIN:
+        raise fields.refuse("activation_function", f"one of {', '.join(PLAIN)}")
+    heads, d_model = fields.size("n_head"), fields.size("n_embd")
+    return LanguageModelConfig(
+        attention=Heads(d_model=d_model, count=heads, kv_count=heads).attend(
+            bias=True, out_bias=True
+        ),
+        block=BlockConfig(
+            d_ff=fields.size("n_inner", default=4 * d_model),
+            activation=PLAIN[activation],
+            norm_eps=fields.number("layer_norm_epsilon", default=1e-5),
+        ),
+        num_layers=fields.layers("n_layer"),
+        vocabulary=fields.size("vocab_size"),
+        max_tokens=fields.size("n_positions"),
+        positions="learned",
+        tied_head=fields.flag("tie_word_embeddings", default=True),
+    )

@@ -1,0 +1,176 @@
+"""The scaling of rotary positions in a configuration of transformers.
+
+Every setting is used or refused by its name: one that is left out would give other numbers.
+
+Source: ``modeling_rope_utils`` of transformers 5.23.0.
+"""
+
+import math
+from collections.abc import Mapping
+
+from qkvary.arch.attention import PositionConfig
+from qkvary.arch.families.attention_fields import rotary_section
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.rotary import RotaryScaling
+
+PLAIN = "default"
+ORIGINAL = "original_max_position_embeddings"
+LONGEST = "max_position_embeddings"
+_ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+_SETTINGS: Mapping[str, tuple[str, ...]] = {
+    PLAIN: (),
+    # transformers reads no original length for these two.
+    "linear": ("factor", ORIGINAL),
+    "dynamic": ("factor",),
+    "yarn": (
+        *("factor", ORIGINAL, "attention_factor", "beta_fast", "beta_slow"),
+        *("mscale", "mscale_all_dim", "truncate"),
+    ),
+    "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
+    "longrope": ("factor", ORIGINAL, "attention_factor", "short_factor", "long_factor"),
+}
+"""The settings that each form has."""
+
+
+def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | None:
+    """Return the scaling of rotary positions, ``None`` for plain ones.
+
+    Args:
+        fields: The configuration of a model with one kind of layers.
+        channels: Rotated channels of a head.
+        base: The base of the frequencies.
+
+    Raises:
+        ValueError: for an unknown form, an unknown setting, or a value that makes no sense.
+    """
+    section = rotary_section(fields)
+    form = section.text("rope_type", "type", default=PLAIN)
+    if fields.family == "phi3" and form in ("su", "yarn"):
+        # Names of older files.
+        form = "longrope"
+    if form not in _SETTINGS:
+        raise section.refuse(
+            "rope_type" if section.has("rope_type") else "type",
+            f"rotary positions out of {', '.join(_SETTINGS)}",
+        )
+    for name in section.content:
+        if section.has(name) and name not in (*_ALWAYS, *_SETTINGS[form]):
+            raise section.refuse(name, f"no such setting of {form} rotary positions")
+    if form == PLAIN:
+        return None
+    scaling = _READERS[form](section, fields)
+    scaling.check(channels)
+    if form == "yarn" and base <= 1:
+        raise section.refuse("rope_theta", "a base above 1 for yarn")
+    return scaling
+
+
+def write_rotation(position: PositionConfig) -> dict[str, object]:
+    """Return the settings of rotary positions of all channels, as transformers reads them."""
+    scaling = position.scaling
+    written: dict[str, object] = {"rope_type": PLAIN, "rope_theta": position.rotary_base}
+    if scaling is None:
+        return written
+    values = {
+        "factor": scaling.factor,
+        ORIGINAL: scaling.original_tokens,
+        "attention_factor": scaling.attention_factor,
+        "beta_fast": scaling.fast,
+        "beta_slow": scaling.slow,
+        "high_freq_factor": scaling.fast,
+        "low_freq_factor": scaling.slow,
+        "truncate": scaling.whole_channels,
+        "short_factor": [*scaling.short],
+        "long_factor": [*scaling.long],
+    }
+    own = {name: values[name] for name in _SETTINGS[scaling.form] if name in values}
+    if scaling.form == "linear":
+        del own[ORIGINAL]
+    return {**written, "rope_type": scaling.form, **own}
+
+
+def _read_linear(section: Fields, _: Fields) -> RotaryScaling:
+    return RotaryScaling(form="linear", factor=_number(section, "factor"))
+
+
+def _read_dynamic(section: Fields, fields: Fields) -> RotaryScaling:
+    return RotaryScaling(
+        form="dynamic", factor=_number(section, "factor"), original_tokens=fields.size(LONGEST)
+    )
+
+
+def _read_yarn(section: Fields, fields: Fields) -> RotaryScaling:
+    original = _original(section, fields)
+    factor = section.number("factor", default=fields.size(LONGEST, default=1) / original)
+    scales = [section.number(name, default=0.0) for name in ("mscale", "mscale_all_dim")]
+    usual = (
+        _magnitude(factor, scales[0]) / _magnitude(factor, scales[1])
+        if all(scales)
+        else _magnitude(factor, 1.0)
+    )
+    return RotaryScaling(
+        form="yarn",
+        factor=factor,
+        original_tokens=original,
+        slow=section.number("beta_slow", default=0.0) or 1.0,
+        fast=section.number("beta_fast", default=0.0) or 32.0,
+        whole_channels=section.flag("truncate", default=True),
+        attention_factor=section.number("attention_factor", default=usual),
+    )
+
+
+def _magnitude(factor: float, scale: float) -> float:
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+def _read_llama3(section: Fields, fields: Fields) -> RotaryScaling:
+    return RotaryScaling(
+        form="llama3",
+        factor=_number(section, "factor"),
+        original_tokens=_original(section, fields),
+        slow=_number(section, "low_freq_factor"),
+        fast=_number(section, "high_freq_factor"),
+    )
+
+
+def _read_longrope(section: Fields, fields: Fields) -> RotaryScaling:
+    original = _original(section, fields)
+    factor = section.number("factor", default=fields.size(LONGEST) / original)
+    usual = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
+    return RotaryScaling(
+        form="longrope",
+        factor=factor,
+        original_tokens=original,
+        short=_numbers(section, "short_factor"),
+        long=_numbers(section, "long_factor"),
+        attention_factor=section.number("attention_factor", default=usual),
+    )
+
+
+def _original(section: Fields, fields: Fields) -> int:
+    """Return the original length; the top level counts first, as in transformers."""
+    inside = section.optional_size(ORIGINAL)
+    outside = fields.optional_size(ORIGINAL)
+    return outside or inside or fields.size(LONGEST)
+
+
+def _number(section: Fields, name: str) -> float:
+    if not section.has(name):
+        raise section.missing((name,))
+    return section.number(name, default=0.0)
+
+
+def _numbers(section: Fields, name: str) -> tuple[float, ...]:
+    found = section.items(name)
+    if found is None:
+        raise section.missing((name,))
+    return tuple(Fields({name: one}, section.family).number(name, default=1.0) for one in found)
+
+
+_READERS = {
+    "linear": _read_linear,
+    "dynamic": _read_dynamic,
+    "yarn": _read_yarn,
+    "llama3": _read_llama3,
+    "longrope": _read_longrope,
+}

@@ -1,0 +1,146 @@
+"""Rotary positions that are scaled to longer texts: divisors of the frequencies, and a factor.
+
+Torch-free. A divisor belongs to each pair of channels; ``nn.positions`` and the files of llama.cpp
+apply them.
+
+Source: ``modeling_rope_utils`` of transformers 5.23.0.
+"""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.arch.canonical import stored
+from qkvary.arch.choices import check_choices
+
+ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
+
+
+@stored("RotaryScaling")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RotaryScaling:
+    """How rotary frequencies are divided for texts longer than those of the first training.
+
+    ``linear``: all by one factor. ``dynamic``: a larger base for a text that is longer than the
+    original one (NTK). ``yarn``: by the factor where a wave is long, not where it is short, and a
+    ramp between. ``llama3``: the same by the length of the wave, smoothly. ``longrope``: by lists,
+    one for texts up to the original length and one for longer texts.
+
+    Source: Chen et al. 2023 (linear), bloc97 2023 (dynamic NTK), Peng et al. 2023, "YaRN", Llama
+    Team 2024, "The Llama 3 Herd of Models", Ding et al. 2024, "LongRoPE".
+    """
+
+    form: ScalingForm
+    """The rule."""
+    factor: float = 1.0
+    """Texts may be this many times longer."""
+    original_tokens: int = 1
+    """The longest text before the scaling; without meaning for ``linear``."""
+    slow: float = 1.0
+    """Waves that turn this often in the original text, or less, are divided by the whole factor
+    (``yarn``: beta_slow, ``llama3``: low_freq_factor)."""
+    fast: float = 32.0
+    """Waves that turn this often, or more, stay (beta_fast, high_freq_factor)."""
+    whole_channels: bool = True
+    """Whether the ramp of ``yarn`` starts and ends at whole channels."""
+    short: tuple[float, ...] = ()
+    """The divisors of ``longrope`` for texts up to the original length."""
+    long: tuple[float, ...] = ()
+    """Those for longer texts."""
+    attention_factor: float = 1.0
+    """The factor of rotated queries and keys."""
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        positive = (self.factor, self.slow, self.fast, self.attention_factor)
+        for value in (*positive, *self.short, *self.long):
+            if not 0 < value < math.inf:
+                raise ValueError(
+                    f"expected positive and finite numbers of rotary scaling, got {value}"
+                )
+        if self.original_tokens < 1:
+            raise ValueError(f"expected at least 1 original token, got {self.original_tokens}")
+        if self.form in ("yarn", "llama3") and not self.slow < self.fast:
+            raise ValueError(
+                f"expected slow below fast for the rotary scaling {self.form}, got {self.slow} and "
+                f"{self.fast}"
+            )
+        if self.form == "dynamic" and self.factor < 1:
+            raise ValueError(f"expected a factor of at least 1 for dynamic, got {self.factor}")
+        if (self.form == "longrope") != bool(self.short) or len(self.short) != len(self.long):
+            raise ValueError(
+                "expected as many short as long divisors for longrope alone, got "
+                f"{len(self.short)} and {len(self.long)} for {self.form}"
+            )
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether the frequencies of all tokens change when a text grows."""
+        return self.form == "dynamic" or self.short != self.long
+
+    def check(self, channels: int) -> None:
+        """Refuse a number of rotated channels that the rule is not for.
+
+        Raises:
+            ValueError: with both numbers.
+        """
+        if self.form == "longrope" and len(self.short) != channels // 2:
+            raise ValueError(
+                f"expected {channels // 2} divisors for {channels} rotated channels, got "
+                f"{len(self.short)}"
+            )
+        if self.form == "dynamic" and channels < 4:
+            raise ValueError(
+                f"expected at least 4 rotated channels for the scaling dynamic, got {channels}"
+            )
+
+    def divisors(self, channels: int, base: float, tokens: int) -> tuple[float, ...]:
+        """Return the divisor of the frequency of each pair of channels.
+
+        Args:
+            channels: Rotated channels of a head.
+            base: Pair k rotates by ``base^(-2k/channels)`` per position without scaling.
+            tokens: The length of the text, which counts where the scaling depends on it.
+        """
+        counted = max(tokens, self.original_tokens) if self.depends_on_length else 0
+        if self.form == "longrope":
+            return self.long if counted > self.original_tokens else self.short
+        return _divide(self, channels, base, counted)
+
+
+@functools.lru_cache(maxsize=256)
+def _divide(scaling: RotaryScaling, channels: int, base: float, tokens: int) -> tuple[float, ...]:
+    pairs = range(channels // 2)
+    if scaling.form == "linear":
+        return (scaling.factor,) * len(pairs)
+    if scaling.form == "dynamic":
+        longer = scaling.factor * tokens / scaling.original_tokens - (scaling.factor - 1)
+        return tuple(longer ** (2 * k / (channels - 2)) for k in pairs)
+    # Both others keep a share of each frequency, and divide the rest of it.
+    shares = _yarn_shares if scaling.form == "yarn" else _llama3_shares
+    return tuple(
+        1 / (share + (1 - share) / scaling.factor) for share in shares(scaling, channels, base)
+    )
+
+
+def _yarn_shares(scaling: RotaryScaling, channels: int, base: float) -> list[float]:
+    def channel_of(turns: float) -> float:
+        wave = scaling.original_tokens / (turns * 2 * math.pi)
+        return channels * math.log(wave) / (2 * math.log(base))
+
+    low, high = channel_of(scaling.fast), channel_of(scaling.slow)
+    if scaling.whole_channels:
+        low, high = math.floor(low), math.ceil(high)
+    low, high = max(low, 0), min(high, channels - 1)
+    wide = high - low if high != low else 0.001
+    return [1 - min(max((k - low) / wide, 0.0), 1.0) for k in range(channels // 2)]
+
+
+def _llama3_shares(scaling: RotaryScaling, channels: int, base: float) -> list[float]:
+    turns = (
+        scaling.original_tokens * base ** (-2 * k / channels) / (2 * math.pi)
+        for k in range(channels // 2)
+    )
+    wide = scaling.fast - scaling.slow
+    return [min(max((one - scaling.slow) / wide, 0.0), 1.0) for one in turns]

@@ -1,0 +1,63 @@
+"""Tensors of stock architectures as the parameters of our networks: parts, and channels of heads.
+
+A stock tensor may join several of ours, and it may have the channels of a head in another order:
+ours rotate the last ones, those of transformers the first.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.checkpoints.stock_names import Row
+
+_IN_HEADS = ("q_proj", "k_proj", "query_norm", "key_norm")
+"""Modules whose rows are the channels of heads of queries and keys."""
+
+
+def is_turned(name: str) -> bool:
+    """Return whether the rows of a parameter are channels that are compared, and may be rotated."""
+    return name.rpartition(".")[0].endswith(_IN_HEADS)
+
+
+def split_parts(
+    row: Row, tensor: Tensor, layer: AttentionConfig, *, is_transposed: bool = False
+) -> dict[str, Tensor]:
+    """Return the parts of a tensor by our names; those of wrong shapes are refused with others.
+
+    Args:
+        row: Its names.
+        tensor: The tensor, without the change of its row.
+        layer: The attention layer.
+        is_transposed: Whether the change of its row, if it is a transposition, is undone.
+    """
+    names = row.ours.split(",")
+    if row.change == "transposed" and is_transposed and tensor.dim() == 2:
+        tensor = tensor.T
+    tensor = torch.atleast_1d(tensor)
+    if row.change == "interleaved" and not len(tensor) % (3 * layer.size_per_head):
+        tensor = tensor.unflatten(0, (-1, 3, layer.size_per_head)).transpose(0, 1).flatten(0, 2)
+    widths = [layer.width(source) for source in layer.variant.sharing.projections]
+    if len(names) == len(widths) == 3 and sum(widths) == len(tensor):
+        parts = tensor.split(widths)
+    else:
+        parts = tensor.tensor_split(len(names))
+    return dict(zip(names, parts, strict=True))
+
+
+def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
+    """Return a tensor whose rows are the channels of heads, in another order in each head.
+
+    Args:
+        tensor: The tensor; one of whole heads.
+        size: Channels of a head.
+        order: The channel at each place.
+    """
+    return tensor.unflatten(0, (-1, size))[:, list(order)].flatten(0, 1)
+
+
+def rotated_last(layer: AttentionConfig) -> list[int]:
+    """Return the order of ours of channels whose first ones are rotated."""
+    size, rotated = layer.size_per_head, layer.rotated_channels
+    return [*range(rotated, size), *range(rotated)]

@@ -1,0 +1,66 @@
+"""Norms that torch has not: a gain of one more than what is learned, and those of heads."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.projections import split_heads
+
+
+class RMSNormPlusOne(nn.RMSNorm):
+    """RMSNorm whose gain is one more than its weight: ``x / rms(x) * (1 + w)``.
+
+    Source: Gemma Team 2024, as implemented in transformers 5.23.
+    """
+
+    def reset_parameters(self) -> None:
+        """Start with a gain of one."""
+        nn.init.zeros_(self.weight)
+
+    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
+        """Normalise."""
+        return _norm(x, self.weight, self.eps or 0.0, adds_one=True)
+
+
+class HeadNorm(nn.Module):
+    """RMSNorm of a query or a key, of each head by itself or of all heads together.
+
+    Source: Dehghani et al. 2023, "Scaling Vision Transformers to 22 Billion Parameters"; Qwen Team
+    2025, "Qwen3" (each head); OLMo Team 2024, "2 OLMo 2 Furious" (all heads).
+    """
+
+    def __init__(self, config: AttentionConfig, heads: int) -> None:
+        """Create the gain.
+
+        Args:
+            config: The layer.
+            heads: Heads of the query, or of the source of the key.
+        """
+        super().__init__()
+        self.config = config.head_norm
+        self.is_wide = config.variant.head_norm == "qk-norm-wide"
+        width = config.size_per_head * (heads if self.is_wide else 1)
+        self.weight = nn.Parameter(torch.empty(width))
+
+    def initialize(self, _: Initializer, __: Initialization, /) -> None:
+        """Start with a gain of one."""
+        nn.init.constant_(self.weight, 0.0 if self.config.adds_one else 1.0)
+
+    def normalise(
+        self, heads: Float[Tensor, "batch heads tokens channels"]
+    ) -> Float[Tensor, "batch heads tokens channels"]:
+        """Divide by the root mean square, and multiply by the gain."""
+        joined = heads.transpose(1, 2).flatten(2) if self.is_wide else heads
+        normed = _norm(joined, self.weight, self.config.eps, adds_one=self.config.adds_one)
+        return split_heads(normed, heads.shape[1]) if self.is_wide else normed
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float, *, adds_one: bool) -> Tensor:
+    if not adds_one:
+        return F.rms_norm(x, weight.shape, weight.to(x.dtype), eps)
+    # The sum keeps what is learned in single precision at least.
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return F.rms_norm(x.to(wide), weight.shape, 1.0 + weight.to(wide), eps).to(x.dtype)

@@ -1,0 +1,336 @@
+"""Every family that is loaded computes what transformers computes, at every token.
+
+One tiny random model for each choice that a family has: saved by transformers, loaded here, in
+float32. Scaled rotary positions are compared far beyond the original length.
+"""
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import save_file
+from torch import Tensor
+
+from qkvary.arch.families.fields import Fields
+from qkvary.arch.families.language_models import BLOCKS, read_language_model
+from qkvary.arch.families.table import read_model
+from qkvary.arch.models import as_model
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.costs.cache import model_cache_bytes
+from qkvary.costs.parameters import model_parameters
+from qkvary.inference.decoding import generate
+from qkvary.nn.cache import KVCache
+from qkvary.storage.errors import UsageError
+
+ROUNDING = 1e-5
+"""Of the largest logit."""
+TOKENS, PROMPT, VOCABULARY, LAYERS, ORIGINAL = 31, 19, 97, 3, 7
+Config = dict[str, Any]
+
+SIZES: Config = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 58,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "max_position_embeddings": 67,
+    "pad_token_id": None,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+MIXED = ["sliding_attention", "full_attention", "sliding_attention"]
+
+
+def turned(**scaling: object) -> Config:
+    return {"rope_parameters": {"rope_theta": 700.0, **scaling}}
+
+
+def scaled(form: str, **settings: object) -> Config:
+    return turned(rope_type=form, factor=5.0, original_max_position_embeddings=ORIGINAL, **settings)
+
+
+LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+CASES: Mapping[str, list[Config]] = {
+    "llama": [
+        {},
+        {"attention_bias": True, "tie_word_embeddings": True, "num_key_value_heads": 4},
+        turned(rope_type="linear", factor=3.0),
+        {**turned(rope_type="dynamic", factor=5.0), "max_position_embeddings": ORIGINAL},
+        scaled("llama3", **LLAMA3),
+        scaled("yarn"),
+        scaled("yarn", truncate=False, beta_fast=8, beta_slow=2, attention_factor=0.7),
+        scaled("yarn", mscale=0.7, mscale_all_dim=0.3),
+    ],
+    "mistral": [{"sliding_window": 5}, {"sliding_window": None}],
+    "ministral": [{"sliding_window": 5, "layer_types": MIXED}],
+    "qwen2": [
+        {"head_dim": 12},
+        {"head_dim": 12, "use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+        {"head_dim": 12, **scaled("yarn")},
+    ],
+    "qwen3": [{}, {"attention_bias": True, "tie_word_embeddings": True}],
+    "smollm3": [{"head_dim": 12, "no_rope_layers": [1, 0, 1]}, {"no_rope_layer_interval": 2}],
+    "phi3": [
+        {},
+        {"sliding_window": 5},
+        {
+            "head_dim": 12,
+            "original_max_position_embeddings": ORIGINAL,
+            **turned(
+                rope_type="longrope",
+                short_factor=[1.0, 1.5],
+                long_factor=[2.0, 3.5],
+                partial_rotary_factor=0.4,
+            ),
+        },
+        {
+            "head_dim": 12,
+            "original_max_position_embeddings": 61,
+            **turned(
+                rope_type="longrope",
+                short_factor=[1.0, 1.1, 1.2, 1.5, 1.9, 2.0],
+                long_factor=[2.0, 3.0, 3.2, 3.3, 3.5, 4.0],
+            ),
+        },
+    ],
+    "olmo2": [{"head_dim": 12}, {"num_key_value_heads": 4}],
+    "seed_oss": [{}, {"attention_bias": False}],
+    "starcoder2": [{"head_dim": 12}, {"sliding_window": 5}],
+    "stablelm": [{"head_dim": 12, "use_qkv_bias": True, **turned(partial_rotary_factor=0.5)}],
+    "gpt_neox": [
+        {"hidden_size": 40, **turned(partial_rotary_factor=0.4)},
+        {
+            "hidden_size": 40,
+            "use_parallel_residual": False,
+            "attention_bias": False,
+            **turned(partial_rotary_factor=1.0),
+        },
+    ],
+    "gemma": [{}, {"attention_bias": True, "num_key_value_heads": 1}],
+    "gemma2": [
+        {
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 23,
+            "attn_logit_softcapping": 2.0,
+            "final_logit_softcapping": 3.0,
+        },
+        {"attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ],
+    "gemma3_text": [
+        {
+            "sliding_window": 5,
+            "query_pre_attn_scalar": 23,
+            "final_logit_softcapping": 5.0,
+            "layer_types": MIXED,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 9000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 90.0},
+            },
+        },
+        {"num_hidden_layers": 7, "sliding_window": 5},
+    ],
+}
+ALL = [
+    pytest.param(family, index, id=f"{family}-{index}")
+    for family, configs in CASES.items()
+    for index in range(len(configs))
+]
+DYNAMIC = ("llama", 3)
+"""The rotation of a text that grows is another at every length."""
+
+
+def make_config(family: str, config: Config) -> Any:
+    return transformers.AutoConfig.for_model(family, **{**SIZES, **config})
+
+
+@functools.cache
+def build(family: str, index: int) -> Any:
+    """A model whose scores and gains are far from those of an untrained one."""
+    torch.manual_seed(3)
+    config = make_config(family, CASES[family][index])
+    kind = transformers.AutoModelForCausalLM
+    model = kind.from_config(config, attn_implementation="eager").eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            is_gain = parameter.dim() == 1 and name.endswith("weight") and "gemma" not in family
+            parameter.copy_(0.3 * torch.randn_like(parameter) + is_gain)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("families")
+
+
+def load(folder: Path, family: str, index: int) -> LoadedModel:
+    path = folder / f"{family}-{index}"
+    if not path.exists():
+        build(family, index).save_pretrained(path)
+    return load_checkpoint(path)
+
+
+def draw_tokens() -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randint(VOCABULARY, (2, TOKENS), generator=generator)
+
+
+def distance(found: Tensor, expected: Tensor) -> float:
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def test_every_family_that_is_loaded_has_a_case() -> None:
+    assert {*CASES, "gemma3"} == set(BLOCKS)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_logits_are_those_of_transformers(folder: Path, family: str, index: int) -> None:
+    network, tokens = load(folder, family, index).network, draw_tokens()
+    expected = build(family, index)(tokens).logits
+    assert distance(network(tokens), expected) < ROUNDING
+    # Without a cache there is no mask, or it comes from the order alone.
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    mask[1, :4] = False
+    found = network(tokens, attention_mask=mask)[1, 4:]
+    if (family, index) != DYNAMIC:
+        assert distance(found, build(family, index)(tokens[1:, 4:]).logits[0]) < ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_a_cache_changes_no_logits_and_holds_what_is_counted(
+    folder: Path, family: str, index: int
+) -> None:
+    network, tokens = load(folder, family, index).network, draw_tokens()
+    expected = build(family, index)(tokens).logits
+    cache = KVCache(network.config.layers, max_tokens=TOKENS)
+    parts = [network(tokens[:, :PROMPT], cache=cache)]
+    parts += [network(one[:, None], cache=cache) for one in tokens[:, PROMPT:].unbind(dim=1)]
+    assert distance(torch.cat(parts, dim=1), expected) < ROUNDING
+    model = as_model(network.config)
+    assert cache.nbytes == 2 * model_cache_bytes(model, context=TOKENS, stored_as="fp32")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_greedy_texts_are_those_of_transformers(folder: Path, family: str, index: int) -> None:
+    network, prompt = load(folder, family, index).network, draw_tokens()[0, :PROMPT]
+    answer = generate(network, [prompt.tolist()], max_new_tokens=TOKENS - PROMPT)[0]
+    if (family, index) == DYNAMIC:
+        # Positions are those of the whole text from the first token on. A model of transformers
+        # keeps those of the longest text that it has seen.
+        model = build.__wrapped__(family, index)
+        whole = torch.cat((prompt, torch.tensor(answer)))[None, :-1]
+        expected = model(whole).logits[0, PROMPT - 1 :].argmax(dim=-1)
+    else:
+        model = build(family, index)
+        settings = {"max_new_tokens": TOKENS - PROMPT, "do_sample": False, "pad_token_id": 0}
+        expected = model.generate(prompt[None], **settings)[0, PROMPT:]
+    assert list(answer) == expected.tolist()
+
+
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_a_loaded_network_costs_what_its_configuration_costs(family: str, index: int) -> None:
+    config = {"model_type": family, **SIZES, **CASES[family][index]}
+    network = read_language_model(family, Fields(config, family))
+    counted = model_parameters(read_model(config, family))
+    assert model_parameters(as_model(network)).total == counted.total
+    assert counted.total == sum(one.numel() for one in build(family, index).parameters())
+    for tokens in (1, 4, TOKENS):
+        own, other = (
+            model_cache_bytes(model, context=tokens, stored_as="fp32")
+            for model in (as_model(network), read_model(config, family))
+        )
+        assert own == other
+
+
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_a_saved_configuration_is_that_of_the_fields_that_differ(family: str, index: int) -> None:
+    """What a file leaves out has the value that transformers gives it."""
+    short = {"model_type": family, **SIZES, **CASES[family][index]}
+    saved = make_config(family, CASES[family][index]).to_dict()
+    read = [read_language_model(family, Fields(one, family)) for one in (short, saved)]
+    assert read[0] == read[1]
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_defaults_are_those_of_transformers(family: str) -> None:
+    """A configuration with its sizes alone; transformers writes every other field."""
+    sizes = {name: SIZES[name] for name in list(SIZES)[:6]} | {"hidden_size": 64}
+    config = transformers.AutoConfig.for_model(family, **sizes)
+    read = [read_language_model(family, Fields(one, family)) for one in (sizes, config.to_dict())]
+    assert read[0] == read[1]
+
+
+@torch.no_grad()
+def test_the_text_model_of_several_modalities_is_read(folder: Path, tmp_path: Path) -> None:
+    """As Gemma 3 is published: a section of the configuration, and weights under a prefix."""
+    load(folder, "gemma3_text", 0)
+    source, tokens = folder / "gemma3_text-0", draw_tokens()
+    text = json.loads((source / "config.json").read_text())
+    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    weights = {
+        f"language_model.{name}": one
+        for name, one in transformers.AutoModelForCausalLM.from_pretrained(source)
+        .state_dict()
+        .items()
+        if name != "lm_head.weight"
+    }
+    weights["vision_tower.encoder.weight"] = torch.ones(2, 3)
+    (tmp_path / "config.json").write_text(json.dumps(whole))
+    save_file(
+        {name: one.contiguous() for name, one in weights.items()}, tmp_path / "model.safetensors"
+    )
+    network = load_checkpoint(tmp_path).network
+    assert distance(network(tokens), build("gemma3_text", 0)(tokens).logits) < ROUNDING
+
+
+LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("llama", {"mlp_bias": True}, "expected false for mlp_bias"),
+        ("llama", {"hidden_act": "gelu"}, "expected one of silu, swish"),
+        ("llama", turned(rope_type="ntk"), "expected rotary positions out of default, linear"),
+        ("llama", {"rope_scaling": {"type": "su"}}, "got 'su'"),
+        ("llama", turned(rope_type="linear"), "expected the field factor"),
+        ("llama", turned(rope_type="linear", factor=-1.0), "positive and finite numbers"),
+        ("llama", turned(rope_type="linear", factor=2.0, beta_fast=3), "for beta_fast"),
+        ("llama", turned(rope_type="default", mrope_section=[1, 2, 2]), "for mrope_section"),
+        ("llama", scaled("yarn", llama_4_scaling_beta=0.1), "for llama_4_scaling_beta"),
+        ("llama", scaled("llama3"), "expected the field low_freq_factor"),
+        ("llama", turned(**LONG), "expected 5 divisors for 10 rotated channels, got 1"),
+        ("llama", turned(partial_rotary_factor=0.3), "an even number of 10 channels"),
+        ("starcoder2", {"use_bias": False}, "expected true for use_bias"),
+        ("stablelm", {"use_parallel_residual": True}, "false for use_parallel_residual"),
+        ("stablelm", {"qk_layernorm": True}, "expected false for qk_layernorm"),
+        ("mistral", {"layer_types": MIXED}, "expected null for layer_types"),
+        ("smollm3", {"no_rope_layers": [1, 2, 0]}, "expected 3 zeros and ones"),
+        ("smollm3", {"use_sliding_window": True}, "expected false for use_sliding_window"),
+        ("gemma2", {"use_bidirectional_attention": True}, "expected false for use_bidirect"),
+        ("gemma2", {"attn_logit_softcapping": 0}, "expected a positive soft cap, got 0"),
+        ("gemma2", {"final_logit_softcapping": -3.0}, "positive and finite logit cap"),
+        ("gemma2", {"query_pre_attn_scalar": 0}, "positive and finite number for the score"),
+        ("gemma3_text", {"attn_logit_softcapping": 9.0}, "expected null for attn_logit_soft"),
+        ("qwen2_moe", {}, "expected a family that is loaded (gpt2, llama, mistral,"),
+    ],
+)
+def test_what_is_not_computed_is_refused_by_its_field(
+    family: str, changes: Config, message: str, tmp_path: Path
+) -> None:
+    config = {"model_type": family, **SIZES, **changes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"model.norm.weight": torch.ones(3)}, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError) as caught:
+        load_checkpoint(tmp_path)
+    assert message in str(caught.value)
