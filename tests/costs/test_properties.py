@@ -69,23 +69,6 @@ def test_a_token_reads_what_plain_lists_read(
     assert found == expected
 
 
-@given(model=models(storages=True), tokens=CONTEXTS, encoded=ENCODED)
-def test_products_are_those_that_plain_loops_count(model: Model, tokens: int, encoded: int) -> None:
-    seen = encoder_tokens(model, encoded)
-    step = reference.decode_products(model, tokens, encoder_tokens=seen)
-    assert decode_macs(model, context=tokens, encoder_tokens=encoded).total == step
-    for square in (False, True):
-        found = forward_macs(
-            model,
-            tokens=tokens,
-            pairs="square" if square else "visible",
-            encoder_tokens=encoded,
-        )
-        assert found.total == reference.forward_products(
-            model, tokens, encoder_tokens=seen, square=square
-        )
-
-
 @FEWER
 @given(
     first=models(kinds=("projected", "latent", "compressed"), encoders=False),
