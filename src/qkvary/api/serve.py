@@ -135,19 +135,11 @@ def serve(
     for note in notes:
         say(f"- {note}")
     say(f"{found.title} starts with {path}; its log is {log}")
+    document: dict[str, Any] = {"engine": engine, "model": asked.name, "path": path, "log": log}
+    document |= {"context": asked.context, "users": asked.users}
     with run_engine(found, asked, first, log) as server:
         predicted = _predict(described, engine, asked)
-        document = {
-            "engine": engine,
-            "url": server.url,
-            "model": asked.name,
-            "path": path,
-            "context": asked.context,
-            "users": asked.users,
-            "cache": server.cache,
-            "predicted_bytes": predicted,
-            "log": log,
-        }
+        document |= {"url": server.url, "cache": server.cache, "predicted_bytes": predicted}
         line = f"{server.url} answers {asked.users} at a time, {asked.context:,} tokens each"
         say(line)
         if server.cache is not None:
