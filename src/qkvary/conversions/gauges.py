@@ -66,7 +66,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
 
 
 def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
-    """Return a layer in another gauge, which is one that :func:`draw_gauge` could have drawn."""
+    """Return a layer in another gauge, of the form that :func:`draw_gauge` gives."""
     config, sharing = layer.config, layer.config.variant.sharing
     group = config.num_heads // config.num_kv_heads
     query = torch.linalg.inv(gauge.key).mT.repeat_interleave(group, 0)

@@ -59,15 +59,15 @@ def write_headline(
     """Return the short answer.
 
     It is about the table of a task, or of several, that compares the most variants with an
-    interval; among equals, the one with the most decided comparisons, then the first. Tables that
-    settings have of their own come after those of tasks. A study that has such tables only asks
-    what it planned to compare across them: these contrasts come first.
+    interval; among equals, the one with the most decided comparisons, then the first. Tables
+    that settings name as theirs come after those of tasks. A study with no other tables asks what
+    it planned to compare across them: these contrasts come first.
 
     Args:
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
-        own_tables: Names of the tables that settings have of their own.
+        own_tables: Names of the tables that settings name as theirs.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
