@@ -33,7 +33,6 @@ from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import Dtype, parse_storage
-from qkvary.reports.files import check_target, write_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.text.ranges import check_seed
@@ -152,6 +151,9 @@ def decode(
         out: Write a file (.json, .html or .md), or all three into a folder.
         terminal: Shows what is measured.
     """
+    # The renderers take longer to import than the help takes to print.
+    from qkvary.reports.files import check_target, write_report
+
     shown = terminal or Terminal()
     if out is not None:
         check_target(out)

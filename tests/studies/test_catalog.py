@@ -93,10 +93,10 @@ def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:
     assert load_study(str(path)) == load_study("quickstart")
 
 
-def test_only_a_study_of_features_looks_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("qkvary.data.feature_sets.hash_features", asked.append)
+def test_only_a_study_of_features_hashes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[str] = []
+    monkeypatch.setattr("qkvary.data.feature_sets.hash_features", hashed.append)
     load_study("quickstart")
-    assert asked == []
+    assert hashed == []
     load_study("anomaly-quick")
-    assert asked
+    assert hashed
