@@ -29,6 +29,7 @@ from qkvary.arch.networks import (
     VisionTransformerConfig,
 )
 from qkvary.arch.variants import Variant
+from qkvary.papers.catalog import published_names
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -157,9 +158,16 @@ def test_stored_names_stay() -> None:
 
 @pytest.mark.parametrize("name", sorted(read("definitions.json")))
 def test_keys_of_every_study_stay(name: str) -> None:
+    study = load_study(name)
+    assert study.name == name
+    assert study.question.endswith("?")
+    assert {table.name for table in study.published} <= set(published_names())
     keys: dict[str, list[str]] = defaultdict(list)
-    for cell in load_study(name).cells():
+    for cell in study.cells():
         keys[cell.setting].append(cell.run_key)
+    # Only settings with tables of their own may share runs with others.
+    alone = [key for one in study.settings if one.table is None for key in keys[one.name]]
+    assert len(set(alone)) == len(alone)
     found = {
         setting: {
             "runs": len(some),

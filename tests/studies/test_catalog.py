@@ -10,14 +10,6 @@ from qkvary.studies.catalog import load_study, study_names
 from tests.papers.definitions import module_of
 
 
-@pytest.mark.parametrize("name", study_names())
-def test_every_file_of_definitions_is_a_study_of_its_name(name: str) -> None:
-    study = load_study(name)
-    assert study.name == name
-    assert study.cells()
-    assert study.question.endswith("?")
-
-
 def test_the_published_protocols_are_there() -> None:
     expected = {"quickstart", "synthetic-paper", "synthetic-published", "chars-paper"}
     assert expected | {"chars-published"} <= set(study_names())

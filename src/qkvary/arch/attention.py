@@ -49,8 +49,8 @@ class Initialization:
     output_std: float | None = None
     """Deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Deviation of the embedding of a language model or an encoder, which is normal then; ``None``:
-    by the scheme."""
+    """Deviation of a normal embedding in a language model or an encoder; ``None``: by the
+    scheme."""
     matched: bool = False
     """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
     projections start larger (1.155 times for two instead of three). True gives all one bound."""

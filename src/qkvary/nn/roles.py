@@ -59,7 +59,7 @@ class Heads(NamedTuple):
 class KeyValueNorm(nn.Module):
     """RMSNorm of the tensor that key and value share, over all its heads: ``c / rms(c) * g``.
 
-    The norm is part of what is stored. A query that reads the same projection reads it before.
+    The norm is part of what is stored. A query of the same projection reads it before the norm.
 
     Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1 (the norm of the latent).
     """
@@ -137,7 +137,7 @@ class Latent(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class RoleMaker:
-    """Makes what a layer stores of its input, and key and value of what is stored.
+    """Makes what a layer stores from its input, and key and value from what is stored.
 
     A latent stands in the place of key and value until the layer expands it.
     """

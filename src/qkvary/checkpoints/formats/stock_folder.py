@@ -176,7 +176,8 @@ _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".attn.masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""Whether a tensor that is no weight says what the configuration does, by the end of its name."""
+"""For tensors that are no weights, by the end of their names: whether they agree with the
+configuration."""
 
 
 def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:

@@ -39,7 +39,7 @@ LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
-"""Failures, as ``step.cpp`` counts them; others are of memory."""
+"""The failures of ``step.cpp`` by number; any other number is a lack of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
