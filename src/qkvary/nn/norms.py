@@ -40,21 +40,23 @@ class HeadNorm(nn.Module):
             heads: Heads of the query, or of the source of the key.
         """
         super().__init__()
-        self.config = config.head_norm
+        self.config = config.scale
         self.is_wide = config.variant.head_norm == "qk-norm-wide"
         width = config.size_per_head * (heads if self.is_wide else 1)
         self.weight = nn.Parameter(torch.empty(width))
 
     def initialize(self, _: Initializer, __: Initialization, /) -> None:
         """Start with a gain of one."""
-        nn.init.constant_(self.weight, 0.0 if self.config.adds_one else 1.0)
+        nn.init.constant_(self.weight, 0.0 if self.config.norm_adds_one else 1.0)
 
     def normalise(
         self, heads: Float[Tensor, "batch heads tokens channels"]
     ) -> Float[Tensor, "batch heads tokens channels"]:
         """Divide by the root mean square, and multiply by the gain."""
         joined = heads.transpose(1, 2).flatten(2) if self.is_wide else heads
-        normed = _norm(joined, self.weight, self.config.eps, adds_one=self.config.adds_one)
+        normed = _norm(
+            joined, self.weight, self.config.norm_eps, adds_one=self.config.norm_adds_one
+        )
         return split_heads(normed, heads.shape[1]) if self.is_wide else normed
 
 

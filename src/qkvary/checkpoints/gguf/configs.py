@@ -160,7 +160,7 @@ def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
         layer,
         bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
         out_bias="blk.0.attn_output.bias" in shapes,
-        head_norm=dataclasses.replace(layer.head_norm, adds_one=False),
+        scale=dataclasses.replace(layer.scale, norm_adds_one=False),
     )
 
 
@@ -222,7 +222,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     elif short is not None and long is not None:
         factor = sizes.number("rope.scaling.attn_factor", 1.0)
         own = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
-        own["attention_factor"] = factor
+        own |= {"attention_factor": factor}
     elif own.get("rope_type") != "yarn":
         key = "rope.scaling.attn_factor"
         sizes.require(key, sizes.number(key, 1.0), 1)
