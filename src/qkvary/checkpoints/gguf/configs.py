@@ -235,6 +235,10 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
 def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     form = sizes.file.metadata.get(f"{sizes.architecture}.rope.scaling.type", "none")
     factor = sizes.number("rope.scaling.factor", 0.0)
+    if form not in ("none", "linear", "yarn", "longrope"):
+        raise UsageError(
+            f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
+        )
     if form in ("none", "longrope") and factor in (0.0, 1.0):
         # Lists of divisors are tensors.
         return {}
