@@ -22,13 +22,14 @@ TORCH_INDEX ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup study report test test-cluster bench gpu docs lint format check clean
+.PHONY: help setup study report test test-cluster mutants bench gpu docs lint format check clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make study   set up, train and compare the variants, write $(OUT)/reports/quickstart/report.html"
 	@echo "make test    set up and run the tests"
 	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and some minutes"
+	@echo "make mutants make every seeded mistake and see that its test fails, some minutes"
 	@echo "make setup   set up only, in $(VENV)"
 	@echo "make bench   run the benchmarks, one JSON line per case"
 	@echo "make gpu     tests and measurements that need a GPU, nine minutes; writes $(OUT)/gpu/page"
@@ -93,6 +94,9 @@ test: $(VENV)/.setup
 test-cluster: $(VENV)/.setup
 	@$(call install,-e ".[train$(comma)data$(comma)cluster$(comma)track]" --group test)
 	@$(BIN)/python -m pytest -n 0 -m cluster $(CLUSTER_WARNINGS)
+
+mutants: $(VENV)/.setup
+	@$(BIN)/python tests/mutants/run.py
 
 bench: $(VENV)/.setup
 	@errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; \

@@ -18,7 +18,7 @@ LANGUAGES: tuple[Language, Language] = ("de", "en")
 
 
 def score(language: Language, min_count: int) -> str:
-    """The sacreBLEU of the test references behind a vocabulary of the training split."""
+    """The sacreBLEU of the test references, read through the vocabulary of the training split."""
     train, test = (load_translations("multi30k").splits[one][language] for one in ("train", "test"))
     words = WordTokenizer.learn(train, min_count=min_count)
     replaced = [words.decode(words.encode(sentence)) for sentence in test]

@@ -1,17 +1,20 @@
 """Pairwise testing: a few cases that together hold every pair of values of a test's options.
 
-A mistake seldom needs three options at once. The cases that no pair needs have the marker ``slow``,
-so that ``pytest -m slow`` runs the rest of a product.
+A mistake seldom needs three options at once. The cases that no pair needs are left out; with
+``EVERY_CASE=1`` in the environment they have the marker ``slow``.
 """
 
 import functools
 import heapq
 import itertools
+import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
+EVERY_CASE = bool(os.environ.get("EVERY_CASE"))
+"""Whether the rest of a product is collected too."""
 Fields = Mapping[str, Hashable]
 Case = tuple[tuple[str, Hashable], ...]
 """The value of each field, in the same order in every case."""
@@ -50,7 +53,7 @@ def pairwise(
     ids: Callable[[Any], object] | None = None,
     together: int = 2,
 ) -> pytest.MarkDecorator:
-    """Parametrize a test with cases; those that no pair of values needs have the marker ``slow``.
+    """Parametrize a test with cases that hold every pair of values.
 
     Args:
         names: The parameters, as ``pytest.mark.parametrize`` takes them.
@@ -68,6 +71,7 @@ def pairwise(
         [
             pytest.param(*case, marks=() if place in needed else pytest.mark.slow)
             for place, case in enumerate(listed)
+            if place in needed or EVERY_CASE
         ],
         ids=ids,
     )

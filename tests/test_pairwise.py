@@ -48,16 +48,21 @@ def test_pairs_that_do_not_occur_are_not_asked_for() -> None:
     assert cover(cases) == [0, 1]
 
 
-def test_a_single_option_keeps_every_value() -> None:
+def test_a_single_option_keeps_every_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.pairwise.EVERY_CASE", True)
     assert marked(pairwise("size", [(3,), (5,), (3,)])) == {(3,): True, (5,): False}
 
 
-def test_the_rest_of_a_product_is_slow() -> None:
+def test_the_rest_of_a_product_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.pairwise.EVERY_CASE", True)
     mark = pairwise("size, colour, flat", itertools.product((3, 5), COLOURS, (False, True)))
     assert mark.args[0] == ["size", "colour", "flat"]
     found = marked(mark)
     assert len(found) == 20
     assert list(found.values()).count(False) == 10
+    monkeypatch.setattr("tests.pairwise.EVERY_CASE", False)
+    fewer = pairwise("size, colour, flat", itertools.product((3, 5), COLOURS, (False, True)))
+    assert len(marked(fewer)) == 10
 
 
 def test_pairs_are_those_of_the_parts_of_a_value() -> None:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from cyclopts import Parameter
-
+from qkvary.api.arguments import open_checkpoint
+from qkvary.api.options import Checkpoint, CheckpointTokenizer
+from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout
-from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.cli._options import Checkpoint, CheckpointTokenizer, Json
-from qkvary.cli._output import show
 from qkvary.costs.formats import format_options, parse_options
 from qkvary.data.tokenizers import encode_documents
 from qkvary.reports.report import Report, Section
@@ -23,6 +21,7 @@ from qkvary.text.units import parse_count
 
 if TYPE_CHECKING:
     from decoding.cache_quality import CacheMeasurement, CacheQuality
+    from qkvary.data.tokenizers import Tokenizer
 
 DEFAULT_CONTEXTS = (128, 512)
 """Tokens per window, up to the maximum of the network, which is added."""
@@ -34,56 +33,44 @@ DEFAULT_STORAGES = (
     "int8-g64,int8-b32,int8-g64-rot,int8-b32-rot,int4-g32,int4-b32,int4-g32-rot,int4-b32-rot"
 )
 
-Text = Annotated[Path, Parameter(help="A file of text that the network was not trained on.")]
-Contexts = Annotated[
-    str | None,
-    Parameter(
-        help="Tokens of a window, such as 128,1k. If not given 128, 512 and the maximum, as far as "
-        "the text has them and decoding them takes minutes."
-    ),
-]
-Storages = Annotated[
-    str,
-    Parameter(
-        help="Bits and scales: int8-g64 (by token and 64 channels), int4-b32 (by channel over 32 "
-        "tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first."
-    ),
-]
-Layout = Annotated[CacheLayout, Parameter(help="Contents of the cache.")]
-Tokens = Annotated[
-    str | None,
-    Parameter(
-        help="Maximum number of tokens to decode with each storage and context; 4k if not given, "
-        "fewer of a large network."
-    ),
-]
 
-
-def command(
+def quantized(
     checkpoint: Checkpoint,
     /,
     *,
-    text: Text,
-    context: Contexts = None,
-    storage: Storages = DEFAULT_STORAGES,
-    layout: Layout = "sources",
-    tokens: Tokens = None,
+    text: Path,
+    context: str | None = None,
+    storage: str = DEFAULT_STORAGES,
+    layout: CacheLayout = "sources",
+    tokens: str | None = None,
     tokenizer: CheckpointTokenizer = None,
-    json_output: Json = False,
-) -> None:
+) -> Result[list["CacheMeasurement"]]:
     """Measure what a rounded cache costs a checkpoint: divergence and perplexity against bits.
 
     The text is cut into windows that do not overlap. Each is decoded token by token from an empty
     cache; the divergence is from the same network without rounding. int8 should stay within
     a median of 1e-3 nats, a 99th percentile of 1e-2, 0.2 % of perplexity and 99 % of top tokens.
+
+    Args:
+        checkpoint: The checkpoint.
+        text: A file of text that the network was not trained on.
+        context: Tokens of a window, such as 128,1k. If not given 128, 512 and the maximum, as far
+            as the text has them and decoding them takes minutes.
+        storage: Bits and scales: int8-g64 (by token and 64 channels), int4-b32 (by channel over 32
+            tokens); -r16 keeps the newest 16 tokens as they are, -rot rotates first.
+        layout: Contents of the cache.
+        tokens: Maximum number of tokens to decode with each storage and context; 4k if not given,
+            fewer of a large network.
+        tokenizer: The tokenizer of a checkpoint without one.
     """
     from decoding.cache_quality import measure_text
 
     caches = [
         dataclasses.replace(parse_options(part), layout=layout) for part in storage.split(",")
     ]
-    loaded, found = require_tokenizer(load_checkpoint(checkpoint), checkpoint, tokenizer)
-    network, encoded = loaded.network, encode_documents(found, _read(text))
+    loaded, name = open_checkpoint(checkpoint, tokenizer, speaks=True)
+    network = loaded.network
+    encoded = encode_documents(cast("Tokenizer", loaded.tokenizer), _read(text))
     parameters = sum(one.numel() for one in network.parameters())
     budget = DEFAULT_PRODUCTS // (parameters * (len(caches) + 1))
     longest = min(network.config.max_tokens, len(encoded) - 1)
@@ -91,18 +78,18 @@ def command(
     most = min(DEFAULT_TOKENS, budget // len(contexts)) if tokens is None else parse_count(tokens)
     rows = list(measure_text(network, encoded, caches, contexts=contexts, most_tokens=most))
     report = Report(
-        subject=f"measurement: rounded caches of {checkpoint}",
-        question=f"What does a rounded cache cost {checkpoint}?",
+        subject=f"measurement: rounded caches of {name}",
+        question=f"What does a rounded cache cost {name}?",
         sections=(Section(key="storages", title="Storages", blocks=(_table(rows),), brief=True),),
         data={
-            "checkpoint": checkpoint,
+            "checkpoint": name,
             "text": text,
             "text_tokens": len(encoded),
             "layout": layout,
             "storages": [describe(row) for row in rows],
         },
     )
-    show(report, json_output=json_output)
+    return Result(rows, report)
 
 
 def _read(path: Path) -> str:

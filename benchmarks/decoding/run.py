@@ -1,7 +1,6 @@
 """Measure decoding: memory and speed per variant, beside transformers and without a cache."""
 
 import dataclasses
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
@@ -15,27 +14,30 @@ from decoding.records import (
     STOCK_RUNNERS,
     CacheChoice,
     DecodeQuestion,
+    DecodeRecord,
     MeasurementSettings,
     from_json,
 )
+from qkvary.api.arguments import read_threads
+from qkvary.api.options import (
+    Count,
+    Terminal,
+    complete_checkpoint,
+    complete_variant,
+    options,
+    takes_options,
+)
+from qkvary.api.results import Result
 from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli._options import (
-    Device,
-    Json,
-    complete_checkpoint,
-    convert_threads,
-    counted,
-    options,
-    variant_labels,
-)
-from qkvary.cli._output import command_line, console, print_line, show
 from qkvary.costs.formats import Dtype, parse_storage
+from qkvary.reports.files import check_target, write_report
+from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.text.ranges import check_seed
-from qkvary.text.units import parse_count
+from qkvary.text.units import parse_count, read_count
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -51,73 +53,59 @@ MEMORY_CHUNK = 128
 class Cases:
     """The cases to decode; every combination is measured."""
 
-    context: Annotated[
-        str | None,
-        Parameter(help="Tokens of prompt and answer together, such as 256,4k. 256 if not given."),
-    ] = None
-    batch: Annotated[str, Parameter(help="Batch sizes, such as 1,8.")] = "1"
-    dtype: Annotated[
-        str | None,
-        Parameter(help="Number formats, such as float32,bfloat16. As stored, or float32."),
-    ] = None
-    layout: Annotated[
-        str | None, Parameter(help=f"Contents of the cache: {', '.join(get_args(CacheLayout))}.")
-    ] = None
-    storage: Annotated[
-        str | None, Parameter(help="Its storage: preallocated, growing, int8-g64, int4-b32.")
-    ] = None
-    kernel: Annotated[
-        str | None, Parameter(help=f"The kernel: {', '.join(get_args(DecodeKernel))}.")
-    ] = None
+    context: str | None = None
+    """Tokens of prompt and answer together, such as 256,4k. 256 if not given."""
+    batch: str = "1"
+    """Batch sizes, such as 1,8."""
+    dtype: str | None = None
+    """Number formats, such as float32,bfloat16. As stored, or float32."""
+    layout: str | None = None
+    """Contents of the cache: sources, rotated, split, input, latent."""
+    storage: str | None = None
+    """Its storage: preallocated, growing, int8-g64, int4-b32."""
+    kernel: str | None = None
+    """The kernel: layer, auto, fastest, folded, matmul, compiled, native, triton."""
 
 
 @options
 class Network:
     """The network with random weights."""
 
-    d_model: Annotated[int, Parameter(help="Width.")] = 256
-    num_layers: Annotated[int, Parameter(help="Blocks.")] = 4
-    num_heads: Annotated[int, Parameter(help="Query heads.")] = 4
-    vocabulary: Annotated[int, Parameter(help="Vocabulary size.")] = 512
-    seed: Annotated[int, Parameter(help="Seed of weights and prompts.")] = 0
+    d_model: int = 256
+    """Width."""
+    num_layers: int = 4
+    """Blocks."""
+    num_heads: int = 4
+    """Query heads."""
+    vocabulary: int = 512
+    """Vocabulary size."""
+    seed: int = 0
+    """Seed of weights and prompts."""
 
 
 @options
 class Measuring:
     """The amount of measurement, and the device."""
 
-    tokens: Annotated[
-        int | None,
-        counted("New tokens per answer. 240, or as many as the context leaves, if not given."),
-    ] = None
-    rounds: Annotated[int, Parameter(help="Answers per runner.")] = 7
-    threads: Annotated[int, Parameter(converter=convert_threads, help="Threads of torch.")] = 1
-    device: Device = "cpu"
-    memory_context: Annotated[
-        int,
-        counted("Context at which peak memory is compared with the formula; 0 for the cases only."),
-    ] = DEFAULT_MEMORY_CONTEXT
-    memory: Annotated[
-        bool,
-        Parameter(negative="--no-memory", help="Measure peak memory, each time in a new process."),
-    ] = True
-    transformers: Annotated[
-        bool, Parameter(negative="--no-transformers", help="Measure transformers' generate too.")
-    ] = True
+    tokens: Count | None = None
+    """New tokens per answer. 240, or as many as the context leaves, if not given."""
+    rounds: int = 7
+    """Answers per runner."""
+    threads: Count = 1
+    """Threads of torch."""
+    device: str = "cpu"
+    """Device: cpu, cuda, cuda:1, mps."""
+    memory_context: Count = DEFAULT_MEMORY_CONTEXT
+    """Context at which peak memory is compared with the formula; 0 for the cases only."""
+    memory: bool = True
+    """Measure peak memory, each time in a new process."""
+    transformers: bool = True
+    """Measure transformers' generate too."""
 
 
 DEFAULT_CASES = Cases()
 DEFAULT_NETWORK = Network()
 DEFAULT_MEASURING = Measuring()
-
-Variants = Annotated[
-    tuple[str, ...],
-    variant_labels(
-        "Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given; with "
-        "@rotary they resemble Llama, otherwise GPT-2.",
-        show_default=False,
-    ),
-]
 
 
 def complete_model(context: "CompletionContext") -> Iterator[str]:
@@ -126,47 +114,46 @@ def complete_model(context: "CompletionContext") -> Iterator[str]:
     yield from complete_checkpoint(context)
 
 
-Model = Annotated[
-    str | None,
-    Parameter(
-        help="A network with random weights by name (lm-10m, 300M), or a checkpoint by name or "
-        "path: tiny-k, our own, a llama2.c .bin, a character model.",
-        completer=complete_model,
-    ),
-]
-Target = Annotated[
-    Path | None,
-    Parameter(
-        name="--out",
-        help="Write a file (.json, .html or .md), or all three into a folder.",
-    ),
-]
-Stored = Annotated[
-    Path | None, Parameter(help="Measure nothing; show and write this record (.json).")
-]
-
-
-def command(
-    model: Model = None,
+@takes_options
+def decode(
+    model: Annotated[str | None, Parameter(completer=complete_model)] = None,
     /,
     *,
-    variant: Variants = (),
+    variant: Annotated[
+        tuple[str, ...],
+        Parameter(
+            name=("--variant", "--variants"),
+            consume_multiple=(1, None),
+            completer=complete_variant,
+        ),
+    ] = (),
     cases: Cases = DEFAULT_CASES,
     network: Network = DEFAULT_NETWORK,
     measuring: Measuring = DEFAULT_MEASURING,
-    read: Stored = None,
-    out: Target = None,
-    json_output: Json = False,
-) -> None:
+    read: Path | None = None,
+    out: Path | None = None,
+    terminal: Terminal | None = None,
+) -> Result[DecodeRecord]:
     """Measure decoding: memory and speed per variant, beside transformers and without a cache.
 
     All runners answer the same prompts in turns, greedily: this project with its cache, the same
     network run on the whole prefix for every token, and generate of transformers with the same
     weights. Peak memory is measured in a new process for each answer.
-    """
-    if out is not None:
-        from qkvary.reports.files import check_target
 
+    Args:
+        model: A network with random weights by name (lm-10m, 300M), or a checkpoint by name or
+            path: tiny-k, our own, a llama2.c .bin, a character model.
+        variant: Variants of random networks, in any spelling. QKV Q-K=V MQA Q-MQA if not given;
+            with @rotary they resemble Llama, otherwise GPT-2.
+        cases: The cases to decode.
+        network: The network with random weights.
+        measuring: The amount of measurement.
+        read: Measure nothing; show and write this record (.json).
+        out: Write a file (.json, .html or .md), or all three into a folder.
+        terminal: Shows what is measured.
+    """
+    shown = terminal or Terminal()
+    if out is not None:
         check_target(out)
     if read is not None:
         if model is not None or variant:
@@ -174,20 +161,13 @@ def command(
         record = from_json(read.read_bytes(), where=str(read))
     else:
         question = _make_question(model, variant, cases, network, measuring)
-
-        def log(text: str) -> None:
-            if not json_output:
-                print_line(console(sys.stderr), text, "dim")
-
         from decoding.measure import measure
 
-        record = measure(
-            question,
-            command=command_line("bench decode", "qkvary bench decode"),
-            log=log,
-        )
+        record = measure(question, command=shown.command or "decode", log=shown.say)
     report = decode_report(record)
-    show(report, json_output=json_output, target=out, formats=("json", "markdown", "html"))
+    formats: tuple[ReportFormat, ...] = ("json", "markdown", "html")
+    files = () if out is None else write_report(report, out, formats)
+    return Result(record, report, files=files)
 
 
 def _make_question(
@@ -203,6 +183,7 @@ def _make_question(
         ValueError: for incompatible options, an unknown choice, or a seed out of its range.
     """
     check_seed(network.seed)
+    threads = read_threads(measuring.threads, "threads")
     dtypes = _choose(cases.dtype, get_args(Dtype), "--dtype")
     longest: int | None = None
     named = None if model is None or Path(model).exists() else canonical_name(model)
@@ -221,10 +202,11 @@ def _make_question(
         min(DEFAULT_CONTEXT, longest or DEFAULT_CONTEXT),
     )
     _check_length(contexts, longest)
-    tokens = measuring.tokens
+    tokens = read_count(measuring.tokens, "tokens", low=0)
     if tokens is None:
         tokens = max(2, min(DEFAULT_TOKENS, min(contexts) - SHORTEST_PROMPT))
-    memory_context = measuring.memory_context if measuring.memory else None
+    memory_context = read_count(measuring.memory_context, "memory_context", low=0)
+    memory_context = memory_context if measuring.memory else None
     if memory_context and longest:
         memory_context = min(memory_context, longest)
     question = DecodeQuestion(
@@ -241,7 +223,7 @@ def _make_question(
             prefix_steps=tokens,
             memory_context=memory_context,
             memory_chunk=MEMORY_CHUNK,
-            threads=measuring.threads,
+            threads=threads or 1,
             device=measuring.device,
             seed=network.seed,
         ),

@@ -103,6 +103,8 @@ def measure(network: LanguageModel, batch: int, context: int, effort: Effort) ->
     weights = sum(part.numel() * part.element_size() for part in network.parameters())
     read = weights + batch * read_bytes(as_model(network.config), context=context)
     described: dict[str, object] = {"weight_bytes": weights, "read_bytes_per_step": read}
+    # Closures of earlier cases hold their caches until they are collected.
+    gc.collect()
     if not has_room(network.config, batch, context, device):
         return {**described, "fits": False}
     try:
@@ -120,9 +122,6 @@ def decode(
 ) -> dict[str, object]:
     """Decode behind random entries and return what was measured."""
     device = next(network.parameters()).device
-    # Closures of earlier cases hold their caches until they are collected.
-    gc.collect()
-    empty_cache(device)
     others = allocated(device) - weights
     cache = make_cache(network, context + effort.steps + WARM_UP, kernel="fastest")
     tokens = fill(network, cache, batch, context)

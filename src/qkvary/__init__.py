@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from qkvary.api.plan import Purpose as Purpose
     from qkvary.api.plan import plan as plan
     from qkvary.api.report import report as report
+    from qkvary.api.serve import serve as serve
     from qkvary.api.show import show as show
-    from qkvary.api.studies import run_study as run_study
-    from qkvary.api.training import train as train
+    from qkvary.api.status import status as status
+    from qkvary.api.study import study as study
+    from qkvary.api.train import train as train
     from qkvary.api.unpack import unpack as unpack
     from qkvary.api.variants import variants as variants
     from qkvary.nn.attention import Attention as Attention
@@ -59,11 +61,10 @@ _MODULES = {
     "Study": "studies.study",
     "TrainingOptions": "studies.pretraining",
     "load": "api.load",
-    # Verbs that are not in the table yet.
-    "run_study": "api.studies",
-    "train": "api.training",
 }
 """The modules of the names that are no verbs."""
+_OLDER = {"run_study": "study"}
+"""Earlier names, which still work."""
 
 
 def _find_modules() -> dict[str, str]:
@@ -75,6 +76,7 @@ def _find_modules() -> dict[str, str]:
 
 def __getattr__(name: str) -> object:
     """Load a public name on first use."""
+    name = _OLDER.get(name, name)
     if name == "__version__":
         return import_module("importlib.metadata").version("qkvary")
     if name == "__all__":

@@ -4,9 +4,8 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-from qkvary.analysis.cosines import cosine, read_cosines
+from qkvary.analysis.cosines import read_cosines
 from qkvary.nn.role_maps import make_role_maps
 from tests.analysis.networks import make_network
 
@@ -39,16 +38,3 @@ def test_cosines_equal_loops(label: str) -> None:
     )
     shared = found["key", "value"]
     assert (shared.flattened == pytest.approx(1.0)) == ("=" in label)
-
-
-def test_random_weights_deviate_as_derived() -> None:
-    draws = torch.Generator().manual_seed(0)
-    one, other = torch.randn(2, 4000, 6, 5, generator=draws, dtype=torch.float64)
-    found = [cosine(*pair) for pair in zip(one, other, strict=True)]
-    assert np.mean([value**2 for value in found if value is not None]) == pytest.approx(
-        1 / 30, rel=0.05
-    )
-
-
-def test_a_zero_weight_has_no_cosine() -> None:
-    assert cosine(torch.zeros(3), torch.ones(3)) is None

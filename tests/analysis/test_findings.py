@@ -19,18 +19,6 @@ def with_heads(analysis: NetworkAnalysis, **changes: object) -> NetworkAnalysis:
     return dataclasses.replace(analysis, layers=layers)
 
 
-@pytest.mark.parametrize(
-    ("explained", "verdict"),
-    [(0.61, "more alike than"), (0.55, "about as alike as"), (0.45, "about"), (0.39, "less alike")],
-)
-def test_likeness_is_said_beside_that_of_random_weights(explained: float, verdict: str) -> None:
-    analysis = with_heads(make_analysis(), explained=explained, explained_chance=0.5)
-    first = find_answers(analysis)[0]
-    assert first.startswith(f"Keys and values are {verdict}")
-    assert f"gives {100 * explained:.0f} % of what the value adds to the output" in first
-    assert "random ones 50 % (mean of all 3 layers)" in first
-
-
 def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
     analysis = with_heads(make_analysis(), score_change=0.4)
     layers = tuple(
@@ -51,31 +39,6 @@ def test_the_cost_is_that_of_one_layer_and_of_all() -> None:
         "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 1) "
         "nats per token, without training."
     )
-
-
-def test_a_forecast_is_not_given_where_it_does_not_hold() -> None:
-    analysis = with_heads(make_analysis(), score_change=0.4, forecast=0.01)
-    layers = (change_heads(analysis.layers[0], score_change=3.14), *analysis.layers[1:])
-    mixed = dataclasses.replace(analysis, layers=layers, loss=1.25)
-    assert find_answers(mixed)[2:4] == (
-        (
-            "One tensor for key and value is forecast to raise the loss of 1.250 by 0.020 (layer 2 "
-            "alone) to 0.020 (layer 2 alone) nats per token, without training."
-        ),
-        (
-            "What tying costs in layer 1 cannot be forecast: one tensor would move scores by up to "
-            "3.1 (root mean square), and the loss can rise by much more than the 0.020 nats per "
-            "token of the second order."
-        ),
-    )
-    nothing = with_heads(mixed, forecast=0.3)
-    assert find_answers(nothing)[2].startswith(
-        "What tying costs in all 3 layers cannot be forecast"
-    )
-    assert "than the 1.8 nats per token" in find_answers(nothing)[2]
-    many = tuple(dataclasses.replace(layers[0], number=place) for place in range(2, 9))
-    found = find_answers(dataclasses.replace(mixed, layers=(layers[1], *many)))
-    assert found[3].startswith("What tying costs in 7 layers cannot")
 
 
 FITS = (0.96**0.5, 0.03**0.5, 0.01**0.5, 0.0)
@@ -129,17 +92,6 @@ def test_a_network_with_one_tensor_has_nothing_to_tie() -> None:
     assert answers[-2].startswith("The key and the value of a head fit into one tensor in ")
     assert " of 4 heads:" in answers[-2]
     assert answers[-1] == "In 2 more layers key and value are one tensor already."
-
-
-def test_a_text_that_is_short_for_the_forecast_is_called_so() -> None:
-    analysis = with_heads(make_analysis("QKV"), forecast=0.05, fitted_forecast=0.03)
-    assert not any("short for the forecast" in caveat for caveat in find_caveats(analysis))
-    # Four KV heads in each of three layers.
-    short = with_heads(analysis, fitted_forecast=0.02)
-    (caveat,) = [one for one in find_caveats(short) if "short for the forecast" in one]
-    assert "it is 0.60 nats per token over these layers, and 0.24 by the text that chose" in caveat
-    alone = dataclasses.replace(short, windows=1)
-    assert any(one.startswith("One window was read") for one in find_caveats(alone))
 
 
 def test_caveats_follow_from_positions_and_tokens() -> None:

@@ -13,7 +13,7 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.documents import Document
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer, Tokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import UsageError
 from tests.analysis.networks import make_network, make_windows
 
 LETTERS = "abcdefghij klmnopq.,\n"
@@ -39,20 +39,6 @@ def test_windows_are_cut_from_one_document_each() -> None:
     separated = CharacterTokenizer(LETTERS, has_separator=True)
     found = read_windows(documents, separated, tokens=10, context=64)
     assert [window.tolist()[-1] for window in found] == [21, 21]
-
-
-def test_a_long_document_is_not_encoded_beyond_what_is_read() -> None:
-    class Counting(CharacterTokenizer):
-        longest = 0
-
-        def encode(self, text: str) -> list[int]:
-            self.longest = max(self.longest, len(text))
-            return super().encode(text)
-
-    tokenizer = Counting(LETTERS)
-    windows = list(read_windows([Document("ab" * 10**5, "x")] * 2, tokenizer, tokens=10, context=4))
-    assert [len(window) for window in windows] == [4, 4, 2]
-    assert tokenizer.longest == 320
 
 
 def test_text_is_read_up_to_the_limit_with_progress(settings: AnalysisSettings) -> None:
@@ -107,12 +93,6 @@ def test_a_network_is_as_before(
     assert read_state(network) == before
 
 
-def test_half_precision_is_analyzed_in_float32(settings: AnalysisSettings) -> None:
-    half = make_network().to(torch.bfloat16)
-    found = analyze_network(load(half), settings)
-    assert found == analyze_network(load(half.float()), settings)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -148,14 +128,6 @@ def test_other_tokens_and_tokenizers_are_refused(
             AnalysisSettings(**{"text": settings.text, **fields})
     with pytest.raises(UsageError, match="expected a text of at least 24 tokens"):
         analyze_windows(make_network(), [], context=64)
-
-
-def test_a_window_beyond_memory_is_refused(
-    settings: AnalysisSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qkvary.storage.memory.free_memory_bytes", lambda: 10_000)
-    with pytest.raises(ResourceError, match="reading a window of 64 tokens takes at least"):
-        analyze_network(load(), settings)
 
 
 def test_more_text_takes_no_more_memory() -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.analysis.ranks import effective_rank, product_values, read_ranks, sample_rank
+from qkvary.analysis.ranks import effective_rank, read_ranks, sample_rank
 from qkvary.nn.role_maps import make_role_maps
 from tests.analysis.networks import make_network
 from tests.reference import analysis as reference
@@ -33,24 +33,6 @@ def test_an_orthogonal_matrix_has_full_rank_by_every_definition() -> None:
         (100, 100, 100)
     )
     assert (found.energy_90, found.energy_95, found.energy_99) == (90, 95, 99)
-
-
-def test_a_zero_matrix_has_rank_zero() -> None:
-    assert set(asdict(effective_rank(torch.zeros(3, dtype=torch.float64))).values()) == {0}
-
-
-def test_values_of_a_product_are_those_of_the_whole_matrix() -> None:
-    draws = torch.Generator().manual_seed(1)
-    left, right = (torch.randn(n, 5, generator=draws, dtype=torch.float64) for n in (13, 11))
-    expected = torch.linalg.svdvals(left @ right.mT)[:5]
-    assert torch.allclose(product_values(left, right), expected, rtol=1e-10)
-
-
-def test_random_matrices_participate_as_derived() -> None:
-    """E[tr A]^2 / E[tr A^2] of a Wishart matrix A is m n / (m + n + 1), but for its fluctuation."""
-    found = sample_rank(96, 64, None, 0)
-    assert found.participation == pytest.approx(96 * 64 / (96 + 64 + 1), rel=0.005)
-    assert sample_rank(96, 64, None, 0) is found
 
 
 @pytest.mark.slow

@@ -94,36 +94,6 @@ def test_joint_spectrum_equals_the_reference(chosen: tuple[int, int, int]) -> No
     )
 
 
-def test_one_tensor_is_wholly_alike() -> None:
-    moments = make_features(9, 3, 0).moments
-    tied = moments._replace(values=moments.keys, outputs=moments.queries)
-    assert subspaces.mean_square(
-        subspaces.principal_cosines(tied.keys, tied.values)
-    ) == pytest.approx(1)
-    assert subspaces.explained_share(tied) == pytest.approx(1)
-    assert subspaces.kernel_alignment(tied.keys, tied.values) == pytest.approx(1)
-    assert subspaces.lost_share(joint_spectrum(tied), 3) == pytest.approx(0, abs=1e-12)
-
-
-def test_zero_weights_have_nothing_in_common() -> None:
-    moments = make_features(9, 3, 0).moments
-    zero = torch.zeros_like(moments.keys)
-    assert len(subspaces.principal_cosines(zero, moments.values)) == 0
-    assert subspaces.mean_square(zero[0, :0]) == 0
-    assert subspaces.kernel_alignment(zero, moments.values) == 0
-    assert subspaces.explained_share(moments._replace(values=zero)) == 0
-    assert subspaces.explained_share(moments._replace(keys=zero)) == 0
-    spectrum = joint_spectrum(moments._replace(keys=zero, values=zero))
-    assert subspaces.lost_share(spectrum, 3) == 0
-
-
-def test_random_subspaces_overlap_as_derived() -> None:
-    """The mean squared cosine of random subspaces of m of n dimensions is m / n."""
-    draws = torch.Generator().manual_seed(0)
-    found = [subspaces.mean_square(subspaces.principal_cosines(*_draw(draws))) for _ in range(300)]
-    assert np.mean(found) == pytest.approx(3 / 13, rel=0.03)
-
-
 def _draw(draws: torch.Generator) -> tuple[Tensor, Tensor]:
     one, other = torch.randn(2, 13, 3, generator=draws, dtype=torch.float64)
     return one, other

@@ -60,22 +60,6 @@ def test_no_other_tensor_costs_less(size: int, seed: int) -> None:
         assert found <= np.trace(damped @ (moments - covered)) / 2 + 1e-12
 
 
-def test_what_is_one_tensor_costs_nothing() -> None:
-    moments, curvature = draw_moments(3, 0)
-    tied = moments[:3, :3].repeat(2, 2)
-    found = forecast_tie(tied, curvature)
-    assert found.forecast == pytest.approx(0, abs=1e-12)
-    assert found.error.abs().max() < 1e-10
-
-
-def test_weights_without_full_rank_are_no_obstacle() -> None:
-    moments, curvature = draw_moments(3, 0)
-    moments[0], moments[:, 0] = 0.0, 0.0
-    found = forecast_tie(moments, curvature)
-    assert np.isfinite(found.forecast)
-    assert found.error[0].abs().max() < 1e-12
-
-
 def test_a_forecast_is_read_on_text_that_did_not_choose_the_tensor() -> None:
     """On average over texts it is the cost that their tensors have; by its own text far less."""
     moments, curvature = draw_moments(4, 3)

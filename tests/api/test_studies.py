@@ -24,7 +24,8 @@ def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = tmp_path / "mine.py"
     path.write_text(FILE, "utf-8")
     out = tmp_path / "runs"
-    result = qk.run_study(path, out=out, seeds=(0, 1), workers=1, quiet=True)
+    assert qk.run_study is qk.study, "the earlier name"
+    result = qk.study(path, out=out, seeds=(0, 1), workers=1, quiet=True)
     assert {run.state for run in result.value.runs} == {"done"}
     assert len(result.to_pandas("runs")) == 4
     assert "Does it run?" in result._repr_html_()
@@ -36,13 +37,14 @@ def test_a_study_is_run_and_compared(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(study: Study, *_: object) -> RunSummary:
+    def stop(study: Study, *_: object, **__: object) -> RunSummary:
         counts = dict.fromkeys(("done", "failed", "diverged", "executed", "seconds"), 0)
         return RunSummary(planned=4, missing=len(study.seeds), exit_code=4, message="no", **counts)
 
-    monkeypatch.setattr("qkvary.api.studies.run", stop)
-    with pytest.raises(QkvaryError, match=r"^no; 1 of 4 runs left, the same call resumes"):
-        qk.run_study(toy_study((0,)), out=tmp_path)
+    monkeypatch.setattr("qkvary.api.study.run", stop)
+    with pytest.raises(QkvaryError, match=r"^no\nstopped: 1 of 4 runs left") as ended:
+        qk.study(toy_study((0,)), out=tmp_path)
+    assert (ended.value.exit_code, list(tmp_path.iterdir())) == (4, [])
 
 
 @pytest.mark.parametrize(
@@ -50,10 +52,7 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"executor": "rya"}, "expected an executor, got 'rya'; did you mean ray"),
         ({"executor": "slurm", "workers": 3}, "expected no workers with executor slurm, got 3"),
-        (
-            {"cluster": qk.ClusterOptions(gpu_share=0.5)},
-            "expected executor ray or slurm with cluster, got local",
-        ),
+        ({"gpu_share": 0.5}, "expected executor ray with gpu_share, got local"),
         (
             {"executor": "slurm", "cluster": qk.ClusterOptions(address="here:1")},
             "expected executor ray with address, got slurm",
@@ -64,5 +63,5 @@ def test_options_that_make_no_sense_are_refused(
     options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        qk.run_study(toy_study((0,)), out=tmp_path / "runs", **options)
+        qk.study(toy_study((0,)), out=tmp_path / "runs", **options)
     assert not (tmp_path / "runs").exists()

@@ -25,7 +25,7 @@ def test_the_command_finds_what_python_trained(
     )
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "")
-    assert (result.exit_code, result.damage) == (0, ())
+    assert (result.exit_code, result.notices) == (0, ())
     (path,) = result.networks.values()
     assert path is not None
     assert format_label(qk.load(path).network.config.variant) == "Q-K=V@rotary"

@@ -22,12 +22,6 @@ def test_unknown_choices_are_refused() -> None:
         CacheOptions(storage="int8", scales="head")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("sizes", [{"group": 0}, {"residual": -1}, {"block": 0}])
-def test_sizes_without_meaning_are_refused(sizes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="1 channel, blocks of at least 1 token and a residual"):
-        CacheOptions(**sizes)
-
-
 @pytest.mark.parametrize("wishes", [{"scales": "channel"}, {"rotate": True}])
 def test_what_only_codes_have_is_refused_without_them(wishes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"expected quantised .* got 'growing'; choices: int8, in"):

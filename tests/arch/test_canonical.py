@@ -19,9 +19,8 @@ from qkvary.arch.canonical import (
     stored_as,
     to_dict,
 )
-from qkvary.arch.labels import format_label
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.arch.variants import QKV, Variant
+from qkvary.arch.variants import Variant
 from tests.arch.variant_strategies import variants
 from tests.conftest import examples
 
@@ -92,15 +91,6 @@ def test_configurations_are_read_back(
     assert fingerprint(from_dict(LanguageModelConfig, shuffle(data))) == fingerprint(config)
 
 
-def test_json_is_canonical() -> None:
-    text = canonical_json(make())
-    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
-    assert '"variant":"QKV"' in text
-    assert '"kind":"LanguageModelConfig"' in text
-    assert len(fingerprint(make())) == 64
-    assert to_dict(QKV) == format_label(QKV)
-
-
 def test_one_and_one_point_zero_are_one_number() -> None:
     ints = make(block=BlockConfig(d_ff=5, dropout=0))
     floats = make(block=BlockConfig(d_ff=5, dropout=0.0))
@@ -151,26 +141,11 @@ def test_a_field_that_was_added_later_counts_where_it_is_not_its_default() -> No
 
 
 def test_a_kind_belongs_to_one_class() -> None:
-    with pytest.raises(ValueError, match="expected a kind of its own for Other, got 'Old', which"):
+    with pytest.raises(ValueError, match="expected a separate kind for Other, got 'Old', which"):
 
         @stored("Old")
         class Other:
             pass
-
-
-def test_what_has_no_stored_kind_is_refused() -> None:
-    @dataclasses.dataclass
-    class Nameless:
-        width: int = 3
-
-    with pytest.raises(TypeError, match="expected a class with a stored kind, got Nameless"):
-        to_dict(Nameless())
-
-
-def test_missing_fields_have_their_defaults() -> None:
-    data = to_dict(make())
-    del data["tied_head"]
-    assert from_dict(LanguageModelConfig, data) == make()
 
 
 @pytest.mark.parametrize(
@@ -194,16 +169,3 @@ def test_wrong_data_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match="expected") as caught:
         from_dict(LanguageModelConfig, {**to_dict(make()), **change})
     assert message in str(caught.value)
-
-
-def test_a_wrong_label_inside_is_refused_with_the_nearest() -> None:
-    data = to_dict(make())
-    data["attention"]["variant"] = "Q-K=W"
-    with pytest.raises(ValueError, match="did you mean Q-K=V"):
-        from_dict(LanguageModelConfig, data)
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_numbers_without_json_are_refused(number: float) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        canonical_json({"x": number})

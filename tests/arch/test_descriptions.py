@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.arch.descriptions import describe, name_cached, name_changes
+from qkvary.arch.descriptions import describe, name_changes
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV
@@ -17,7 +17,7 @@ PHRASES = {
     "GQA-2": "2 KV heads",
     "Q-K[d/4]-V": "projection k has rank d/4",
     "(Q=K-V)+": "a bias per key position",
-    "Q[map]=K-V": "a linear map of its own",
+    "Q[map]=K-V": "a linear map for each head",
     "QKV@alibi": "the distance |i-j|",
     "QKV@rotary": "rotated by their positions",
     "QKV@w8": "attention reaches 8 tokens",
@@ -40,14 +40,6 @@ def test_words_say_what_is_special(label: str) -> None:
     assert PHRASES[label] in describe(parse_variant(label))
     if label != "QKV":
         assert PHRASES[label] not in describe(QKV)
-
-
-@pytest.mark.parametrize(
-    ("label", "cached"),
-    [("QKV", "K and V"), ("I-K=V/1", "K"), ("Q-I-I", "x"), ("Q-K=V@linear-identity", "a state")],
-)
-def test_what_a_cache_keeps_has_a_name(label: str, cached: str) -> None:
-    assert name_cached(parse_variant(label)) == cached
 
 
 def test_no_two_entries_of_the_table_mean_the_same() -> None:

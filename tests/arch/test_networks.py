@@ -70,13 +70,6 @@ def test_a_language_model_is_causal() -> None:
         )
 
 
-def test_one_layer_stands_for_all() -> None:
-    assert make_encoder().layers == (LAYER, LAYER)
-    assert make_encoder().d_model == 6
-    other = dataclasses.replace(LAYER, bias=False)
-    assert make_encoder(attention=(LAYER, other)).layers == (LAYER, other)
-
-
 def test_a_variant_replaces_that_of_every_layer() -> None:
     variant = parse_variant("Q-K=V")
     other = dataclasses.replace(LAYER, bias=False)
@@ -94,9 +87,3 @@ def test_one_more_norm_stands_behind_all_but_plain_post_norm_blocks() -> None:
         ValueError, match="expected norm_placement out of pre, pre-only, post, post-final"
     ):
         BlockConfig(d_ff=5, norm_placement="last")  # type: ignore[arg-type]
-
-
-def test_swiglu_has_no_biases() -> None:
-    assert BlockConfig(d_ff=5).has_feed_forward_bias
-    assert not BlockConfig(d_ff=5, bias=False).has_feed_forward_bias
-    assert not BlockConfig(d_ff=5, activation="swiglu").has_feed_forward_bias

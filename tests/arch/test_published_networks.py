@@ -2,10 +2,8 @@
 
 import pytest
 
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m
-from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(
@@ -25,13 +23,6 @@ def test_sizes(network: LanguageModelConfig, sizes: tuple[int, ...]) -> None:
     assert network.vocabulary == 50_304
     assert network.tied_head
     assert layer.causal
-
-
-def test_a_variant_is_a_value_or_a_label() -> None:
-    assert gpt_300m(parse_variant("Q-GQA-4")) == gpt_300m("Q-GQA-4")
-    assert gpt_1200m("MQA").layers[0].num_kv_heads == 1
-    assert gpt_124m("I-K-V").layers[0].score_scale == 1 / 16
-    assert synthetic_encoder("(Q=K-V)+").layers[0].variant.plus
 
 
 def test_biases_are_those_of_the_public_codes() -> None:

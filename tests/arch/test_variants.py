@@ -98,14 +98,6 @@ def test_a_product_with_meaning_is_accepted(fields: dict[str, object]) -> None:
     assert Variant(**fields) != QKV  # type: ignore[arg-type]
 
 
-def test_heads_must_divide() -> None:
-    variant = Variant(sharing=QKV_SHARING, num_kv_heads=4)
-    assert variant.kv_heads(12) == 4
-    assert QKV.kv_heads(12) == 12
-    with pytest.raises(ValueError, match="divide 6 query heads, got 4; choices: 1, 2, 3, 6"):
-        variant.kv_heads(6)
-
-
 def test_ranks() -> None:
     assert Rank(3).resolve(7) == 3
     assert Rank(4, of_width=True).resolve(20) == 5

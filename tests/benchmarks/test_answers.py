@@ -6,9 +6,7 @@ from timing.answers import (
     TimedAnswer,
     answer_with_cache,
     answer_without_cache,
-    choose_steps,
     count_equal,
-    default_options,
     draw_prompts,
 )
 
@@ -52,34 +50,7 @@ def test_running_the_prefix_again_gives_the_same_tokens() -> None:
     check_times(again)
 
 
-def test_some_steps_stand_for_all() -> None:
-    model = make_network("QKV")
-    prompts = draw_prompts(VOCABULARY, batch=1, length=5, seed=0)
-    ours = answer_with_cache(model, prompts, NEW, options=PREALLOCATED)
-    steps = choose_steps(NEW, 4)
-    assert steps == (0, 3, 7, 11)
-    some = answer_without_cache(model, prompts, ours.tokens, steps)
-    assert some.tokens == (tuple(ours.tokens[0][step] for step in steps),)
-    check_times(some)
-
-
-def test_steps_are_all_or_the_first_and_middles() -> None:
-    assert choose_steps(5, 5) == (0, 1, 2, 3, 4)
-    assert choose_steps(5, 99) == (0, 1, 2, 3, 4)
-    for new_tokens, most in ((240, 9), (17, 2), (1000, 16)):
-        steps = choose_steps(new_tokens, most)
-        assert len(set(steps)) == most
-        assert steps[0] == 0
-        assert steps[-1] < new_tokens
-        # Their mean is that of all steps behind the first.
-        assert abs(sum(steps[1:]) / (most - 1) - new_tokens / 2) <= 1
-
-
 def test_equal_tokens_are_counted_up_to_the_first_difference_of_any_row() -> None:
     assert count_equal(((1, 2, 3), (4, 5, 6)), ((1, 2, 3), (4, 5, 6))) == 3
     assert count_equal(((1, 2, 3), (4, 5, 6)), ((1, 2, 9), (4, 0, 6))) == 1
     assert count_equal(((1,),), ((2,),)) == 0
-
-
-def test_the_default_cache_is_that_of_decoding() -> None:
-    assert default_options(make_network("MQA")).storage == "preallocated"

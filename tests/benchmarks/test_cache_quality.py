@@ -23,7 +23,6 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format, parse_options
 from qkvary.data.shakespeare import load_shakespeare
-from qkvary.data.tokenizers import CharacterTokenizer, encode_documents
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.catalog import load_task
@@ -104,33 +103,6 @@ def test_an_exact_cache_loses_nothing() -> None:
     found = QualityMeter(model, windows).measure(CacheOptions())
     assert found.p99_kl < 1e-13
     assert (found.top1, found.bits_per_number, found.meets_int8_gate) == (1.0, 64.0, True)
-
-
-def test_a_text_becomes_windows_that_follow_each_other() -> None:
-    windows = cut_windows(list(range(30)), context=7, most=3)
-    assert windows.tolist() == [list(range(start, start + 8)) for start in (0, 7, 14)]
-    assert len(cut_windows(list(range(29)), context=7, most=99)) == 4
-    with pytest.raises(ValueError, match="expected a text of more than 30 tokens for one window"):
-        cut_windows(list(range(30)), context=30, most=3)
-    with pytest.raises(ValueError, match="expected windows of at least 1 token, got 0"):
-        cut_windows(list(range(30)), context=0, most=3)
-    tokenizer = CharacterTokenizer("ab ")
-    assert encode_documents(tokenizer, "ab<|endoftext|> ba \n<|endoftext|>") == [0, 1, 1, 0]
-
-
-def test_invalid_texts_are_rejected() -> None:
-    model, windows = toy()
-    with pytest.raises(ValueError, match="expected a model in evaluation mode"):
-        QualityMeter(model.train(), windows)
-    with pytest.raises(ValueError, match="expected windows of at most 17 tokens, got 19"):
-        QualityMeter(model.eval(), windows.repeat(1, 2)[:, :20])
-
-
-def test_one_window_says_nothing_about_drift() -> None:
-    model, windows = toy()
-    found = QualityMeter(model, windows[:1]).measure(parse_options("int4-g3"))
-    assert found.kl_slope_error == math.inf
-    assert not found.drifts
 
 
 @pytest.mark.parametrize("name", ["shakespeare_char_mha", "stories260K"])

@@ -1,7 +1,6 @@
 """The cases, runners and records of the benchmark; no test asserts a time."""
 
 import dataclasses
-import itertools
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ from decoding import measure as measurements
 from decoding.measure import (
     MEMORY_PROCESSES,
     MEMORY_TOKENS,
-    NEEDS_TRANSFORMERS,
     measure,
 )
 from decoding.memory import MemoryJob, MemoryReading, measure_here
@@ -24,10 +22,9 @@ from decoding.records import (
     from_json,
     to_json,
 )
-from qkvary.arch.caches import CacheOptions
 from qkvary.checkpoints.models import save_model
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import ResourceError
 from timing.answers import default_options
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
@@ -104,49 +101,6 @@ def test_rows_say_what_was_stored_and_read() -> None:
     assert stock.notes[0] == "as gpt2"
 
 
-def test_several_caches_are_measured_together() -> None:
-    choices = (
-        CacheChoice(),
-        CacheChoice(layout="split", kernel="folded"),
-        CacheChoice(storage=CacheOptions(storage="int8", group=8)),
-    )
-    record = answer(ask("Q-K=V", caches=choices, stock=()))
-    caches = [row.cache for row in record.speed if row.runner == "cache"]
-    usual = caches[0]
-    assert usual is not None
-    assert caches == [choice.resolve(usual) for choice in choices]
-    sizes = [row.cache_bytes for row in record.speed if row.cache is not None]
-    assert sizes[1] == 2 * sizes[0]
-    assert sizes[2] < sizes[0]
-
-
-def test_long_contexts_are_interpolated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "LONG_CONTEXT", 15)
-    monkeypatch.setattr(measurements, "LONG_STEPS", 3)
-    record = answer(ask("QKV", stock=()))
-    (row,) = (row for row in record.speed if row.runner == "prefix")
-    assert (row.timed_steps, row.equal_tokens) == (3, 3)
-
-
-def test_without_transformers_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "is_installed", lambda _: False)
-    record = answer(ask("QKV"))
-    assert record.notes == (NEEDS_TRANSFORMERS,)
-    assert {row.runner for row in record.speed} == {"cache", "prefix"}
-    assert record.question.stock == ()
-    silent = answer(ask("QKV", stock=()))
-    assert silent.notes == ()
-
-
-def test_networks_that_transformers_cannot_express_are_noted() -> None:
-    record = answer(ask("(Q=K-V)+"))
-    assert {row.runner for row in record.speed} == {"cache", "prefix"}
-    (note,) = record.notes
-    assert note.startswith(
-        "(Q=K-V)+ has no equivalent in transformers: expected a network that GPT-2"
-    )
-
-
 def test_memory_is_measured_of_every_case_and_of_a_long_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -194,24 +148,6 @@ def test_memory_is_measured_of_every_case_and_of_a_long_one(
             )
 
 
-def test_the_minimum_of_several_processes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    more = itertools.cycle((5, 0, 3))
-
-    def read(_job: MemoryJob) -> MemoryReading:
-        return READING._replace(peak_bytes=READING.peak_bytes + next(more))
-
-    monkeypatch.setattr(measurements, "measure_in_subprocess", read)
-    record = answer(ask("QKV", stock=(), settings={"memory_context": 0}))
-    assert [row.answer_bytes for row in record.memory] == [700]
-
-
-def test_no_long_context_and_no_memory_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "measure_in_subprocess", lambda _: READING)
-    only = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
-    assert [row.case.context for row in only.memory] == [16]
-    assert answer(ask("Q-K=V", stock=())).memory == ()
-
-
 def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch) -> None:
     def read(job: MemoryJob) -> MemoryReading:
         if job.prompt_tokens > 32:
@@ -228,16 +164,6 @@ def test_a_process_that_dies_loses_no_other_row(monkeypatch: pytest.MonkeyPatch)
     assert note.endswith("ended with code -9.")
 
 
-def test_peaks_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurements, "MEMORY_PROCESSES", 1)
-    monkeypatch.setattr(measurements, "measure_in_subprocess", measure_here)
-    record = answer(ask("Q-K=V", stock=(), settings={"memory_context": 0}))
-    (row,) = record.memory
-    assert row.cache_bytes == row.cache_formula_bytes == record.speed[0].cache_bytes
-    assert row.weight_bytes == 4 * record.speed[0].parameters
-    assert 0 < row.before_bytes <= row.peak_bytes
-
-
 def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measurements, "measure_in_subprocess", measure_here)
     config = dataclasses.replace(make_network("Q-GQA-1@rotary", SIZES), max_tokens=40)
@@ -252,8 +178,3 @@ def test_a_checkpoint_is_measured_as_it_is(tmp_path: Path, monkeypatch: pytest.M
     record = answer(question)
     assert {row.case.variant for row in record.speed} == {"Q-MQA@rotary"}
     assert record.memory[0].weight_bytes == 4 * record.speed[0].parameters
-
-
-def test_a_missing_device_is_rejected() -> None:
-    with pytest.raises(UsageError, match="expected a device"):
-        answer(ask("QKV", settings={"device": "cuda:99"}))

@@ -1,9 +1,6 @@
 """Memory falls by what the formula predicts, measured in fresh processes."""
 
-import dataclasses
-
 import pytest
-import torch
 
 from decoding.memory import (
     MemoryJob,
@@ -16,7 +13,6 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.storage.errors import ResourceError
 from tests.inference.decoding_networks import make_config
 
 MOST_OFF = 0.02
@@ -81,26 +77,3 @@ def test_weights_and_cache_are_counted(label: str) -> None:
     assert reading.weight_bytes == 4 * parameters
     assert reading.cache_bytes == tensors * 3 * 20 * 4 * 13
     assert reading.source == "VmHWM"
-
-
-def test_transformers_is_measured_by_itself() -> None:
-    job = make_job(make_config("Q-K=V"), None)
-    reading = measure_here(job)
-    assert reading.cache_bytes == 2 * 3 * 20 * 4 * 13
-    # A copy of the shared projection in each layer, with its bias.
-    more = (
-        reading.weight_bytes
-        - measure_here(dataclasses.replace(job, cache=CacheOptions())).weight_bytes
-    )
-    assert more == 4 * 3 * (20 * 20 + 20)
-
-
-def test_threads_are_those_requested() -> None:
-    measure_here(make_job(make_config("QKV"), CacheOptions(), threads=1))
-    assert torch.get_num_threads() == 1
-
-
-def test_a_process_that_dies_is_reported() -> None:
-    job = make_job(make_config("QKV"), None, threads=-1)
-    with pytest.raises(ResourceError, match="the process that measures memory failed: "):
-        measure_in_subprocess(job)

@@ -2,21 +2,16 @@ import dataclasses
 import itertools
 from typing import get_args
 
-import pytest
 import torch
 
 from decoding.networks import (
-    STORED,
     Sizes,
     cache_formula_bytes,
     make_network,
     mean_step_bytes,
-    name_variant,
-    shares_key_and_value,
 )
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
 from qkvary.arch.models import as_model
-from qkvary.checkpoints.huggingface.stock import export_stock
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
@@ -27,17 +22,6 @@ from tests.pairwise import pairwise
 SIZES = Sizes(d_model=24, num_layers=3, num_heads=4, vocabulary=29)
 LABELS = ("QKV", "Q-K=V", "MQA", "Q-MQA", "QKV@rotary", "Q-K=V@rotary", "Q-GQA-2@rotary")
 TOKENS, BATCH = 13, 2
-
-
-def test_every_layout_has_a_formula() -> None:
-    assert set(STORED) == set(get_args(CacheLayout))
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_transformers_can_express_the_network(label: str) -> None:
-    network = dataclasses.replace(make_network(label, SIZES), max_tokens=16)
-    kind = export_stock(LanguageModel(network)).config.model_type
-    assert kind == ("llama" if "rotary" in label else "gpt2")
 
 
 @pairwise(
@@ -68,17 +52,3 @@ def test_step_reads_weights_and_what_was_stored_so_far() -> None:
     step = decode_step(as_model(network), batch=2, context=6, weights=form, cache=form)
     assert found[0] == step.weight_bytes + step.cache_bytes
     assert found[1] - found[0] == 2 * (cache_bytes_per_token(network) or 0)
-
-
-def test_variants_have_their_labels() -> None:
-    assert name_variant(make_network("q,k=v", SIZES)) == "Q-K=V"
-    one, other = (make_network(label, SIZES) for label in ("QKV", "MQA"))
-    mixed = dataclasses.replace(one, attention=(*one.layers[:2], other.layers[0]))
-    assert name_variant(mixed) == "QKV, MQA"
-    assert not shares_key_and_value(mixed)
-    assert shares_key_and_value(make_network("Q-MQA", SIZES))
-
-
-def test_sizes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected d_model divisible by num_heads"):
-        make_network("QKV", Sizes(d_model=10, num_heads=3))

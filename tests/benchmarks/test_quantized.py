@@ -1,12 +1,10 @@
 """What a measurement of rounded caches refuses, before anything is measured."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from decoding.cache_quality import QualityMeter
-from decoding.quantized import choose_contexts
 from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import CharacterTokenizer
@@ -54,32 +52,3 @@ def test_what_cannot_be_measured_is_refused_before_the_rest_is(
     assert main([*words, "--context", "4"] if "--context" not in typed else words) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert message in said
-
-
-@pytest.mark.parametrize(
-    ("longest", "budget", "contexts"),
-    [
-        (8192, 10**6, [128, 512, 8192]),
-        # Decoding the longest window would take hours.
-        (8192, 2000, [128, 512]),
-        (8192, 200, [128]),
-        (8192, 50, [50]),
-        # A text, or a network, of 90 tokens.
-        (90, 10**6, [90]),
-        (128, 10**6, [128]),
-    ],
-)
-def test_default_contexts_follow_from_the_text_and_the_network(
-    longest: int, budget: int, contexts: list[int]
-) -> None:
-    assert choose_contexts(None, longest, budget) == contexts
-
-
-def test_a_short_text_is_measured_by_default(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (places / "short").write_text("abc a", "utf-8")
-    words = ["bench", "quantized", str(places / "own"), "--text", str(places / "short"), "--json"]
-    assert main([*words, "--storage", "int8-g3"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["storages"]
-    assert row["context"] == 4

@@ -6,13 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from decoding import measure as measurements
 from decoding.records import DecodeQuestion, DecodeRecord, from_json, to_json
-from qkvary.arch.named_networks import find_network
 from qkvary.cli.main import main
-from qkvary.reports.files import check_target
 from tests.benchmarks.made_up import make_record
-from tests.conftest import Runner
 from tests.reference import llama2c
 
 SMALL = shlex.split(
@@ -90,65 +86,6 @@ def test_json_has_the_record_and_what_follows(
     assert document["answers"]
 
 
-def test_usual_question(asked: Asked) -> None:
-    assert main(["bench", "decode", "--json"]) == 0
-    (question,) = asked
-    assert [one.layers[0].variant for one in question.networks] != []
-    assert len(question.networks) == 4
-    network = question.networks[0]
-    assert (network.d_model, network.num_layers, network.vocabulary) == (256, 4, 512)
-    assert (question.contexts, question.batches, question.dtypes) == ((256,), (1,), ("float32",))
-    settings = question.settings
-    assert (settings.new_tokens, settings.rounds, settings.threads) == (240, 7, 1)
-    assert (settings.memory_context, settings.memory_chunk, settings.device) == (2**15, 128, "cpu")
-    (cache,) = question.caches
-    assert (cache.layout, cache.storage, cache.kernel) == (None, None, None)
-    assert question.stock == ("transformers", "transformers-static")
-
-
-def test_every_option_reaches_the_question(asked: Asked) -> None:
-    typed = shlex.split(
-        "--variants Q-K=V@rotary --context 512,4k --batch 1,8,1 --dtype bfloat16,float32 "
-        "--layout rotated,split --storage growing,int4-g32 --kernel layer,native --tokens 99 "
-        "--rounds 3 --threads 2 --memory-context 0 --no-transformers --seed 7 --num-heads 8"
-    )
-    assert main(["bench", "decode", "--json", *typed]) == 0
-    (question,) = asked
-    assert question.contexts == (512, 4096)
-    assert question.batches == (1, 8)
-    assert question.dtypes == ("bfloat16", "float32")
-    assert len(question.caches) == 8
-    assert {cache.layout for cache in question.caches} == {"rotated", "split"}
-    assert {cache.kernel for cache in question.caches} == {"layer", "native"}
-    storages = {cache.storage and cache.storage.storage for cache in question.caches}
-    assert storages == {"growing", "int4"}
-    settings = question.settings
-    assert (settings.new_tokens, settings.rounds, settings.threads, settings.seed) == (99, 3, 2, 7)
-    assert settings.memory_context == 0
-    assert question.stock == ()
-    assert question.networks[0].layers[0].num_heads == 8
-
-
-def test_a_checkpoint_brings_its_sizes(tmp_path: Path, asked: Asked) -> None:
-    llama2c.write_stand_in(tmp_path / "model")
-    assert main(["bench", "decode", str(tmp_path / "model"), "--json"]) == 0
-    (question,) = asked
-    longest = llama2c.SIZES["seq_len"]
-    assert question.contexts == (longest,)
-    assert question.settings.memory_context == longest
-    assert question.settings.new_tokens == longest - 16
-    assert question.checkpoint == str(tmp_path / "model")
-    assert question.networks[0].max_tokens == longest
-
-
-def test_a_network_may_be_named(asked: Asked) -> None:
-    typed = shlex.split("10M --variant QKV Q-MQA --context 64")
-    assert main(["bench", "decode", *typed, "--json"]) == 0
-    (question,) = asked
-    assert question.checkpoint is None
-    assert question.networks == (find_network("lm-10m", "QKV"), find_network("lm-10m", "Q-MQA"))
-
-
 def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     llama2c.write_stand_in(tmp_path / "model")
     typed = ["bench", "decode", str(tmp_path / "model"), "--rounds=2", "--no-memory", "--json"]
@@ -157,17 +94,6 @@ def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert {row["case"]["variant"] for row in document["speed"]} == {"GQA-3@rotary"}
     assert {row["equal_tokens"] for row in document["speed"]} == {17}
     assert {row["runner"] for row in document["speed"]} >= {"cache", "transformers"}
-
-
-def test_transformers_that_is_missing_is_told_in_one_line(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    assert main(["bench", "decode", *SMALL, "--variant", "QKV"]) == 0
-    printed = capsys.readouterr().out
-    said = measurements.NEEDS_TRANSFORMERS
-    assert printed.count(said) == 1
-    assert "x transformers" not in printed
 
 
 @pytest.mark.parametrize(
@@ -231,45 +157,6 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_measured(
     assert asked == []
 
 
-def test_a_place_that_can_be_is_not_made_before(tmp_path: Path) -> None:
-    check_target(tmp_path / "one" / "two")
-    check_target(tmp_path / "one" / "two.json")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_place_is_checked_before(tmp_path: Path, asked: Asked) -> None:
-    (tmp_path / "file").write_text("in the way")
-    assert main(["bench", "decode", "--out", str(tmp_path / "file")]) == 2
-    assert main(["bench", "decode", "--out", str(tmp_path / "one.pdf")]) == 2
-    assert asked == []
-    assert main(["bench", "decode", "--out", str(tmp_path / "one.json")]) == 0
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (
-            ["--variant", "QKV", "QKV@w8", "--storage", "int8-g64,int8-b32"],
-            "expected blocks and residual that fit a window of 8 tokens, got blocks of 32",
-        ),
-        (["--device", "cuda:77"], "expected a device that this machine has, got 'cuda:77'"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_before_the_rest_is(
-    typed: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def measure(*_: object, **__: object) -> None:
-        raise AssertionError("something was measured")
-
-    monkeypatch.setattr(measurements, "answer_with_cache", measure)
-    assert main(["bench", "decode", *SMALL, *typed]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert message in said
-
-
 def test_a_kernel_that_there_is_not_is_refused_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,43 +164,3 @@ def test_a_kernel_that_there_is_not_is_refused_at_once(
     assert main(["bench", "decode", *SMALL]) == 2
     (said,) = capsys.readouterr().err.splitlines()
     assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'" in said
-
-
-def test_sizes_and_contexts_of_a_checkpoint_are_its_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    llama2c.write_stand_in(tmp_path / "model")
-    for typed, message in (
-        (["--d-model", "8"], "expected a checkpoint without --variant and sizes"),
-        (["--variant", "QKV"], "expected a checkpoint without --variant and sizes"),
-        (["--context", "1k"], "expected contexts of at most 33 tokens, the maximum of"),
-    ):
-        assert main(["bench", "decode", str(tmp_path / "model"), *typed]) == 2
-        assert message in capsys.readouterr().err
-
-
-def test_a_damaged_record_is_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "one.json").write_text("{}")
-    assert main(["bench", "decode", "--read", str(tmp_path / "one.json")]) == 3
-    assert "is not a measurement of decoding" in capsys.readouterr().err
-
-
-def test_a_record_is_shown_without_torch(tmp_path: Path, run_python: Runner) -> None:
-    (tmp_path / "one.json").write_bytes(to_json(make_record()))
-    code = (
-        "import sys; from qkvary.cli.main import main; status = main(sys.argv[1:]); "
-        "heavy = {'torch', 'numpy', 'jinja2'} & set(sys.modules); "
-        "sys.stderr.write(' '.join(heavy)); sys.exit(status)"
-    )
-    result = run_python(["-c", code, "bench", "decode", "--read", str(tmp_path / "one.json")])
-    assert (result.returncode, result.stderr) == (0, "")
-
-
-def test_the_command_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it was typed, for the text that is written."""
-    out = tmp_path / "one.json"
-    typed = ["bench", "decode", *SMALL, "--variant", "QKV", "--no-transformers", "--out", str(out)]
-    monkeypatch.setattr("sys.argv", ["/somewhere/qkvary", *typed])
-    assert main() == 0
-    record = from_json(out.read_bytes(), where="here")
-    assert record.command == " ".join(["qkvary", *typed])

@@ -33,15 +33,3 @@ def test_transformers_gives_the_same_tokens(
     assert (stock.architecture, stock.cache_numbers_per_token) == (architecture, numbers)
     assert stock.model.config._attn_implementation == ATTENTION
     assert theirs.cache_bytes == 2 * numbers * 4 * (LENGTH + NEW - 1)
-
-
-def test_chunks_of_a_prompt_change_nothing() -> None:
-    network = make_network("MQA")
-    stock = StockModel(network)
-    prompts = draw_prompts(VOCABULARY, batch=1, length=LENGTH, seed=1)
-    assert stock.answer(prompts, NEW, chunk=4).tokens == stock.answer(prompts, NEW).tokens
-
-
-def test_inexpressible_networks_are_rejected() -> None:
-    with pytest.raises(ValueError, match="expected a network that GPT-2 can express"):
-        StockModel(make_network("(Q=K-V)+"))

@@ -10,10 +10,10 @@ from qkvary.checkpoints.catalog import format_names, load_checkpoint, load_forma
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.folders import export_folder
-from qkvary.checkpoints.models import LoadedModel, save_model
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.checkpoints.models import LoadedModel
+from qkvary.storage.errors import UsageError
 from tests.checkpoints.gguf.test_networks import build_portable
-from tests.checkpoints.test_models import CHARACTERS, make_model
+from tests.checkpoints.test_models import make_model
 from tests.reference import char_gpt, llama2c
 
 
@@ -60,18 +60,3 @@ def test_unknown_checkpoints_are_rejected_with_the_choices(tmp_path: Path) -> No
         assert "expected a checkpoint of a known format" in str(caught.value)
         assert "llama2.c" in str(caught.value)
         assert "save_model" in str(caught.value)
-
-
-def test_a_folder_with_a_manifest_is_ours_or_damaged(tmp_path: Path) -> None:
-    save_model(tmp_path / "model", make_model(), CHARACTERS)
-    (tmp_path / "model" / "MANIFEST.json").write_bytes(b"{}")
-    with pytest.raises(DamagedError, match="is not a manifest"):
-        load_checkpoint(tmp_path / "model")
-
-
-@pytest.mark.parametrize("name", format_names())
-def test_every_format_names_its_files(name: str, tmp_path: Path) -> None:
-    checkpoint_format = load_format(name)
-    assert checkpoint_format.FORMAT
-    assert not checkpoint_format.recognises(tmp_path)
-    assert not checkpoint_format.recognises(tmp_path / "nowhere")

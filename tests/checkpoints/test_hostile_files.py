@@ -275,14 +275,3 @@ def test_a_training_state_that_became_a_pickle_is_refused(kind: str, tmp_path: P
         load_training_state(folder.parent, accept=lambda _about: None, report=lambda _text: None)
     assert not [event for event in events if event[0] in RUNNING]
     assert not canary.exists()
-
-
-@in_a_fork()
-def test_the_watch_sees_what_it_should(tmp_path: Path) -> None:
-    data = pickles(tmp_path / "canary")["protocol 4"]
-    with watched() as events:
-        pickle.loads(data)  # noqa: S301
-        (tmp_path / "elsewhere").write_bytes(b"")
-    assert [event for event in events if event[0] == "pickle.find_class"]
-    assert opened_outside(events, tmp_path / "model") == [str(tmp_path / "elsewhere")]
-    assert (tmp_path / "canary").is_dir()

@@ -69,31 +69,12 @@ def test_every_dtype_survives_a_round_trip(dtype: torch.dtype, tmp_path: Path) -
         assert torch.equal(found.state_dict()[name], tensor)
 
 
-def test_shared_blocks_survive_a_round_trip(tmp_path: Path) -> None:
-    config = dataclasses.replace(make_language_model_config("QKV"), num_layers=99)
-    model = LanguageModel(dataclasses.replace(config, shared_blocks=True)).eval()
-    save_model(tmp_path / "model", model)
-    found, _ = load_model(tmp_path / "model")
-    assert found.config == model.config
-    assert len(found.state_dict()) == len(model.state_dict()) < 99
-    tokens = torch.tensor([[1, 12, 3]])
-    with torch.no_grad():
-        assert torch.equal(found(tokens), model(tokens))
-
-
 def test_mixed_layers_survive_a_round_trip(tmp_path: Path) -> None:
     config = make_language_model_config("QKV")
     layers = (config.layers[0], make_language_model_config("Q-MQA@w3").layers[0])
     mixed: LanguageModelConfig = dataclasses.replace(config, attention=layers)
     save_model(tmp_path / "model", LanguageModel(mixed))
     assert load_model(tmp_path / "model").network.config == mixed
-
-
-def test_one_model_gives_one_folder_byte_by_byte(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        save_model(tmp_path / name, make_model(), CHARACTERS)
-    for path in (tmp_path / "a").iterdir():
-        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 
 def test_a_model_replaces_a_model_and_nothing_else(tmp_path: Path) -> None:
@@ -218,15 +199,3 @@ def test_any_invalid_configuration_is_rejected(tmp_path: Path) -> None:
             loaded += 1
             assert sum(parameter.numel() for parameter in network.parameters()) == before
     assert loaded > 20
-
-
-def test_a_configuration_of_another_size_is_refused_before_anything_is_built(
-    tmp_path: Path,
-) -> None:
-    save_model(tmp_path / "model", make_model())
-    text = (tmp_path / "model" / "config.json").read_bytes()
-    rewrite(
-        tmp_path / "model", config=text.replace(b'"vocabulary":13', b'"vocabulary":1099511627776')
-    )
-    with pytest.raises(DamagedError, match="weights, but its configuration requires"):
-        load_model(tmp_path / "model")

@@ -10,9 +10,6 @@ from qkvary.arch.canonical import from_dict
 from qkvary.arch.labels import format_label
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.cli.main import main
-from qkvary.costs.cache import cache_bytes_per_token
-from qkvary.costs.parameters import network_parameters
 from qkvary.data.checkpoint_names import PACKAGED, packaged_names
 from qkvary.data.model_configs import resolve_model
 from qkvary.inference.decoding import complete
@@ -21,19 +18,12 @@ from qkvary.inference.evaluation.texts import make_text
 from qkvary.inference.requests import Request
 from tests.conftest import Runner
 
-MOST_BYTES = 2 * 2**20
 VARIANTS = {"tiny": "QKV@rotary", "tiny-k": "Q-K=V@rotary"}
 STORY = (
     "Once upon a time there was a girl named Lily. Lily had a red ball. She played with the ball "
     'in the park. A dog came and took the ball. Lily was sad. Her mom said to the dog, "Please '
     'give it back!" The dog gave the ball back and Lily was happy.'
 )
-
-
-def test_both_fit_into_two_mebibytes() -> None:
-    files = [path for path in PACKAGED.rglob("*") if path.is_file()]
-    assert {path.parent.name for path in files} == {*VARIANTS, PACKAGED.name}
-    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
 
 
 @pytest.mark.parametrize("name", packaged_names())
@@ -62,35 +52,12 @@ def test_a_packaged_model_has_learnt_stories(name: str) -> None:
     assert score.bits_per_byte < 1.5
 
 
-def test_the_card_counts_what_is_stored() -> None:
-    card = (PACKAGED / "README.md").read_text("utf-8")
-    configs = [load_checkpoint(name).network.config for name in VARIANTS]
-    parameters = " | ".join(f"{network_parameters(one).total:,}" for one in configs)
-    kept = " | ".join(f"{cache_bytes_per_token(one, 'bfloat16'):,}" for one in configs)
-    assert f"| variant | {' | '.join(VARIANTS.values())} |" in card
-    assert f"| parameters | {parameters} |" in card
-    assert f"| cache, bytes a token (bfloat16) | {kept} |" in card
-    assert "python studies/ours/tiny/train.py tinystories_sample.txt" in card
-    assert "**Licence.** The models and the tokenizer: Apache-2.0" in card
-    assert "CDLA-Sharing-1.0" in card
-
-
 def test_a_prompt_is_continued_without_data_or_a_home(tmp_path: Path, run_python: Runner) -> None:
     folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "QKVARY_CACHE"), str(tmp_path / "none"))
     environment = {**folders, "QKVARY_DATA": "", "PATH": ""}
     arguments = ["-m", "qkvary", "generate", "tiny-k", "Once upon", "--tokens", "3"]
     result = run_python(arguments, env=environment, cwd=tmp_path)
     assert (result.returncode, result.stdout[:16]) == (0, "Once upon a time")
-
-
-@pytest.mark.parametrize("name", VARIANTS)
-def test_a_packaged_model_is_counted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    config = load_checkpoint(name).network.config
-    assert main(["cost", name, "--json"]) == 0
-    printed = capsys.readouterr().out
-    assert name in printed
-    assert str(network_parameters(config).total) in printed
-    assert resolve_model(name).name == name
 
 
 def test_a_stored_network_with_too_many_layers_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from transformers import ResNetConfig, ResNetModel
 from qkvary.checkpoints.huggingface import image_features as descriptions
 from qkvary.data import image_features
 from qkvary.data.feature_sets import FEATURE_SETS
-from qkvary.data.images import Images, LoadedImages
+from qkvary.data.image_files import Images, LoadedImages
 
 # Studies take sizes from the real sets when they are imported.
 from qkvary.papers.three_projections.studies import anomaly_paper as _  # noqa: F401

@@ -138,18 +138,3 @@ def test_the_checkpoint_itself_is_not_replaced(
     with pytest.raises(ValueError, match="its weights would be lost"):
         qk.convert(checkpoint, "gauge", out=out)
     assert {path.name: path.read_bytes() for path in checkpoint.iterdir()} == before
-
-
-def test_another_model_is_replaced(checkpoint: Path, tmp_path: Path) -> None:
-    out = tmp_path / "made"
-    for name in ("gauge", "identity-query"):
-        assert main(["convert", str(checkpoint), "--rewrite", name, "--out", str(out)]) == 0
-    assert labels(load_model(out).network) == ["I-K=V"] * 2
-
-
-def test_the_name_in_python(checkpoint: Path, tmp_path: Path) -> None:
-    found = qk.convert(checkpoint, "identity-query", out=tmp_path / "made")
-    assert found.value.exact.relative < 1e-11
-    assert found.to_dict()["rewrite"] == "identity-query"
-    assert found.to_pandas("costs")["parameters"].tolist()[1] < 10_000
-    assert labels(load_model(tmp_path / "made").network) == labels(found.value.network)

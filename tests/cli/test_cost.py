@@ -106,48 +106,6 @@ def test_every_row_is_what_the_cost_functions_say(capsys: pytest.CaptureFixture[
         assert row["change"]["cache_bytes"] == row["cache_bytes"] - base["cache_bytes"]
 
 
-def test_a_cache_that_grows_unevenly_has_its_mean_and_its_growth(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Never the bytes of a first token, which no later one takes: windows are full by then."""
-    arguments = ("deepseek-v4-flash", "--context", "8k")
-    (row,) = counted(capsys, *arguments)["rows"]
-    mean = model_cache_bytes(load_size("deepseek-v4-flash"), context=8192) / 8192
-    assert row["mean_cache_bytes_per_token"] == mean
-    assert row["cache_growth_bytes_per_token"] == 6880
-    assert shown(capsys, *arguments).count("cache/token") == 2
-
-
-def test_a_cache_that_grows_evenly_has_one_column(capsys: pytest.CaptureFixture[str]) -> None:
-    text = shown(capsys, "llama-3.2-1b")
-    assert text.count("cache/token") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("--variant", "Q-K=V", "--variant", "mqa"),
-        ("--variant", "q,k=v", "MQA"),
-        ("--variants", "Q-K=V", "GQA-1"),
-    ],
-)
-def test_variants_are_asked_for_in_any_way(
-    arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = counted(capsys, "300M", *arguments)["rows"]
-    assert [row["variant"] for row in rows if row["stored"] is None] == ["QKV", "Q-K=V", "MQA"]
-
-
-def test_a_state_is_shown_beside_the_cache(capsys: pytest.CaptureFixture[str]) -> None:
-    """A preset with rotary positions: linear attention takes none of them over."""
-    asked = ("lm-10m", "--variant", "Q-K=V@linear", "--context", "4k", "--batch", "3")
-    original, row = (one for one in counted(capsys, *asked)["rows"] if one["stored"] is None)
-    assert (original["variant"], original["state_bytes"]) == ("QKV", 0)
-    state = 3 * 8 * 8 * (40 * 40 + 40) * 4
-    assert (row["cache_bytes"], row["state_bytes"]) == (state, state)
-    assert (row["cache_bytes_per_token"], row["cache_growth_bytes_per_token"]) == (0, 0)
-
-
 def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
     assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]
@@ -164,19 +122,6 @@ def test_a_file_and_its_folder_are_the_same_model(
     assert by_file["context"] == 4096
     # Two tensors of 4 heads of 8 in 16 bits, in 5 layers.
     assert by_file["rows"][0]["cache_bytes_per_token"] == 2 * 4 * 8 * 2 * 5
-
-
-def test_without_a_context_it_is_the_models_own_up_to_8k(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert counted(capsys, "gpt2")["context"] == 1024
-    assert counted(capsys, "llama-3.1-8b")["context"] == 8192
-
-
-def test_an_encoders_tokens_are_echoed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert counted(capsys, "t5-small", "--encoder-tokens", "2k")["encoder_tokens"] == 2048
-    assert counted(capsys, "whisper-tiny", "--encoder-tokens", "2k")["encoder_tokens"] == 1500
-    assert counted(capsys, "gpt2", "--encoder-tokens", "2k")["encoder_tokens"] is None
 
 
 def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -213,39 +158,3 @@ def test_bad_input_is_refused_in_a_sentence(
     assert says in printed.err
     assert len(printed.err.splitlines()) == 1
     assert len(printed.err) < 600
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        ("", "expected one JSON object"),
-        ("{}", "model_type"),
-        (json.dumps({**LLAMA, "hidden_size": -1}), "hidden_size"),
-        (json.dumps({**LLAMA, "num_key_value_heads": 5}), "divide 12 query heads"),
-    ],
-)
-def test_bad_configurations_are_refused_in_a_sentence(
-    content: str, says: str, config: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    config.write_text(content, "utf-8")
-    assert main(["cost", str(config)]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert says in printed.err
-    assert len(printed.err.splitlines()) == 1
-
-
-def test_absurd_sizes_are_counted_at_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    huge = {
-        **LLAMA,
-        "hidden_size": 2**40,
-        "num_attention_heads": 2**20,
-        "num_key_value_heads": 2**20,
-        "intermediate_size": 2**40,
-        "num_hidden_layers": 10_000,
-        "vocab_size": 2**40,
-    }
-    config.write_text(json.dumps(huge), "utf-8")
-    document = counted(capsys, str(config), "--context", str(2**40), "--batch", str(2**40))
-    assert document["rows"][0]["cache_bytes"] == 2**80 * 10_000 * 2**41 * 2
-    assert "EiB" in shown(capsys, str(config), "--context", str(2**40))

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
@@ -213,36 +212,3 @@ def test_names_in_any_script(here: Path, name: str) -> None:
         "रामायण.txt": "रामायण-bytes",
         "e\u0301.txt": "\u00e9-bytes",
     }.get(name, "x" * 80 + "-bytes")
-
-
-def test_two_files_of_one_name_are_two_sets(here: Path) -> None:
-    """The second has a folder of its own; each is found again under it."""
-    for folder, word in (("a", "one "), ("b", "two ")):
-        (here / folder).mkdir()
-        (here / folder / "novel.txt").write_text(word * 99)
-    for _ in range(2):
-        assert prepare("a/novel.txt") == prepare("b/novel.txt") == 0
-    first, second = sorted((here / "cache" / "data").iterdir(), key=lambda path: len(path.name))
-    assert first.name == "novel-bytes"
-    assert bytes(open_prepared(first).splits["train"].read(0, 4).astype("u1")) == b"one "
-    assert bytes(open_prepared(second).splits["train"].read(0, 4).astype("u1")) == b"two "
-
-
-def test_files_that_are_no_text(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "novel.txt").write_text("a tale " * 99)
-    with tarfile.open(here / "novel.tar.gz", "w:gz") as archive:
-        archive.add(here / "novel.txt", "novel.txt")
-    (here / "nul.txt").write_bytes(bytes(1000))
-    (here / "empty.txt").touch()
-    (here / "blank.txt").write_text(" \n")
-    os.mkfifo(here / "pipe.txt")
-    for name, message in {
-        "novel.tar.gz": "expected a text, got novel.tar.gz with 16 NUL bytes in a row: unpack",
-        "nul.txt": "expected a text, got nul.txt with 16 NUL bytes in a row",
-        "empty.txt": "expected a text, got an empty one in empty.txt",
-        "blank.txt": "expected a text, got an empty one in blank.txt",
-        "pipe.txt": "expected a file or folder of documents, got pipe.txt, which is neither",
-    }.items():
-        assert prepare(name) == 2
-        assert message in capsys.readouterr().err
-    assert not (here / "cache").exists()

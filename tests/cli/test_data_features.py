@@ -12,7 +12,7 @@ from transformers import ResNetModel
 from qkvary.checkpoints.huggingface import image_features as descriptions
 from qkvary.cli.main import main
 from qkvary.data import image_features
-from qkvary.data.feature_files import hash_features
+from qkvary.data.feature_sets import hash_features
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 from tests.cli.small_resnet import write_resnet

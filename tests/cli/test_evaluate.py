@@ -84,17 +84,6 @@ def test_figures_fit_each_other(
     assert again["text"]["perplexity"] == pytest.approx(text["perplexity"], rel=1e-6)
 
 
-def test_several_files_and_the_first_tokens(
-    places: dict[str, str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = evaluate(capsys, places["bytes"], "--data", places["lines"], places["text"], "--paper")
-    assert found["text"]["documents"] == 3
-    assert found["text"]["tokens"] == len(TEXT) + 2 * 5 - 3
-    assert "paper" not in found
-    part = evaluate(capsys, places["bytes"], "--data", places["text"], "--tokens", "100")
-    assert part["text"]["tokens"] == 99
-
-
 def test_a_prepared_set_brings_its_tokens(
     places: dict[str, str], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -197,16 +186,6 @@ def test_questions_that_were_trained_on_are_counted(
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["hellaswag", "3", "1", "2"] in [row[:4] for row in rows]
     assert sum(row[:2] == ["shared:", "13"] for row in rows) == 1
-
-
-def test_a_damaged_set_is_not_looked_into(
-    places: dict[str, str], trained: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = Path(trained) / "train-00000.bin"
-    data = path.read_bytes()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    assert main(["evaluate", places["bytes"], "--tasks", "piqa", "--against", trained]) == 3
-    assert "train-00000.bin" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

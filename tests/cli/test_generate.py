@@ -153,17 +153,6 @@ def test_log_probabilities_are_listed_and_those_of_the_model(
         )
 
 
-def test_beams_are_listed_best_first(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [str(places / "llama"), "the", "--tokens", "5", "--beams", "4"]
-    found = document(capsys, *words)
-    scores = [beam["score"] for beam in found["beams"]]
-    assert len(scores) == 4
-    assert scores == sorted(scores, reverse=True)
-    assert found["text"] == found["beams"][0]["text"]
-    table = printed(capsys, *words, "--logprobs")
-    assert all(f"{score:.4f}" in table for score in scores)
-
-
 def test_a_text_cannot_command_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -243,17 +232,6 @@ def test_who_waits_for_kernels_to_be_built_is_told(
     assert "\x1b" not in told
 
 
-def test_no_kernels_are_built_for_a_network_with_states(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = LanguageModel(make_language_model_config("QKV@linear", positions="learned"))
-    save_model(tmp_path / "linear", model, CharacterTokenizer("abc"))
-    monkeypatch.delenv("QKVARY_DECODE_KERNEL", raising=False)
-    monkeypatch.setattr(native, "notice", lambda: "building them")
-    assert main(["generate", str(tmp_path / "linear"), "a", "--tokens", "1"]) == 0
-    assert "building" not in capsys.readouterr().err
-
-
 def test_a_damaged_checkpoint_has_an_exit_code_of_its_own(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,14 +255,3 @@ def test_bytes_of_one_character_are_shown_together(
     found = document(capsys, str(tmp_path / "model"), "é", "--tokens", "12", "--top-k", "200")
     assert found["prompt_tokens"] == [0xC3, 0xA9]
     assert found["text"] == bytes(found["tokens"]).decode("utf-8", "replace")
-
-
-def test_storages_are_those_that_a_measurement_takes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    typed = ["generate", "tiny-k", "Once upon", "--tokens", "4", "--temperature", "0"]
-    for storage in ("growing", "int8", "int8-b32", "int4-g32-r16-rot"):
-        assert main([*typed, "--storage", storage]) == 0
-        assert capsys.readouterr().out.startswith("Once upon")
-    assert main([*typed, "--storage", "int8-x3"]) == 2
-    assert "expected a storage such as int8-g64" in capsys.readouterr().err

@@ -13,7 +13,6 @@ from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand, plan_serving
-from qkvary.planning.advice import advise_task
 
 SCENARIO = ("300M", "--gpu", "a100-40gb", "--users", "100", "--price", "2000", "--reserve", "0")
 
@@ -103,82 +102,6 @@ def test_json_says_what_was_asked_and_answers_it(capsys: pytest.CaptureFixture[s
     assert document["savings"]["lossy"][0]["cache_bytes"] == 16_384 * 32 * 2 * 8 * 128
 
 
-def test_savings_come_first(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("gemma-4-31b", "--memory", "80GB", "--context", "128k")
-    text = shown(capsys, *arguments)
-    assert text.index("exact: ") < text.index("lossy: ") < text.index("\nVariants\n")
-    methods = planned(capsys, *arguments)["savings"]["methods"]
-    shares = {method["method"]: method["share_of_layers"] for method in methods}
-    assert shares["value and rotated slice"] == 0.375
-    assert shares["rotate when read"] == 0.5
-
-
-def test_published_figures_carry_what_limits_them(capsys: pytest.CaptureFixture[str]) -> None:
-    document = planned(capsys, *SCENARIO, "--context", "32k")
-    rows = rows_of(document)
-    quality = rows["Q-K=V"]["quality"]
-    assert quality["low"] < quality["change_percent"] < quality["high"]
-    assert (quality["seeds"], quality["size"]) == (1, "300M")
-    assert rows["Q-K=V"]["dominated_by"] == ["GQA-4", "MQA"]
-    assert document["caveats"]
-    assert rows["QKV"]["quality"]["low"] == rows["QKV"]["quality"]["high"] == 0
-
-
-def test_what_is_longest_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("llama-3.1-8b", "--gpu", "a100-40gb", "--users", "100", "--context", "32k")
-    rows = rows_of(planned(capsys, *arguments))
-    # Two devices, each with half of the weights and 4 of 8 heads of 32 layers.
-    free = 36 * 10**9 - 8_030_261_248
-    assert rows["GQA-8"]["longest_context"] == free // (32 * 2 * 4 * 128 * 2) == 426_784
-
-
-def test_small_shares_and_prices_are_printed_as_given(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("gpt2", "--gpu", "l4", "--reserve", "12.5%", "--price", "1.25")
-    text = shown(capsys, *arguments)
-    assert "after 12.5 % reserve" in text
-    assert " 1.25 " in text
-    training = shown(capsys, "gpt2", "--gpu", "l4", "--goal", "training", "--utilization", "12.5%")
-    assert "at 12.5 % of the matrix rate" in training
-
-
-def test_what_memory_has_to_hold_is_one_number(capsys: pytest.CaptureFixture[str]) -> None:
-    """Just before a summary closes more is kept than after."""
-    arguments = ("deepseek-v4-flash", "--gpu", "h200", "--context", "32k")
-    document = planned(capsys, *arguments)
-    most = document["rows"][0]["cache_bytes_per_user"]
-    assert document["savings"]["cache_bytes_now"] == most
-    assert most > model_cache_bytes(load_size("deepseek-v4-flash"), context=32_768)
-
-
-@pytest.mark.parametrize(
-    ("name", "tokens", "says"),
-    [
-        ("gpt2", "7", "gpt2 has no encoder: encoder tokens change nothing"),
-        ("whisper-tiny", "7", "the encoder of whisper-tiny always has 1,500 tokens: others change"),
-        ("whisper-tiny", "1500", None),
-        ("t5-small", "7", None),
-    ],
-)
-def test_tokens_of_an_encoder_that_change_nothing_are_mentioned(
-    name: str, tokens: str, says: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for goal in ("serving", "training"):
-        arguments = (name, "--gpu", "l4", "--encoder-tokens", tokens, "--goal", goal)
-        notes = planned(capsys, *arguments)["notes"]
-        assert any(note.startswith(says or "none") for note in notes) == (says is not None)
-
-
-@pytest.mark.parametrize("kind", ["set", "image"])
-def test_other_tasks_train_and_cache_nothing(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
-    document = planned(capsys, "300M", "--gpu", "a100-40gb", "--task", kind)
-    assert document["task"] == kind
-    assert document["goal"] == "training"
-    assert "savings" not in document
-    for sentence in advise_task(kind):  # type: ignore[arg-type]
-        assert sentence in document["advice"]
-    assert all("largest_batch" in row for row in document["rows"])
-
-
 def test_training_is_planned_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("300M", "--gpu", "a100-40gb", "--goal", "training", "--context", "1k")
     plain, again = planned(capsys, *arguments), planned(capsys, *arguments, "--checkpointing")
@@ -215,13 +138,6 @@ def test_a_device_may_be_described(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_without_rates_there_is_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    document = planned(capsys, "gpt2", "--memory", "24GiB")
-    assert all(row["tokens_per_second"] is None for row in document["rows"])
-    assert all(row["bound"] is None for row in document["rows"])
-    assert "give --bandwidth of the device" in shown(capsys, "gpt2", "--memory", "24GiB")
-
-
 def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
     """Also where a device is named by its vendor in GB."""
     for goal in ("serving", "training"):
@@ -231,49 +147,6 @@ def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
         assert re.search(r"\d (kB|MB|GB|TB)\b", binary) is None
         assert "40 GB" in decimal
         assert "iB" not in decimal
-
-
-def test_a_free_device_costs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    document = planned(capsys, "gpt2", "--memory", "8GiB", "--price", "0")
-    assert {row["price_per_month"] for row in document["rows"]} == {0}
-    unpriced = planned(capsys, "gpt2", "--memory", "8GiB")
-    assert {row["price_per_month"] for row in unpriced["rows"]} == {None}
-
-
-def test_what_never_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("llama-3.1-405b", "--memory", "1GiB")
-    document = planned(capsys, *arguments)
-    assert not any(row["fits"] for row in document["rows"])
-    assert {row["devices"] for row in document["rows"]} == {None}
-
-
-def test_huge_demands_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
-    most = str(2**40)
-    arguments = ("gpt2", "--gpu", "t4", "--users", most, "--context", most, "--price", "1e300")
-    document = planned(capsys, *arguments, "--dtype", "fp32")
-    assert document["users"] == document["context"] == 2**40
-    assert not document["rows"][0]["fits"]
-    assert shown(capsys, "gpt2", "--gpu", "t4", "--users", most, "--price", "1e300")
-
-
-@pytest.mark.parametrize("name", ["t5-small", "whisper-tiny"])
-def test_encoder_decoders_are_served(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (name, "--gpu", "t4", "--context", "100", "--encoder-tokens", "700")
-    document = planned(capsys, *arguments)
-    assert document["encoder_tokens"] == (700 if name == "t5-small" else 1500)
-    assert {method["method"] for method in document["savings"]["methods"]} >= {
-        "encoder output once"
-    }
-
-
-@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v4-flash"])
-def test_latents_and_summaries_are_served_as_they_are(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    document = planned(capsys, name, "--gpu", "h200", "--context", "128k", "--users", "64")
-    assert {row["variant"] for row in document["rows"]} == {"as it is"}
-    assert document["savings"]["methods"] == []
-    assert document["savings"]["already"]
 
 
 @pytest.mark.parametrize("goal", ["serving", "training"])

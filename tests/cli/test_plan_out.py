@@ -1,6 +1,5 @@
 """``qkvary plan --out``: files on request, nothing written or imported otherwise."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,28 +8,6 @@ from qkvary.cli.main import main
 from tests.conftest import Runner
 
 PLAN = ("plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100")
-
-
-def test_files_are_written_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*PLAN, "--out", str(tmp_path)]) == 0
-    printed = capsys.readouterr().out
-    files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) == 12
-    assert f"written: {tmp_path / 'plan.html'}" in printed
-    assert f"and 9 more files in {tmp_path}" in printed
-    page = (tmp_path / "plan.html").read_text("utf-8")
-    assert "What serves 100 users of 32,768 tokens with lm-300m" in page
-
-
-def test_the_page_says_what_the_screen_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*PLAN, "--out", str(tmp_path), "--format", "html", "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    page = (tmp_path / "plan.html").read_text("utf-8").replace("\u2060", "")
-    assert said["files"] == [str(tmp_path / "plan.html")]
-    for sentence in (*said["advice"], *said["caveats"], *said["notes"]):
-        assert f"<bdi>{sentence}</bdi>" in page
 
 
 def test_the_units_that_were_asked_for_are_those_of_the_page(tmp_path: Path) -> None:

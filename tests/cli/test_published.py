@@ -62,38 +62,6 @@ def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
     assert "No figure with this verdict." in printed(capsys, "table-5", "--verdict", "wrong")
 
 
-@pytest.mark.parametrize("width", ["60", "200"])
-def test_in_short_every_figure_that_is_not_equal(
-    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    text = printed(capsys)
-    assert max(map(len, text.splitlines())) <= int(width)
-    for name in published_names():
-        assert name in text
-    assert "53.437" in text
-    assert "305.53" not in text
-
-
-@pytest.mark.parametrize("width", ["60", "200"])
-def test_row_by_row(
-    width: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", width)
-    text = printed(capsys, "table-8", "query-identity-table-2")
-    assert max(map(len, text.splitlines())) <= int(width)
-    for part in ("53.5%", "53.437", "wrong", "equal", "measured", "124.3738", "28.9%"):
-        assert part in text
-    assert "From the public code" in text
-
-
-def test_the_scenario_shows_the_other_readings(capsys: pytest.CaptureFixture[str]) -> None:
-    text = " ".join(printed(capsys, "scenario").split())
-    assert "14 with 32,768 tokens, 40 x 10^9 bytes and 16-bit weights" in text
-    assert "15 with 32,768 tokens, 40 x 2^30 bytes and 16-bit weights" in text
-    assert "50 with 32,768 tokens" in text
-
-
 def test_tables_are_completed() -> None:
     (name,) = Table.__metadata__
     assert list(name.completer(None)) == list(published_names())

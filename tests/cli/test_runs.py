@@ -85,12 +85,6 @@ def test_messages_of_runs_are_text_only(runs: Path, capsys: pytest.CaptureFixtur
     assert "\x1b" not in printed
 
 
-def test_status_of_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["status", "--out", str(tmp_path / "none")]) == 0
-    assert "there are no runs in" in capsys.readouterr().out
-    assert not (tmp_path / "none").exists()
-
-
 def test_show_by_the_start_of_a_key(
     runs: Path, study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -202,7 +196,7 @@ def test_a_study_that_ended_early_writes_no_page(
         exit_code=4,
         message="the disk is full",
     )
-    monkeypatch.setattr("qkvary.cli.study.run_study", lambda *_words, **_more: ended)
+    monkeypatch.setattr("qkvary.api.study.run", lambda *_words, **_more: ended)
     words = ["study", "made-up", "--out", str(tmp_path)]
     assert main([*words, "--json"]) == 4
     printed = capsys.readouterr()
@@ -212,17 +206,6 @@ def test_a_study_that_ended_early_writes_no_page(
     assert main(words) == 4
     assert "the disk is full" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
-
-
-def test_a_plan_makes_nothing(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "none"
-    assert main(["study", "made-up", "--out", str(folder), "--dry-run", "--json"]) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert (document["runs"], document["open"], document["seeds"]) == (6, 6, [1, 2])
-    assert document["estimated_seconds"] > 0
-    assert not folder.exists()
 
 
 def test_a_plan_downloads_nothing_and_says_what_is_missing(

@@ -23,24 +23,25 @@ LONG = STUDY_FILE.replace("steps=6", "steps=1_000_000").replace(
 
 
 def test_the_page_of_a_stopped_study_no_longer_reloads_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = tmp_path / "runs" / "reports" / "tiny-b-study-b" / "report.html"
     reloads = 'http-equiv="refresh"'
 
-    def stop(*_: object, publish: Callable[[], None], **__: object) -> RunSummary:
-        publish()
+    said: list[str] = []
+
+    def stop(*_: object, publish: Callable[[], str], **__: object) -> RunSummary:
+        said.extend((publish(), publish()))
         assert reloads in page.read_text("utf-8")
         counts = {"planned": 4, "done": 0, "failed": 0, "diverged": 0, "missing": 4, "executed": 0}
         return RunSummary(**counts, seconds=1.0, exit_code=130)
 
     (tmp_path / "mine.py").write_text(STUDY_FILE, "utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("qkvary.cli.study.run_study", stop)
+    monkeypatch.setattr("qkvary.api.study.run", stop)
     assert main(["study", "mine.py"]) == 130
     assert reloads not in page.read_text("utf-8")
-    said = capsys.readouterr().err.replace("\n", "")
-    assert said.count("results so far, refreshed as they come") == 1
+    assert said == [f"results so far, refreshed as they come: {page.relative_to(tmp_path)}", ""]
 
 
 def wait_for(path: Path, pattern: str) -> None:
@@ -87,14 +88,14 @@ def test_interrupted_study_says_so_and_keeps_its_steps(
     ("options", "message"),
     [
         ("--executor rya", 'Choose from: "local", "ray", "slurm". Did you mean "ray"?'),
-        ("--executor ray --workers 2", "expected no --workers with --executor ray, got 2"),
-        ("--partition short", "expected --executor slurm with --partition, got local"),
+        ("--executor ray --workers 2", "expected no workers with executor ray, got 2"),
+        ("--partition short", "expected executor slurm with partition, got local"),
         (
             "--no-shared-folder",
-            "expected --executor ray or slurm with --no-shared-folder, got local",
+            "expected executor ray or slurm with shared_folder, got local",
         ),
-        ("--executor slurm --gpu-share 0.5", "expected --executor ray with --gpu-share, got slurm"),
-        ("--executor slurm --slurm account", "expected --slurm NAME=VALUE, such as account=name"),
+        ("--executor slurm --gpu-share 0.5", "expected executor ray with gpu_share, got slurm"),
+        ("--executor slurm --slurm account", "slurm: expected NAME=VALUE, such as account=name"),
         ("--executor slurm --minutes 0", "minutes must be at least 1, got 0"),
         ("--executor ray --gpu-share 0", "gpu_share must be above 0 and at most 8, got 0"),
         ("--executor ray --gpu-share 1.5", "gpu_share must be whole above 1, got 1.5"),

@@ -1,10 +1,8 @@
 """A training that was stopped, damaged or begun in another way, and its page at any time."""
 
 import json
-import re
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 from shutil import copytree
 
@@ -93,64 +91,6 @@ def change_digit(log: Path) -> None:
     flip(log, log.read_bytes().index(b'"loss":') + 8)
 
 
-def zero_middle(log: Path) -> None:
-    data = log.read_bytes()
-    start = data.index(b"\n") - 30
-    log.write_bytes(data[:start] + bytes(60) + data[start + 60 :])
-
-
-@pytest.mark.parametrize(
-    ("damage", "problem"),
-    [
-        (change_digit, "line 1: the line is torn or was changed"),
-        (zero_middle, "line 1: the line holds zeroed bytes"),
-    ],
-)
-def test_a_damaged_log_costs_no_checkpoint(
-    places: Path,
-    whole: str,
-    capsys: pytest.CaptureFixture[str],
-    damage: Callable[[Path], None],
-    problem: str,
-) -> None:
-    stop_early(places, *LONG, logged=4)
-    (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
-    newest = max(path.name for path in run.glob("checkpoints/step-*"))
-    damage(run / "metrics.jsonl")
-    assert train(places, *LONG, "--json") == 0
-    shown = capsys.readouterr()
-    assert len(shown.err.splitlines()) == 1
-    assert f"{problem}; the run resumes from a valid checkpoint, its log lacks" in shown.err
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    (cut, resumed) = [event for event in events if event["event"] in ("cut", "resumed")]
-    assert f"step-{resumed['step']:012d}" == newest
-    assert cut["step"] == resumed["step"]
-    assert digest(places / "runs") == whole
-    record = json.loads((run / "record.json").read_text())
-    assert record["message"].startswith("its log lacks lines between steps 0 and ")
-    (caveat,) = [one for one in json.loads(shown.out)["summary"]["caveats"] if "logs" in one]
-    assert caveat.startswith("The curves of 1 of 1 runs lack steps, which the records name")
-
-
-def test_checkpoints_that_are_all_damaged_stay_where_they_are(
-    places: Path, whole: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    stop_early(places, *LONG)
-    (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
-    for path in run.glob("checkpoints/step-*/weights.safetensors"):
-        flip(path, path.stat().st_size - 9)
-    kept = contents(run)
-    for _ in range(2):
-        assert train(places, *LONG) == 3
-        last = capsys.readouterr().err.splitlines()[-1]
-        assert f"every checkpoint in {run / 'checkpoints'} is damaged: " in last
-        assert last.endswith(f"; move {run} away to start again")
-        assert contents(run) == kept
-    run.rename(places / "away")
-    assert train(places, *LONG) == 0
-    assert digest(places / "runs") == whole
-
-
 def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,17 +129,6 @@ def test_a_run_may_be_begun_anew_in_another_way(places: Path, begun: Path) -> No
     assert train(places, "--threads", "2") == 0
     assert train(places, "--threads", "1") == 0
     assert len(list((places / "runs").glob("*/*/record.json"))) == 2
-
-
-def test_what_a_run_beside_it_is_need_not_be_known(places: Path, begun: Path) -> None:
-    copytree(begun, places / "runs")
-    (path,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*/config.json")
-    strange = ("{}", "[]", '{"run": 1}', '{"run": {"training": {}, "task": 2}}', "{")
-    for seed, config in enumerate(strange):
-        path.write_text(config)
-        assert train(places, "--steps", "1", "--seed", str(seed)) == 0
-        assert path.read_text() == config
-    assert list(path.parent.glob("checkpoints/step-*"))
 
 
 @pytest.mark.parametrize(
@@ -283,19 +212,6 @@ def test_the_page_of_a_training_can_be_made_again(
     assert main(["status", name, *runs[:2], "--json"]) == 0
     counts = document(capsys)["runs"]
     assert (counts["total"], counts["done"], counts["open"]) == (4, 2, 2)
-
-
-def test_trainings_of_one_name_do_not_write_over_each_other(places: Path) -> None:
-    assert train(places) == 0
-    page = places / "runs" / "reports" / "train-lm-tiny-on-mine" / "report.html"
-    before = page.read_bytes()
-    assert train(places, "--learning-rate", "0.5") == 0
-    assert page.read_bytes() == before
-    (other,) = set(page.parents[1].iterdir()) - {page.parent}
-    keys = [set(re.findall("[0-9a-f]{64}", (one / "tables" / "runs.csv").read_text()))
-            for one in (page.parent, other)]  # fmt: skip
-    assert [len(found) for found in keys] == [1, 1]
-    assert keys[0] != keys[1]
 
 
 def test_a_training_that_is_not_done_has_a_page(

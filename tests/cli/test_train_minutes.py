@@ -1,7 +1,6 @@
 """A training of so many minutes has the steps that take them, and resumes with these steps."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,6 @@ places = pytest.fixture(autouse=True)(tiny_places)
 
 
 def typed(folder: Path, patch: pytest.MonkeyPatch, *words: str) -> int:
-    """Train as typed on a command line, which is what a note of a training keeps."""
-    patch.setattr(sys, "argv", ["qkvary", "train", *words])
     patch.setattr("tests.cli.tiny_training.TINY", ["--batch-size", "4"])
     return train(folder, *words)
 

@@ -64,17 +64,6 @@ def test_one_network_opens_with_its_curve_and_loss(
     assert [letter for letter in letters if letter not in written] == []
 
 
-def test_a_report_at_a_later_time_shows_the_same(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, "--json") == 0
-    first = document(capsys)["texts"]
-    call = ["report", "train lm-tiny on mine", "--out", str(places / "runs"), "--json"]
-    assert main([*call, "--format", "html"]) == 0
-    assert document(capsys)["texts"] == first
-    assert "ended with a test loss of" in page(places)[0]
-
-
 def test_several_networks_are_compared_behind_what_they_learnt(
     places: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,21 +1,24 @@
 """What is said of a training before its first step."""
 
 import dataclasses
-import io
 import math
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
-from rich.console import Console
 
-from qkvary.api.training_effort import count_scored, describe_effort, estimate_seconds
+from qkvary.api.options import Terminal
+from qkvary.api.train import _Progress
+from qkvary.api.training_plan import count_scored, describe_effort, estimate_seconds
 from qkvary.arch.models import as_model
-from qkvary.cli._training_progress import TrainingDisplay
 from qkvary.costs.macs import forward_macs
-from qkvary.data.reuse import PlannedSet
+from qkvary.data.prepared_sets import PlannedSet
+from qkvary.studies.pretraining import training_study
 from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
 from qkvary.training.progress import Event
+from tests.studies.test_pretraining import DATA
 
 
 def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunConfig:
@@ -83,13 +86,12 @@ def test_no_more_is_scored_than_a_text_has() -> None:
     assert count_scored(run, dataclasses.replace(UNKNOWN, text_bytes=20)) == 20 + 3 * 20
 
 
-def test_progress_within_a_step_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    screen = Console(file=io.StringIO(), width=100)
-    monkeypatch.setattr("qkvary.cli._training_progress.console", lambda _stream: screen)
-    display = TrainingDisplay()
-    for part, loss in ((0.125, math.nan), (0.0, 2.5)):
-        display._line._shown = -math.inf  # pyright: ignore[reportPrivateUsage]
-        display.callbacks.on_event(Event(step=0, steps=3_060, part=part, loss=loss))
-    first, second = screen.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert "12%" in first
-    assert "loss 2.5" in second
+def test_progress_within_a_step_is_shown() -> None:
+    shown: list[tuple[Any, ...]] = []
+    terminal = Terminal(show_progress=lambda *_: nullcontext(lambda *one: shown.append(one)))
+    (cell,) = training_study(find_preset("lm-10m"), DATA).cells()
+    with _Progress(terminal) as progress:
+        progress.callbacks.on_start(cell)
+        for part, loss in ((0.125, math.nan), (0.0, 2.5)):
+            progress.callbacks.on_event(Event(step=0, steps=3_060, part=part, loss=loss))
+    assert shown == [(0, 3_060, "12% of the next"), (0, 3_060, "loss 2.5000")]

@@ -65,85 +65,11 @@ def test_any_spelling_and_any_combination_can_be_asked_for(
     assert rows[0]["cached"] == ["k"]
 
 
-def test_published_changes_have_units(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    labels = ["Q-K=V", "GQA-8", "(Q=K-V)+", "I-K-V"]
-    asked = [word for one in labels for word in ("--label", one)]
-    assert main(["variants", "--num-heads", "32", *asked]) == 0
-    printed = capsys.readouterr().out
-    for change, networks in (
-        ("+2.48 % perplexity", "1.2B, 32 heads"),
-        ("+0.52 % perplexity", "1.2B, 32 heads"),
-        ("+0.019 accuracy", "synthetic tasks, 2 and 4 heads"),
-        ("+0.002 nats", "124M, 12 heads"),
-    ):
-        assert change in printed
-        assert networks in printed
-
-
-@pytest.mark.parametrize(
-    ("heads", "gqa", "mqa"),
-    [
-        # GQA-4 caches 25 % of QKV in the published networks of 16 heads, 50 % in a layer of 8.
-        ("8", None, None),
-        ("16", "300M, 16 heads", "300M, 16 heads"),
-        ("32", None, "1.2B, 32 heads"),
-    ],
-)
-def test_published_changes_stand_beside_the_cache_share_of_their_networks(
-    heads: str, gqa: str | None, mqa: str | None, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ("--num-heads", heads, "--label", "GQA-4", "--label", "MQA")
-    published = [row["published"] for row in listed(capsys, *asked)["variants"]]
-    assert [one and one["networks"] for one in published] == [gqa, mqa]
-    assert main(["variants", *asked]) == 0
-    noted = "GQA-4: +0.7 % perplexity is published for 300M, 16 heads, which cache 25 % of QKV"
-    assert (noted in " ".join(capsys.readouterr().out.split())) == (gqa is None)
-
-
-def test_the_table_is_short_by_default(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    assert main(["variants"]) == 0
-    printed = capsys.readouterr().out
-    assert len(printed.splitlines()) <= 45
-    assert "The whole report: --full" in printed
-    assert "@" not in printed
-    assert main(["variants", "--full"]) == 0
-    whole = capsys.readouterr().out
-    for entry in VARIANTS:
-        assert ("@" in entry.label) == (f"\n{entry.label} " not in printed)
-        assert f"\n{entry.label} " in whole
-    assert "softmax(" in " ".join(whole.split())
-
-
-@pytest.mark.parametrize("width", [12, 30, 80, 200])
-def test_long_numbers_keep_every_digit(
-    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    assert main(["variants", "--label", "Q=K=V", "--d-model", "800000000008"]) == 0
-    printed = capsys.readouterr().out
-    assert "…" not in printed
-    if width == 200:
-        # Two projections with their biases.
-        assert f"{2 * (800_000_000_008**2 + 800_000_000_008):,}" in printed
-        assert f"{2 * 800_000_000_008**2 + 2 * 1024 * 800_000_000_008:,}" in printed
-
-
 def test_a_variant_that_does_not_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["label"]: row for row in listed(capsys, "--num-heads", "2")["variants"]}
     assert rows["GQA-4"]["parameters"] is None
     assert "divide 2 query heads" in rows["GQA-4"]["refused"]
     assert rows["GQA-2"]["refused"] is None
-
-
-def test_a_variant_that_was_asked_for_must_fit(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["variants", "--label", "GQA-4", "--num-heads", "2"]) == 2
-    assert "divide 2 query heads" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

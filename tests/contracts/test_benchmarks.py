@@ -13,7 +13,13 @@ import pytest
 from tests.contracts.parsed import ROOT
 
 BENCHMARKS = sorted((ROOT / "benchmarks").glob("*.py"))
-SLOW = {"command_line", "data_preparation", "language_training"}
+SLOW = {
+    "command_line",
+    "data_preparation",
+    "language_training",
+    "translation",
+    "whole_decoding",
+}
 """They start many processes, or read a whole corpus."""
 CLUSTER = {"cluster_overhead"}
 """They start a cluster."""

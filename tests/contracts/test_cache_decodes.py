@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig, ValueRope
-from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
+from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.networks import LanguageModelConfig, Positions
 from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
@@ -239,20 +239,6 @@ def test_the_cache_holds_what_the_plain_decoder_keeps(label: str) -> None:
     assert cache.nbytes == numbers * 8
 
 
-def test_what_does_not_fit_is_refused() -> None:
-    model = LanguageModel(make_language_model_config("Q-K=V"))
-    tokens = torch.zeros(2, 3, dtype=torch.long)
-    cache = KVCache(model.config.layers, max_tokens=5)
-    model(tokens, cache=cache)
-    with pytest.raises(ValueError, match="expected at most 5 tokens, got 6"):
-        model(tokens, cache=cache)
-    assert (cache.length, cache.nbytes) == (3, 2 * 2 * 3 * 20 * 4)
-    with pytest.raises(ValueError, match="expected a batch of 2 as stored, got 1"):
-        model(tokens[:1, :1], cache=cache)
-    with pytest.raises(ValueError, match="expected at most 17 tokens, got 3 cached and 15 new"):
-        model(torch.zeros(2, 15, dtype=torch.long), cache=cache)
-
-
 def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
     config = with_window(make_config("Q-K=V", causal=True), 4)
     layer, x = Attention(config), random_input(71).float()
@@ -263,17 +249,6 @@ def test_a_window_bounds_what_is_kept_and_not_what_was_seen() -> None:
     with pytest.raises(ValueError, match="expected at most 6 tokens, got 7"):
         layer(x[:, 6:], cache=cache)
     assert (cache.length, cache.num_stored) == (6, 3)
-
-
-@pytest.mark.parametrize("storage", ["growing", "preallocated"])
-def test_a_token_that_sees_only_itself_leaves_nothing_behind(storage: CacheStorage) -> None:
-    config = with_window(make_config("QKV", causal=True), 1)
-    layer, x = Attention(config), random_input(71).float()
-    cache = LayerCache(config, TOKENS, CacheOptions(storage=storage))
-    layer(x[:, :3], cache=cache)
-    assert (cache.length, cache.num_stored, cache.nbytes) == (3, 0, 0)
-    with pytest.raises(ValueError, match=f"expected a batch of {BATCH} as stored, got 1"):
-        layer(x[:1, 3:], cache=cache)
 
 
 @pytest.mark.parametrize("name", ["attention_mask", "positions", "document_ids"])

@@ -1,6 +1,5 @@
 """No layout and no storage of a cache changes a result; what is held is what costs say."""
 
-import dataclasses
 import itertools
 
 import pytest
@@ -215,34 +214,6 @@ def test_reordered_rows_go_on_as_those_they_were(storage: str) -> None:
         expected = model(following, cache=straight)
     assert torch.equal(found, expected)
     assert cache.length == 7
-
-
-def test_what_makes_no_sense_is_refused() -> None:
-    config = make_config("Q-K=V", causal=True)
-    with pytest.raises(ValueError, match="expected max_tokens for a preallocated cache, got None"):
-        LayerCache(config, options=CacheOptions(storage="preallocated"))
-    layer = Attention(config)
-    cache = LayerCache(config, options=CacheOptions(storage="int8"))
-    x = random_input(71).float()
-    layer(x[:, :2], cache=cache)
-    x[0, 3, 0] = float("nan")
-    with pytest.raises(ValueError, match="expected finite entries in a quantised cache"):
-        layer(x[:, 2:], cache=cache)
-    assert (cache.length, cache.num_stored) == (2, 2)
-
-
-def test_preallocated_memory_is_what_was_asked_for_and_no_more() -> None:
-    config = make_config("Q-MQA", causal=True)
-    layer = Attention(config)
-    cache = LayerCache(config, 11, CacheOptions(storage="preallocated"))
-    for step in range(TOKENS):
-        layer(random_input(71).float()[:, step : step + 1], cache=cache)
-        assert cache.nbytes == BATCH * 11 * 5 * 4
-    windowed = dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=4))
-    cache = LayerCache(windowed, 11, CacheOptions(storage="preallocated"))
-    layer = Attention(windowed)
-    feed(layer, random_input(71).float(), [0, 5, 6, TOKENS], cache)
-    assert (cache.num_stored, cache.nbytes) == (3, BATCH * 3 * 5 * 4)
 
 
 @variant_pairs(

@@ -14,6 +14,7 @@ from qkvary.api.verbs import find_targets
 from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
 from tests.conftest import Runner
+from tests.inference.stand_in_engine import write_engine
 from tests.reference import llama2c
 
 STUDY_FILE = '''"""A study so small that a test can run it."""
@@ -67,6 +68,7 @@ CALLS: dict[str, list[str]] = {
     "plan": ["300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100"],
     "published": ["table-7"],
     "report": ["{study}", "--out", "{runs}", "--to", "{pages}", "--format", "html"],
+    "serve": ["{model}", "--program", "{engine}", "--port", "0"],
     "show": ["{run}", "--out", "{runs}"],
     "status": ["{study}", "--out", "{runs}"],
     "studies": [],
@@ -105,6 +107,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     (folder / "text.txt").write_text("the cat sat on the mat. " * 20, "utf-8")
     found["text"] = str(folder / "text.txt")
     found["prepared"] = str(folder / "prepared")
+    found["engine"] = str(write_engine(folder / "llama-server", mode="brief"))
     prepare = ["data", "prepare", found["text"], "--tokenizer", "bytes", "--out"]
     assert main([*prepare, found["prepared"]]) == 0
     found["run"] = next(Path(found["runs"]).glob("*/*/record.json")).parent.name
@@ -138,8 +141,8 @@ def test_each_surface_has_what_the_other_has() -> None:
     """A function named ``command`` is a command alone."""
     functions = {name for name in qk.__all__ if inspect.isfunction(getattr(qk, name))}
     verbs = {target.partition(":")[2] for target in find_targets().values()} - {"command"}
-    # A loaded network cannot be printed; the others have commands with a display of their own.
-    assert functions - verbs <= {"load", "run_study", "train"}
+    # A loaded network cannot be printed.
+    assert functions - verbs <= {"load"}
     assert verbs <= functions
 
 

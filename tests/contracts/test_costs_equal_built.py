@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from qkvary.arch.attention import LINEAR_CHUNK, Kernel, PositionConfig
+from qkvary.arch.attention import LINEAR_CHUNK, Kernel
 from qkvary.arch.caches import CacheOptions
-from qkvary.arch.labels import parse_label, parse_variant
+from qkvary.arch.labels import parse_label
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.costs.formats import Dtype
@@ -21,18 +21,16 @@ from qkvary.costs.macs import (
     score_macs,
 )
 from qkvary.costs.network import network_costs
-from qkvary.costs.parameters import ParameterCount, attention_parameters
+from qkvary.costs.parameters import ParameterCount
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.papers.key_value.protocols import NUMBER_VARIANTS, number_network
 from tests.contracts.flops import FlopCounter
 from tests.contracts.variant_cases import (
     BIDIRECTIONAL,
     DECISIVE,
-    EVERY_LABEL,
     LABELS,
     make_config,
     make_encoder_config,
@@ -93,16 +91,6 @@ def test_language_models(label: str) -> None:
     cache = KVCache(config.layers)
     model(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
-
-
-@pytest.mark.parametrize("label", NUMBER_VARIANTS)
-def test_the_published_network_of_numbers(label: str) -> None:
-    config = number_network(16).with_variant(parse_variant(label))
-    costs = network_costs(config, length=TOKENS.shape[1])
-    model = LanguageModel(config).eval()
-    assert_parts_equal(model, costs.parameters)
-    with sdpa_kernel(SDPBackend.MATH):
-        assert count_macs(model) == costs.macs_per_sequence
 
 
 @variant_values("label", LABELS)
@@ -188,30 +176,6 @@ def test_encoders(label: str) -> None:
     assert costs.cache_bytes_per_token is None
 
 
-@variant_values("label", EVERY_LABEL)
-def test_layers_without_biases_and_with_a_map_per_head(label: str) -> None:
-    position = PositionConfig(plus_features=7, plus_per_head=True, relative_distance=5)
-    config = make_config(label, causal=False, bias=False, out_bias=False, position=position)
-    layer = Attention(config)
-    expected = attention_parameters(config)
-    with FlopCounter() as counter, torch.no_grad():
-        layer(torch.zeros(1, 7, config.d_model))
-    macs = 7 * attention_projection_macs_per_token(config) + score_macs(config, 7, "square")
-    assert counter.total == 2 * macs
-    assert sum(parameter.numel() for parameter in layer.parameters()) == expected.total
-
-
-# Fused kernels want one width, so that the value is as wide as a key with the channel of "+".
-@pytest.mark.parametrize("label", [label for label in DECISIVE if not label.endswith("+")])
-def test_the_fused_kernel_costs_the_same(label: str) -> None:
-    kernel: Kernel = "sdpa"
-    layer = make_config(label, causal=True, kernel=kernel)
-    config = dataclasses.replace(make_language_model_config(label), attention=layer)
-    costs = network_costs(config, length=TOKENS.shape[1])
-    with sdpa_kernel(SDPBackend.MATH):
-        assert count_macs(LanguageModel(config)) == costs.macs_per_sequence
-
-
 @variant_pairs(
     "label, dtype",
     [*DECISIVE, "QKV@w1", "Q-K=V@w4", "Q-K=V@w4@s3", "(Q-MQA)+@rotary@w5"],
@@ -295,21 +259,3 @@ def test_blocks_that_share_their_weights() -> None:
     cache = KVCache(config.layers)
     network(TOKENS, cache=cache)
     assert cache.nbytes == costs.cache_bytes_per_sequence
-
-
-def test_an_encoder_that_pools() -> None:
-    config = make_encoder_config("Q-K=V", pooling="mean")
-    costs, network = network_costs(config, length=TOKENS.shape[1]), Encoder(config)
-    assert_parts_equal(network, costs.parameters)
-    assert count_macs(network) == costs.macs_per_sequence
-    assert network(TOKENS).shape == (len(TOKENS), config.classes)
-
-
-def test_an_encoder_that_reads_vectors() -> None:
-    config = dataclasses.replace(make_encoder_config("Q-K=V"), reads_vectors=True)
-    costs = network_costs(config, length=TOKENS.shape[1])
-    built = count_parts(Encoder(config))
-    assert (costs.parameters.total, costs.parameters.biases) == (built["total"], built["biases"])
-    with FlopCounter() as counter, torch.no_grad():
-        Encoder(config)(torch.zeros(1, TOKENS.shape[1], config.vocabulary))
-    assert counter.total == 2 * costs.macs_per_sequence

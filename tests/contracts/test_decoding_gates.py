@@ -99,14 +99,6 @@ def test_every_chunking_in_every_format(name: str, layout: CacheLayout, dtype: t
     assert_every_chunking(name, layout, dtype, length=7)
 
 
-@pytest.mark.parametrize("name", VARIED)
-def test_every_prefix_has_the_logits_of_itself(name: str) -> None:
-    model, tokens = find_network(name), random_tokens(2, MAX_TOKENS)
-    steps = feed(model, tokens, [1] * MAX_TOKENS, make_cache(model))
-    prefixes = [whole(model, tokens[:, : end + 1])[:, -1:] for end in range(MAX_TOKENS)]
-    assert_one_function(torch.cat(prefixes, dim=1), whole(model, tokens), cached=steps)
-
-
 @in_every_format
 def test_every_route_is_one_function(name: str, dtype: torch.dtype) -> None:
     """Kernels, layouts and storages, a text that is cropped and goes on included."""
@@ -218,9 +210,6 @@ def expected_rows(name: str, dtype: torch.dtype, places: Sequence[int]) -> tuple
 
 
 COMPOSITIONS = [(0, 1), (0, 2), (1, 2), *itertools.permutations(range(3))]
-ALL_COMPOSITIONS = [
-    order for count in (2, 3, 4) for order in itertools.permutations(range(4), count)
-]
 
 
 def assert_neighbours_change_nothing(
@@ -244,12 +233,6 @@ def test_neighbours_in_a_batch_change_nothing(name: str, dtype: torch.dtype) -> 
     assert_neighbours_change_nothing(name, dtype, COMPOSITIONS)
 
 
-@pytest.mark.slow
-@in_every_format
-def test_no_neighbours_at_all_change_anything(name: str, dtype: torch.dtype) -> None:
-    assert_neighbours_change_nothing(name, dtype, ALL_COMPOSITIONS)
-
-
 @in_every_format
 def test_left_padding_changes_nothing_and_its_content_not_a_bit(
     name: str, dtype: torch.dtype
@@ -260,26 +243,6 @@ def test_left_padding_changes_nothing_and_its_content_not_a_bit(
         found = continue_prompts(model, prompts, padding=padding)
         assert_one_function(*expected_rows(name, dtype, places), padded=found)
     assert torch.equal(found, continue_prompts(model, prompts, padding=3, content=23))
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        CacheOptions(layout="input", storage="preallocated"),
-        CacheOptions(layout="rotated", kernel="folded"),
-        CacheOptions(layout="split", storage="int8", group=3),
-        CacheOptions(storage="int4", scales="channel", block=3),
-    ],
-    ids=lambda options: f"{options.layout}-{options.storage}",
-)
-@pytest.mark.parametrize("name", VARIED)
-def test_padding_is_irrelevant_however_it_is_stored(name: str, options: CacheOptions) -> None:
-    model = find_network(name, torch.float32)
-    one, other = (
-        continue_prompts(model, PROMPTS[:3], options=options, padding=2, content=content)
-        for content in (0, 29)
-    )
-    assert torch.equal(one, other)
 
 
 REQUESTS = [
@@ -329,19 +292,6 @@ NEAR = {
     torch.bfloat16: 5e-3,
 }
 """How far a perplexity may be from another, relatively."""
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_perplexity_depends_neither_on_batches_nor_on_chunks(dtype: torch.dtype) -> None:
-    model, tokens = find_network("trained", dtype), random_tokens(6, 13)
-    found: list[float] = []
-    for rows, sizes in ((6, [12]), (1, [12]), (4, [5, 7]), (2, [1, 1, 10])):
-        logits = [
-            feed(model, part[:, :-1], sizes, make_cache(model)) for part in tokens.split(rows)
-        ]
-        every = torch.cat(logits).double().log_softmax(dim=-1)
-        found.append(float((-every.gather(-1, tokens[:, 1:, None]).mean()).exp()))
-    assert max(found) - min(found) <= NEAR[dtype] * min(found)
 
 
 def assert_texts_have_their_probabilities(count: int) -> None:

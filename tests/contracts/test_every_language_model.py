@@ -173,18 +173,3 @@ def test_a_cache_after_a_prompt(family: str) -> None:
         assert counted < stored(held, {})
     else:
         assert counted == stored(held, {})
-
-
-@pytest.mark.parametrize("family", sorted(NESTED))
-def test_the_text_of_several_modalities(family: str) -> None:
-    config = tiny(family)
-    whole = read_model(saved(config), family)
-    text = config.get_text_config()
-    assert whole.layers == read_model(saved(text), family).layers
-    assert "language model only" in " ".join(whole.notes)
-
-
-def test_kimi_k2_is_a_deepseek_v3() -> None:
-    config = saved(tiny("deepseek_v3"))
-    named = read_model({**config, "model_type": "kimi_k2"}, "k2")
-    assert named.layers == read_model(config, "v3").layers

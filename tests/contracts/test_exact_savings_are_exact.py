@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.blocks import FeedForward, Layer, ProjectedAttention, Storage
-from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Encoder, Model
 from qkvary.arch.parts import Norm, Table
@@ -232,12 +231,6 @@ def test_a_key_that_is_the_input_needs_no_value() -> None:
     assert_equal_and_as_small(layer, lambda x, _: x, step, saving, plain)
 
 
-def test_a_tied_layer_wider_than_its_input_may_keep_the_input() -> None:
-    model = make_model("Q-K=V", d_model=20, heads=6, head_dim=5)
-    assert saving_of(model, "layer input").share_of_model == pytest.approx(1 / 3)
-    assert methods_of(make_model("Q-K=V", d_model=30, heads=6, head_dim=5)) == set()
-
-
 # ---- what low-rank projections give inside
 
 
@@ -288,17 +281,6 @@ def test_values_are_made_of_keys(d_model: int, rotated: int) -> None:
     saving = saving_of(make_model(label, d_model=d_model, heads=6, head_dim=5), "keys alone")
     assert (saving.share_of_model, saving.certainty) == (0.5, "needs the weights")
     assert_equal_and_as_small(layer, lambda x, _: x @ layer.wk + layer.bk, step, saving)
-
-
-def test_a_narrow_key_cannot_give_the_value() -> None:
-    """Two inputs with one key and different values."""
-    layer = Attention(d_model=30, heads=6, kv_heads=3, head_dim=5)
-    hidden = np.linalg.svd(layer.wk.T)[2][-1]
-    x = layer.inputs[0]
-    assert np.allclose(x @ layer.wk, (x + hidden) @ layer.wk)
-    assert not np.allclose(x @ layer.wv, (x + hidden) @ layer.wv)
-    model = make_model("GQA-3", d_model=30, heads=6, head_dim=5)
-    assert methods_of(model) == set()
 
 
 # ---- keys made of values, as in Gemma 4: k = R(gain * v), rotated in part
@@ -364,10 +346,6 @@ def test_keys_are_rotated_when_they_are_read(rotated: int, fraction: float) -> N
     saving = saving_of(tied_model(head_dim=16, fraction=fraction), "rotate when read")
     assert (saving.share_of_model, saving.certainty) == (0.5, "exact")
     assert_equal_and_as_small(layer, lambda x, _: layer.value(x), step, saving, decode_tied)
-
-
-def test_all_channels_rotated_leave_no_slice() -> None:
-    assert methods_of(tied_model(head_dim=16, fraction=1.0)) == {"rotate when read"}
 
 
 @pytest.mark.parametrize("value_rope", ["counter", "rotated"])
@@ -438,18 +416,3 @@ def test_one_encoder_output_serves_every_cross_attention() -> None:
 
 
 # ---- where nothing can be saved
-
-
-def test_grouped_heads_as_in_llama_3_save_nothing_exactly() -> None:
-    report = find_savings(load_size("llama-3.1-8b"), context=8192, stored_as=parse_format("bf16"))
-    assert report.savings == ()
-    assert report.bytes_now == 2**30
-    (obstacle,) = report.obstacles
-    assert obstacle.startswith(
-        "keys and values of 2,048 channels are no wider than the layer input"
-    )
-    assert obstacle.endswith("of 4,096: 8 KV heads leave nothing to save exactly")
-    # Keys and values together take every value: nothing smaller than they can tell them apart.
-    layer = Attention(d_model=32, heads=8, kv_heads=2, head_dim=4)
-    both = np.concatenate((layer.wk, layer.wv), axis=1)
-    assert np.linalg.matrix_rank(both) == both.shape[1] == 16

@@ -22,11 +22,9 @@ from tests.contracts.test_every_language_model import COUNTED
 from tests.contracts.transformers_cases import (
     CASES,
     COMPRESSED,
-    FALCON,
     GEMMA4_EQUAL,
     GROUPED,
     HOLDS_MORE,
-    T5,
     Config,
 )
 from tests.contracts.transformers_models import (
@@ -108,17 +106,6 @@ def test_a_configuration_costs_the_same_as_transformers_saves_it(
     assert (saved.layers, saved.notes) == (short.layers, short.notes)
 
 
-def test_falcon_holds_what_it_repeats() -> None:
-    """3 layers, K and V, 13 tokens, heads of 10 channels: 2 KV heads in theory, 6 in the cache."""
-    config = {**FALCON, "new_decoder_architecture": True, "num_kv_heads": 2}
-    decoder = Decoder(build("falcon", config))
-    decoder.feed(13)
-    assert theory_bytes(read("falcon", config), 13) == 3 * 2 * 13 * 2 * 10 * NUMBER
-    assert held_bytes(decoder.cache) == allocated_bytes(decoder.cache)
-    assert held_bytes(decoder.cache) == 3 * 2 * 13 * 6 * 10 * NUMBER
-    assert "stores keys and values 3 times" in " ".join(read("falcon", config).notes)
-
-
 def test_a_window_allocates_the_token_that_it_lets_go() -> None:
     """Of a window of 5, 4 tokens are held; they are a view of the 5 that were just attended to.
 
@@ -131,15 +118,6 @@ def test_a_window_allocates_the_token_that_it_lets_go() -> None:
     assert (held_bytes(decoder.cache), allocated_bytes(decoder.cache)) == (4 * token, 9 * token)
     decoder.feed(1)
     assert (held_bytes(decoder.cache), allocated_bytes(decoder.cache)) == (4 * token, 5 * token)
-
-
-def test_a_window_of_one_token_is_never_cut() -> None:
-    """In theory it keeps nothing between steps; a slice from -0 keeps everything."""
-    config = {**GROUPED, "sliding_window": 1}
-    decoder = Decoder(build("mistral", config))
-    decoder.feed(PROMPT)
-    assert theory_bytes(read("mistral", config), PROMPT) == 0
-    assert held_bytes(decoder.cache) == PROMPT * 3 * 2 * 3 * 10 * NUMBER
 
 
 def test_without_windows_nothing_is_allocated_that_is_not_held() -> None:
@@ -213,22 +191,6 @@ def test_deepseek_v4_at_many_lengths(
         window, *others = layerwise_cache_bytes(model, context=tokens, stored_as=form)
         held = [held_bytes(layer) for layer in decoder.cache.layers]
         assert held == [2 * window, *others], tokens
-
-
-def test_deepseek_v4_allocates_the_token_that_a_window_lets_go() -> None:
-    """Token by token, one more of 22 channels in every layer, in the first as key and as value."""
-    decoder = Decoder(build("deepseek_v4", COMPRESSED))
-    for _ in range(20):
-        decoder.feed(1)
-    more = [allocated_bytes(layer) - held_bytes(layer) for layer in decoder.cache.layers]
-    assert more == [2 * 22 * NUMBER, 22 * NUMBER, 22 * NUMBER, 22 * NUMBER]
-
-
-def test_t5_is_built_with_a_tied_head_whatever_is_said() -> None:
-    """The later checkpoints have an untied head: 97 tokens of 26 channels."""
-    untied = {**T5, "tie_word_embeddings": False}
-    built = sum(parameter.numel() for parameter in build("t5", untied).parameters())
-    assert model_parameters(read("t5", untied)).total == built + 97 * 26
 
 
 DEFAULTS = {

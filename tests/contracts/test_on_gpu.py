@@ -8,16 +8,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.arch.labels import parse_variant
 from qkvary.inference import beams, decoding
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
-    BIDIRECTIONAL,
     DECISIVE,
     EVERY_LABEL,
     FUSED,
@@ -25,7 +22,6 @@ from tests.contracts.variant_cases import (
     LABELS,
     distance,
     make_config,
-    make_encoder_config,
     make_language_model_config,
     padding_mask,
     random_input,
@@ -95,17 +91,6 @@ def test_a_language_model_decodes(label: str) -> None:
     assert distance(torch.cat(parts, 1).cpu(), expected) < 10 * GATE
 
 
-@pytest.mark.parametrize("label", BIDIRECTIONAL[::5])
-def test_an_encoder(label: str) -> None:
-    network = Encoder(make_encoder_config(label)).double().eval()
-    randomize(network, 5)
-    tokens = torch.randint(13, (3, 11), generator=torch.Generator().manual_seed(6))
-    with torch.inference_mode():
-        expected = network(tokens)
-        found = network.to(DEVICE)(tokens.to(DEVICE))
-    assert distance(found.cpu(), expected) < 10 * GATE
-
-
 def ask(network: LanguageModel, **more: object) -> list[tuple[int, ...]]:
     """The answers to three prompts, two of them padded."""
     requests = [
@@ -129,25 +114,6 @@ def test_generation(label: str) -> None:
         [beam.tokens for beam in beams.search(one, request, beams=3)] for one in (network, other)
     ]
     assert search[0] == search[1]
-
-
-@pytest.mark.parametrize("storage", ["preallocated", "int8", "int4"])
-@pytest.mark.parametrize("label", DECISIVE)
-def test_caches_in_place_and_of_few_bits(label: str, storage: CacheStorage) -> None:
-    """Codes are those of the CPU, but where a number lies on the edge between two."""
-    network = LanguageModel(make_language_model_config(label)).double().eval()
-    randomize(network, 8)
-    tokens = torch.randint(13, (2, 12), generator=torch.Generator().manual_seed(9))
-
-    def read(device: str) -> Tensor:
-        model = copy.deepcopy(network).to(device)
-        options = CacheOptions(storage=storage, group=4)
-        cache = KVCache(model.config.layers, max_tokens=14, options=options)
-        parts = tokens.to(device).split([7, 1, 1, 1, 1, 1], 1)
-        return torch.cat([model(part, cache=cache) for part in parts], 1).cpu()
-
-    with torch.inference_mode():
-        assert distance(read(DEVICE), read("cpu")) < 1e-6
 
 
 def fused_layer(label: str) -> Attention:

@@ -161,27 +161,3 @@ def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
     # Not to the bit: how a product adds up depends on where its rows lie in memory.
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     assert (cache.length, cache.nbytes) == (7, straight.nbytes)
-
-
-@pytest.mark.parametrize("options", WAYS, ids=name)
-@pytest.mark.parametrize("left", [0, 1, 3, 4])
-def test_a_crop_leaves_what_was_read_before(options: CacheOptions, left: int) -> None:
-    layer, x = make_layer("QKV"), random_input(71)
-    cache = LayerCache(layer.config, TOKENS, options)
-    feed(layer, x, [0, TOKENS], cache)
-    nothing = {name: x.new_zeros(BATCH, 4, 0, 5) for name in cache._stores}
-    before = cache.append(nothing)
-    cache.crop(left)
-    after = cache.append(nothing)
-    assert (cache.length, cache.num_stored) == (left, left)
-    for source in nothing:
-        assert torch.equal(after[source], before[source][:, :, :left])
-    feed(layer, -x[:, left:], [0, TOKENS - left], cache)
-    assert (cache.length, cache.num_stored) == (TOKENS, TOKENS)
-
-
-def test_blocks_that_a_window_would_cut_are_refused() -> None:
-    config = make_config("QKV@w3", causal=True)
-    options = CacheOptions(storage="int8", scales="channel", block=4)
-    with pytest.raises(ValueError, match="expected blocks and residual that fit a window of 3 tok"):
-        LayerCache(config, options=options)

@@ -12,14 +12,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.arch import models
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import (
     BlockConfig,
     CrossSharing,
     EncoderDecoderConfig,
-    LanguageModelConfig,
     Network,
 )
 from qkvary.costs.cache import model_cache_bytes
@@ -29,10 +27,9 @@ from qkvary.inference.beams import search
 from qkvary.inference.decoding import generate
 from qkvary.inference.requests import Request
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache import KVCache
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
-from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.tasks.contract import Task
@@ -197,7 +194,7 @@ def total_of(model: EncoderDecoder, source: torch.Tensor, answer: tuple[int, ...
 
 
 def test_an_encoder_decoder_learns_by_what_it_generates(tmp_path: Path) -> None:
-    scores = trained(ReverseTranslation(3), translation(), tmp_path, steps=200)
+    scores = trained(ReverseTranslation(2), translation(), tmp_path, steps=100)
     assert scores["test_exact"] > 0.9
 
 
@@ -229,55 +226,6 @@ def test_padding_of_a_memory_is_not_seen() -> None:
     torch.testing.assert_close(layer(x, memory=changed, attention_mask=mask), found)
     torch.testing.assert_close(layer(x, memory=memory)[0], found[0])
     torch.testing.assert_close(layer(x[1:], memory=memory[1:, :2])[0], found[1])
-
-
-def test_a_run_of_a_network_of_ones_own_is_read_back() -> None:
-    for network in (PATCHES, translation()):
-        run = make_run(network, steps=3)
-        assert from_dict(RunConfig, to_dict(run)) == run
-
-
-def test_a_wrapped_network_generates() -> None:
-    class Wrapper(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self.module = module
-
-    layer = AttentionConfig(d_model=8, num_heads=2, causal=True)
-    config = LanguageModelConfig(
-        attention=layer, block=BlockConfig(d_ff=11), num_layers=1, vocabulary=7, max_tokens=13
-    )
-    model = LanguageModel(config).eval()
-    prompts = [(3,), (5, 2)]
-    expected = generate(model, prompts, max_new_tokens=4)
-    assert [len(answer) for answer in expected] == [4, 4]
-    assert generate(Wrapper(model).eval(), prompts, max_new_tokens=4) == expected  # type: ignore[arg-type]
-
-
-def test_a_memory_that_has_no_meaning_is_refused() -> None:
-    x = torch.zeros(1, 3, 12)
-    for fields in (
-        {"causal": True},
-        *({"variant": parse_variant(f"QKV@{one}")} for one in ("w2", "s2")),
-    ):
-        layer = Attention(AttentionConfig(d_model=12, num_heads=4, **fields))  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="expected a layer that is not causal, has no window"):
-            layer(x, memory=x)
-    for label in ("QKV@sima", "QKV@linear"):
-        layer = Attention(AttentionConfig(d_model=12, num_heads=4, variant=parse_variant(label)))
-        with pytest.raises(ValueError, match="expected the core softmax or soft with a memory"):
-            layer(x, memory=x)
-    layer = Attention(AttentionConfig(d_model=12, num_heads=4))
-    with pytest.raises(ValueError, match="expected a layout of 3 queries over the 5 tokens of the"):
-        layer(x, memory=torch.zeros(1, 5, 12), layout=Layout(new_tokens=3))
-    with pytest.raises(ValueError, match="expected no positions and document_ids with a memory"):
-        layer(x, memory=x, positions=torch.arange(3)[None])
-    with pytest.raises(ValueError, match="expected a causal layer with a cache"):
-        layer(x, cache=LayerCache(layer.config))
-    cache = LayerCache(layer.config)
-    layer(x, memory=torch.zeros(1, 5, 12), cache=cache)
-    with pytest.raises(ValueError, match="the memory of 5 tokens that the cache holds, got one of"):
-        layer(x, memory=torch.zeros(1, 7, 12), cache=cache)
 
 
 def test_a_kind_without_an_entry_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,15 +210,6 @@ def test_terms_keep_the_symmetry_as_their_entries_say(term: TermEntry) -> None:
     assert asymmetry < GATE if term.is_symmetric else asymmetry > 0.1
 
 
-def test_only_the_relative_bias_breaks_it_by_a_joint_term() -> None:
-    """``+`` adds g(j) - g(i) to s_ij - s_ji, which is a sum of one term a token."""
-    for label, joint in (("(Q=K=V)+", False), ("Q=K=V@relative", True)):
-        scores = scores_of(label)
-        difference = scores - scores.mT
-        separable = difference[..., :1] + difference[..., :1, :]
-        assert (distance(separable, difference) > 0.1) is joint
-
-
 def test_rotary_scores_depend_on_the_distance_alone() -> None:
     for label in ("Q=K=V@rotary", "QKV@rotary", "Q-I-I@rotary"):
         layer = Attention(make_config(label, causal=True)).double()

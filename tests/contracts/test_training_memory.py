@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig, PositionConfig, ValueRope
+from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
 from qkvary.arch.blocks import FeedForward, LatentAttention, Layer, ProjectedAttention
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
@@ -125,35 +125,6 @@ def test_a_block_keeps_what_the_plan_says(label: str, activation: Activation, sp
     found = kept_numbers(run_network(two)) - kept_numbers(run_network(one))
     expected = activation_numbers(as_model(one).layers[0], D_MODEL)
     assert found == expected - spared + 2 * NORM_NUMBERS + HEADS
-
-
-@pytest.mark.parametrize(
-    ("label", "is_exact"),
-    [
-        ("QKV@linear", True),
-        ("Q=K=V@linear", True),
-        ("Q-MQA@linear@unnormalised", True),
-        ("GQA-2@linear@decay-fixed", True),
-        ("QKV@linear@decay-learned", True),
-        ("QKV@linear-relu", False),
-        ("Q-K=V@linear-softmax@decay-fixed", False),
-        ("QKV@linear-identity@decay-learned", False),
-    ],
-)
-def test_linear_attention_keeps_what_the_plan_says(label: str, is_exact: bool) -> None:
-    """Of whole chunks; the plan's share of a state in a token is a whole number."""
-    tokens = 4 * LINEAR_CHUNK
-    layer = AttentionConfig(
-        d_model=D_MODEL, num_heads=HEADS, causal=True, variant=parse_variant(label)
-    )
-    one, two = (
-        dataclasses.replace(make_config("QKV", num_layers=n), attention=layer, max_tokens=tokens)
-        for n in (1, 2)
-    )
-    kept = [kept_bytes(run_network(two), n) - kept_bytes(run_network(one), n) for n in (3, 5)]
-    found = (kept[1] - kept[0]) / (2 * tokens * FLOAT)
-    expected = activation_numbers(as_model(one).layers[0], D_MODEL) + 2 * NORM_NUMBERS
-    assert 0 <= expected - found < (2 if is_exact else 200)
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V", "MQA"])
@@ -287,22 +258,6 @@ def test_rotated_and_normalised_heads(label: str, heads: int, normed: bool) -> N
     layer = make_layer(make_attention(label, norms=2 if normed else 0))
     small = 2 * NORM_NUMBERS + HEADS + (NORM_NUMBERS * (HEADS + heads) if normed else 0)
     expected = activation_numbers(layer, D_MODEL) + small
-    assert kept_numbers(written_out(sublayer)) == expected
-
-
-@pytest.mark.parametrize("value_rope", ["none", "counter", "rotated"])
-def test_a_value_that_is_the_key_rotated_or_not(value_rope: ValueRope) -> None:
-    def sublayer(x: Tensor) -> Tensor:
-        query = split(F.linear(x, matrix(D_MODEL, D_MODEL)), HEADS)
-        key = split(F.linear(x, matrix(D_MODEL, D_MODEL)), HEADS)
-        turned = turn(key)
-        mixed = attend(turn(query), turned, key if value_rope == "none" else turned)
-        if value_rope == "counter":
-            mixed = turn(mixed, -1.0)
-        return F.linear(join(mixed), matrix(D_MODEL, D_MODEL))
-
-    layer = make_layer(make_attention("Q-K=V@rotary", value_rope=value_rope))
-    expected = activation_numbers(layer, D_MODEL) + 2 * NORM_NUMBERS + HEADS
     assert kept_numbers(written_out(sublayer)) == expected
 
 

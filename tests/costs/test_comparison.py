@@ -1,7 +1,5 @@
 """A comparison is every cost function applied to every candidate, and nothing else."""
 
-import pytest
-
 from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
@@ -10,12 +8,9 @@ from qkvary.costs.comparison import CostRow, compare_costs
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs, forward_macs
 from qkvary.costs.parameters import model_parameters
-from tests.arch.synthetic_networks import synthetic_encoder
 from tests.costs.toy_models import (
     ALL_KINDS,
-    compressed_model,
     encoder_decoder_model,
-    experts_model,
     language_model,
 )
 
@@ -70,23 +65,6 @@ def test_formats_of_weights_and_cache_are_apart() -> None:
     assert small.cache_bytes == 3 * 29 * 3 * 2 * 8 * (6 + 4)
 
 
-def test_only_what_a_token_meets_is_active() -> None:
-    row = rows_of(choose_candidates(experts_model()).rows)[0]
-    assert row.parameters.total - row.active_parameters == 2 * 8 * 3 * 24 * 13
-
-
-def test_a_full_window_grows_no_more() -> None:
-    row = rows_of(choose_candidates(language_model("QKV@w5")).rows)[0]
-    assert row.cache_bytes_per_token == 3 * 2 * 48 * 2
-    assert row.cache_growth_bytes_per_token == 0
-    assert row.cache_bytes == 3 * 4 * 3 * 2 * 48 * 2
-
-
-def test_summaries_grow_by_fractions() -> None:
-    row = rows_of(choose_candidates(compressed_model()).rows)[0]
-    assert row.cache_growth_bytes_per_token == pytest.approx(16 / 7 + 16 / 4 + 6 / 4)
-
-
 def test_an_encoder_counts_once_for_a_prompt_and_not_for_a_token() -> None:
     few, many = (
         rows_of(choose_candidates(encoder_decoder_model()).rows, encoder_tokens=seen)[0]
@@ -95,17 +73,3 @@ def test_an_encoder_counts_once_for_a_prompt_and_not_for_a_token() -> None:
     assert many.prefill_macs.total > few.prefill_macs.total
     assert many.decode_macs.projections == few.decode_macs.projections
     assert many.decode_macs.scores - few.decode_macs.scores == 2 * 10 * 2 * 24
-
-
-def test_what_decodes_nothing_has_no_cache() -> None:
-    for row in rows_of(choose_candidates(as_model(synthetic_encoder())).rows, context=16):
-        assert (row.cache_bytes, row.cache_bytes_per_token, row.step) == (None, None, None)
-        assert row.cache_growth_bytes_per_token is None
-        assert row.square_macs.total > row.prefill_macs.total
-
-
-@pytest.mark.parametrize("fields", [{"context": 0}, {"batch": 0}, {"batch": -3}])
-def test_nothing_of_nothing_is_refused(fields: dict[str, object]) -> None:
-    candidates = choose_candidates(language_model()).rows
-    with pytest.raises(ValueError, match="expected a context and a batch of at least 1, got"):
-        rows_of(candidates, **fields)

@@ -22,7 +22,6 @@ from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from tests.costs.toy_models import (
-    ALL_KINDS,
     compressed_model,
     encoder_decoder_model,
     experts_model,
@@ -51,22 +50,6 @@ def test_llama_8b_by_hand() -> None:
     device = find_device("a100-80gb")
     moved = 2 * read + batch * 4 * 2**30 + batch * layers * 2 * kv * 2
     assert step.seconds(device) == moved / 2_039e9
-
-
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "GQA-2", "Q-MQA", "I-K-V", "(Q=K-V)+"])
-def test_plain_models_read_everything_but_their_tables(label: str) -> None:
-    model = language_model(label)
-    found = model_parameters(model)
-    tied_head = found.embedding
-    assert (
-        read_weights(model, batch=5) == found.total - found.embedding - found.positions + tied_head
-    )
-
-
-def test_a_head_of_its_own_is_read_and_its_table_is_not() -> None:
-    model = latent_model()
-    found = model_parameters(model)
-    assert read_weights(model, batch=1) == found.total - found.embedding
 
 
 def test_what_the_encoder_left_behind_is_not_made_again() -> None:
@@ -114,14 +97,6 @@ def test_expected_experts_by_drawing_them(batch: int) -> None:
     )
 
 
-def test_a_large_batch_reads_every_expert() -> None:
-    model = experts_model()
-    found = model_parameters(model)
-    assert read_weights(model, batch=10**6) == pytest.approx(found.total - found.embedding)
-    idle = 2 * 8 * 3 * 24 * 13
-    assert read_weights(model, batch=1) == pytest.approx(found.total - found.embedding - idle)
-
-
 @given(
     moved=st.floats(1, 1e15),
     macs=st.integers(1, 10**18),
@@ -147,18 +122,6 @@ def test_the_roofline_is_the_larger_of_both(
     assert step.bound(device) == ("arithmetic" if arithmetic >= memory else "weights")
 
 
-def test_what_binds_changes_with_batch_and_context() -> None:
-    model, device = load_size("llama-3.1-8b"), find_device("h100-80gb")
-    assert step_of(model, batch=1, context=1000).bound(device) == "weights"
-    assert step_of(model, batch=64, context=32_768).bound(device) == "cache"
-    assert step_of(model, batch=1000, context=1).bound(device) == "arithmetic"
-
-
-def test_without_rates_there_is_no_speed() -> None:
-    step, device = step_of(language_model()), Device(name="x", title="x", memory_bytes=10**9)
-    assert (step.seconds(device), step.bound(device)) == (None, None)
-
-
 def test_what_every_device_holds_is_read_by_each() -> None:
     # Eight heads: divided among 2 and 8 devices; 1 head: on each of them; 16 devices: twice.
     for label, devices, times in (
@@ -178,19 +141,6 @@ def test_what_every_device_holds_is_read_by_each() -> None:
         assert step_of(model, context=29, devices=8).cache_bytes == 8 * whole
 
 
-def test_one_device_reads_what_the_cache_model_says() -> None:
-    for model in ALL_KINDS:
-        for context in (1, 6, 29):
-            step = step_of(model, batch=3, context=context)
-            assert step.cache_bytes == 3 * read_bytes(model, context=context, stored_as=BF16)
-
-
-def test_a_window_bounds_what_is_read_but_not_what_is_written() -> None:
-    short, long = (step_of(language_model("QKV@w5"), context=context) for context in (5, 10**6))
-    assert short.cache_bytes == long.cache_bytes == 3 * 5 * 2 * 48 * 2
-    assert short.written_bytes == long.written_bytes == 3 * 2 * 48 * 2
-
-
 def test_formats_count_where_they_are_used() -> None:
     model = tied_rotary_model()
     plain, small = (
@@ -201,16 +151,3 @@ def test_formats_count_where_they_are_used() -> None:
     assert small.weight_bytes == pytest.approx(read_weights(model, batch=1) * (0.5 + 4 / 64))
     assert small.cache_bytes == 2 * plain.cache_bytes
     assert weight_bytes(model, FP32) == 4 * model_parameters(model).total
-
-
-def test_a_step_writes_what_the_cache_grows_by() -> None:
-    for model in (language_model(), language_model("Q-GQA-2"), latent_model(), tied_rotary_model()):
-        one, two = (model_cache_bytes(model, context=tokens) for tokens in (1, 2))
-        assert step_of(model).written_bytes == two - one
-
-
-def test_an_empty_batch_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a batch of at least 1 sequence, got 0"):
-        step_of(language_model(), batch=0)
-    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
-        step_of(language_model(), context=0)

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
-from qkvary.arch.blocks import ProjectedAttention
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.published_networks import gpt_300m
@@ -15,10 +14,8 @@ from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     forward_macs,
     score_macs,
-    visible_keys,
     visible_pairs,
 )
-from tests.arch.synthetic_networks import synthetic_encoder
 
 
 @pytest.mark.parametrize(
@@ -75,12 +72,6 @@ def test_visible_pairs_are_those_one_can_count(
     assert visible_pairs(config, length) == counted
 
 
-@pytest.mark.parametrize(("label", "keys"), [("QKV@w4", 4), ("QKV@s4", 9), ("QKV@w4@s4", 9)])
-def test_a_stride_leaves_every_key_to_be_read(label: str, keys: int) -> None:
-    config = AttentionConfig(d_model=6, num_heads=2, causal=True, variant=parse_variant(label))
-    assert visible_keys(ProjectedAttention(config=config), context=9) == keys
-
-
 @pytest.mark.parametrize(
     ("label", "length", "macs"),
     [
@@ -110,21 +101,3 @@ def test_plus_costs_a_channel_and_a_small_product_per_key() -> None:
     shared = dataclasses.replace(config, variant=parse_variant("(MQA)+"))
     assert score_macs(shared, 7, "square") - score_macs(plain, 7, "square") == 7 * 3 * 4 + 49 * 9
     assert score_macs(plain, 7, "square") == 2 * 49 * 6
-
-
-def test_encoder_parts_add_up() -> None:
-    found = forward_macs(as_model(synthetic_encoder("QKV")), tokens=16, pairs="square")
-    assert found.to_dict() == {
-        "projections": 2 * 16 * 4 * 64 * 64,
-        "scores": 2 * 2 * 16 * 16 * 64,
-        "feed_forward": 2 * 16 * 2 * 64 * 128,
-        "head": 16 * (64 * 64 + 64 * 10),
-        "total": found.total,
-        "other": 0,
-    }
-    assert found.total == found.attention + found.feed_forward + found.head
-
-
-def test_an_empty_sequence_is_refused() -> None:
-    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
-        forward_macs(as_model(synthetic_encoder("QKV")), tokens=0, pairs="square")

@@ -9,21 +9,6 @@ from qkvary.costs.network import network_costs
 from tests.arch.synthetic_networks import synthetic_encoder
 
 
-def test_costs_name_both_conventions() -> None:
-    costs = network_costs(gpt_300m("QKV"), length=2048, dtype="float16")
-    assert costs.macs_per_sequence == costs.square_macs.total == 792_689_901_568
-    assert costs.visible_macs.total == 706_832_498_688
-    assert costs.macs_per_token * 2048 == costs.macs_per_sequence
-    written = costs.to_dict()
-    assert written["visible_macs_per_sequence"] == 706_832_498_688
-    assert written["visible_macs_per_token"] == 706_832_498_688 / 2048
-
-
-def test_length_is_the_longest_unless_given() -> None:
-    assert network_costs(synthetic_encoder("QKV")).length == 64
-    assert network_costs(synthetic_encoder("QKV"), length=5).length == 5
-
-
 def test_costs_are_json_with_units_last() -> None:
     found = network_costs(synthetic_encoder("Q=K-V"), length=16).to_dict()
     assert json.loads(json.dumps(found)) == found

@@ -2,7 +2,6 @@
 
 import math
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,16 +19,6 @@ def test_dominance_is_no_worse_everywhere_and_better_somewhere(
     assert dominates(one, other) == (one != other and largest == list(other))
 
 
-@given(one=POINT, other=POINT, third=POINT)
-def test_dominance_is_a_strict_order(
-    one: tuple[float, ...], other: tuple[float, ...], third: tuple[float, ...]
-) -> None:
-    assert not dominates(one, one)
-    assert not (dominates(one, other) and dominates(other, one))
-    if dominates(one, other) and dominates(other, third):
-        assert dominates(one, third)
-
-
 @given(points=st.lists(POINT, min_size=1))
 def test_what_is_dominated_is_dominated_by_a_point_of_the_front(
     points: list[tuple[float, ...]],
@@ -43,8 +32,3 @@ def test_what_is_dominated_is_dominated_by_a_point_of_the_front(
 def test_what_is_no_number_neither_dominates_nor_is_dominated() -> None:
     assert not dominates((1.0, math.nan), (2.0, 1.0))
     assert not dominates((1.0, 1.0), (2.0, math.nan))
-
-
-def test_points_have_the_same_quantities() -> None:
-    with pytest.raises(ValueError, match="argument 2 is longer"):
-        dominates((1.0,), (2.0, 1.0))

@@ -4,20 +4,18 @@ import dataclasses
 import itertools
 from collections.abc import Callable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.blocks import CompressedAttention, Experts, LatentAttention, ProjectedAttention
+from qkvary.arch.blocks import CompressedAttention, Experts, ProjectedAttention
 from qkvary.arch.models import Model
 from qkvary.costs.cache import (
-    growth_bytes,
     layerwise_cache_bytes,
     model_cache_bytes,
     read_bytes,
     token_bytes,
 )
-from qkvary.costs.decoding import decode_step, read_weights
+from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import MacCount, _closed_summaries, decode_macs, forward_macs
 from qkvary.costs.parameters import active_parameters, model_parameters
@@ -89,17 +87,6 @@ def test_products_are_those_that_plain_loops_count(model: Model, tokens: int, en
 
 
 @FEWER
-@given(model=models(), tokens=CONTEXTS, encoded=ENCODED)
-def test_logits_of_the_last_token_are_one_of_as_many(
-    model: Model, tokens: int, encoded: int
-) -> None:
-    every = forward_macs(model, tokens=tokens, encoder_tokens=encoded)
-    last = forward_macs(model, tokens=tokens, logits="last", encoder_tokens=encoded)
-    assert every.head == tokens * last.head
-    assert dataclasses.replace(every, head=last.head) == last
-
-
-@FEWER
 @given(
     first=models(kinds=("projected", "latent", "compressed"), encoders=False),
     second=models(kinds=("projected", "latent", "compressed"), encoders=False),
@@ -134,27 +121,6 @@ def test_layers_add_up(first: Model, second: Model, context: int, stored_as: str
 
 @FEWER
 @given(
-    model=models(kinds=("projected", "latent", "reader")),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
-)
-def test_caches_grow_with_the_context(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    call = {"stored_as": stored_as, "encoder_tokens": encoded}
-    now = layerwise_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
-    then = layerwise_cache_bytes(model, context=context + 1, **call)  # type: ignore[arg-type]
-    assert all(less <= more for less, more in zip(now, then, strict=True))
-    added = growth_bytes(model, context=context, stored_as=stored_as)
-    assert sum(then) - sum(now) == added
-    first, none = (model_cache_bytes(model, context=tokens, **call) for tokens in (1, 0))  # type: ignore[arg-type]
-    assert added <= growth_bytes(model, stored_as=stored_as) == first - none
-    assert layerwise_cache_bytes(model, context=context, peak=True, **call) == now  # type: ignore[arg-type]
-
-
-@FEWER
-@given(
     model=models(kinds=("compressed",), encoders=False),
     context=CONTEXTS,
     stored_as=st.sampled_from(FORMATS),
@@ -169,24 +135,6 @@ def test_compressed_caches_shrink_when_a_summary_closes(
     ]
     most = layerwise_cache_bytes(model, context=context, stored_as=stored_as, peak=True)
     assert most == [max(layer) for layer in zip(*kept, strict=True)]
-
-
-@FEWER
-@given(
-    model=models(kinds=("compressed",), encoders=False, max_layers=1),
-    periods=st.integers(2, 4),
-    stored_as=st.sampled_from(FORMATS),
-)
-def test_compressed_caches_grow_as_much_as_is_said_over_a_period(
-    model: Model, periods: int, stored_as: str
-) -> None:
-    attention = model.layers[0].attention
-    assert isinstance(attention, CompressedAttention)
-    rate = attention.compressor.rate if attention.compressor else 1
-    ends = (periods * rate, (periods + 1) * rate)
-    now, then = (model_cache_bytes(model, context=end, stored_as=stored_as) for end in ends)
-    said = sum(growth_bytes(model, context=tokens, stored_as=stored_as) for tokens in range(*ends))
-    assert then - now == pytest.approx(said)
 
 
 @FEWER
@@ -208,20 +156,6 @@ def test_a_token_reads_what_was_kept_and_its_own_entry(
     read = read_bytes(model, context=context, **call)  # type: ignore[arg-type]
     assert read == before + own
     assert read >= model_cache_bytes(model, context=context, **call)  # type: ignore[arg-type]
-
-
-@FEWER
-@given(
-    model=models(kinds=("projected", "latent"), without=("window",)),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-    encoded=ENCODED,
-)
-def test_without_windows_and_other_layers_all_that_is_kept_is_read(
-    model: Model, context: int, stored_as: str, encoded: int
-) -> None:
-    call = {"context": context, "stored_as": stored_as, "encoder_tokens": encoded}
-    assert read_bytes(model, **call) == model_cache_bytes(model, **call)  # type: ignore[arg-type]
 
 
 @FEWER
@@ -289,28 +223,6 @@ def _reads_another(layer: object) -> bool:
     return getattr(getattr(layer, "attention", None), "reads_layer", None) is not None
 
 
-@FEWER
-@given(model=models(), context=CONTEXTS, encoded=ENCODED)
-def test_fewer_bits_are_fewer_bytes(model: Model, context: int, encoded: int) -> None:
-    """A row of n numbers is smaller in int8 than in bf16 if n > 4 ceil(n / 64): n of at least 5."""
-    sizes = [
-        model_cache_bytes(model, context=context, stored_as=name, encoder_tokens=encoded)
-        for name in ("int4", "int8", "bf16", "fp32", "fp64")
-    ]
-    # Some models keep nothing: each layer sees its own token only.
-    assert all(less < more for less, more in itertools.pairwise(sizes)) or not any(sizes)
-    assert sizes[4] == 2 * sizes[3] == 4 * sizes[2]
-
-
-@FEWER
-@given(numbers=st.integers(1, 300), group=st.integers(1, 300))
-def test_finer_groups_cost_more(numbers: int, group: int) -> None:
-    for name in ("int8", "int4"):
-        fine, coarse = (parse_format(f"{name}-g{size}") for size in (group, group + 1))
-        assert coarse.row_bytes(numbers) <= fine.row_bytes(numbers)
-        assert fine.row_bytes(numbers) == stored.bytes_of([numbers], f"{name}-g{group}")
-
-
 PLAIN = ("plus", "diagonal", "latent")
 
 
@@ -336,55 +248,6 @@ def decode_all(model: Model, tokens: int, encoded: int) -> MacCount:
 def test_decoding_multiplies_as_much_as_one_forward_pass(model: Model, tokens: int) -> None:
     """Summaries are pooled elementwise, so that compression is no exception."""
     assert decode_all(model, tokens, 1) == forward_macs(model, tokens=tokens)
-
-
-@FEWER
-@given(model=models(kinds=("projected",), without=("latent",), encoders=False), tokens=CONTEXTS)
-def test_the_bias_of_plus_is_made_again_for_every_key(model: Model, tokens: int) -> None:
-    forward, again = forward_macs(model, tokens=tokens), 0
-    for layer in model.layers:
-        assert isinstance(layer.attention, ProjectedAttention)
-        config = layer.attention.config
-        if not config.variant.plus:
-            continue
-        one = config.position.plus_column_features
-        one *= config.num_heads if config.position.plus_per_head else 1
-        for context in range(1, tokens + 1):
-            for key in range(context - 1):
-                window = config.variant.window
-                again += one if window is None or context - 1 - key < window else 0
-    expected = dataclasses.replace(forward, scores=forward.scores + again)
-    assert decode_all(model, tokens, 1) == expected
-
-
-@FEWER
-@given(model=models(kinds=("latent",), encoders=False), tokens=CONTEXTS)
-def test_absorbed_latents_are_wider_than_heads(model: Model, tokens: int) -> None:
-    """Per pair and head 2 kv_rank + rope instead of nope + rope + value; elsewhere the same."""
-    forward, wider = forward_macs(model, tokens=tokens), 0
-    for layer in model.layers:
-        latent = layer.attention
-        assert isinstance(latent, LatentAttention)
-        for context in range(1, tokens + 1):
-            for _ in range(context):
-                absorbed = 2 * latent.kv_rank
-                wider += latent.num_heads * (absorbed - latent.nope_dim - latent.value_dim)
-    expected = dataclasses.replace(forward, scores=forward.scores + wider)
-    assert decode_all(model, tokens, 1) == expected
-
-
-@FEWER
-@given(model=models(kinds=("projected",), without=PLAIN), tokens=CONTEXTS, encoded=ENCODED)
-def test_the_encoder_is_read_by_a_forward_pass_only(
-    model: Model, tokens: int, encoded: int
-) -> None:
-    """Decoding leaves out the encoder, and the keys and values of its output."""
-    forward = forward_macs(model, tokens=tokens, encoder_tokens=encoded).total
-    decoded = decode_all(model, tokens, encoded).total
-    more = forward_macs(model, tokens=1, encoder_tokens=encoded).total
-    more -= decode_macs(model, context=1, encoder_tokens=encoded).total
-    assert forward - decoded == more
-    assert more >= 0
 
 
 @FEWER
@@ -417,17 +280,6 @@ def test_active_parameters_leave_out_idle_experts(model: Model) -> None:
     idle = any(isinstance(part, Experts) and part.active < part.count for part in mixtures)
     assert (active < total) if idle else (active == total)
     assert active > 0
-
-
-@FEWER
-@given(model=models(encoders=False), batch=st.integers(1, 9))
-def test_a_step_reads_at_least_what_one_token_meets(model: Model, batch: int) -> None:
-    """All experts that a token is routed to, and for many tokens not more than there are."""
-    tables = sum(table.weights for table in (*model.tables, *model.positions))
-    tied = sum(linear.weights for linear in model.head if linear.tied)
-    least = active_parameters(model) - tables + tied
-    most = model_parameters(model).total - tables + tied
-    assert least * (1 - 1e-9) <= read_weights(model, batch=batch) <= most * (1 + 1e-9)
 
 
 @FEWER

@@ -1,17 +1,12 @@
 """Training plans: memory and speed written out by hand; what is kept is in tests/contracts."""
 
-import dataclasses
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.arch.blocks import FeedForward
-from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.parts import Norm
 from qkvary.arch.published_networks import gpt_300m
-from qkvary.costs.devices import Device, find_device
+from qkvary.costs.devices import find_device
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import (
@@ -22,7 +17,6 @@ from qkvary.costs.training import (
     plan_training,
     training_macs_per_token,
 )
-from tests.arch.synthetic_networks import synthetic_encoder
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,
@@ -32,7 +26,6 @@ from tests.costs.toy_models import (
     latent_model,
     plain_layer,
     projected,
-    stack,
 )
 
 A100 = find_device("a100-40gb")
@@ -85,16 +78,6 @@ def test_other_blocks_by_hand() -> None:
     assert window_only == gated + 2 * 48 + 10 + 8
 
 
-def test_norms_keep_their_inputs() -> None:
-    layer = plain_layer(projected())
-    before = activation_numbers(layer, 24)
-    norm = (Norm(width=24),)
-    assert activation_numbers(dataclasses.replace(layer, norms=norm * 4), 24) == before + 2 * 24
-    assert activation_numbers(dataclasses.replace(layer, norms=norm), 24) == before - 2 * 24
-    # Without learned gains there are norms all the same.
-    assert activation_numbers(dataclasses.replace(layer, norms=()), 24) == before
-
-
 def test_an_encoder_is_trained_too() -> None:
     model = encoder_decoder_model("MQA")
     tokens, seen = 11, 17
@@ -130,50 +113,11 @@ def test_what_the_model_asks_for_is_what_a_plan_counts(model: Model, tokens: int
     assert found * tokens == pytest.approx(3 * forward_macs(model, tokens=tokens).total)
 
 
-def test_checkpointing_one_block_saves_nothing() -> None:
-    for model in (language_model(num_layers=1), stack(plain_layer(projected()))):
-        assert plan(model).sequence_bytes == plan(model, checkpointing=True).sequence_bytes
-
-
 @given(model=st.sampled_from(ALL_KINDS), tokens=st.integers(1, 50))
 def test_checkpointing_never_keeps_more(model: Model, tokens: int) -> None:
     whole, again = (plan(model, tokens=tokens, checkpointing=on) for on in (False, True))
     assert again.sequence_bytes <= whole.sequence_bytes
     assert again.state_bytes == whole.state_bytes == 16 * model_parameters(model).total
-
-
-@given(model=st.sampled_from(ALL_KINDS), tokens=st.integers(1, 50), more=st.integers(0, 50))
-def test_longer_sequences_take_more(model: Model, tokens: int, more: int) -> None:
-    short, long = plan(model, tokens=tokens), plan(model, tokens=tokens + more)
-    assert short.sequence_bytes <= long.sequence_bytes
-    assert short.largest_batch >= long.largest_batch
-
-
-def test_precision_is_that_of_activations() -> None:
-    model = language_model()
-    mixed, full = (plan(model, precision=kind).sequence_bytes for kind in ("mixed", "fp32"))
-    logits = 13 * 8 * 101
-    assert full - logits == 2 * (mixed - logits)
-
-
-def test_networks_that_decode_nothing_are_trained_as_well() -> None:
-    found = plan(as_model(synthetic_encoder("Q=K-V")), tokens=16)
-    assert found.state_bytes == 16 * 64_266
-    assert found.largest_batch > 1000
-
-
-def test_what_does_not_fit_has_no_batch() -> None:
-    assert plan(load_size("llama-3.1-8b")).largest_batch == 0
-    tiny = Device(name="x", title="x", memory_bytes=1)
-    assert plan(language_model(), device=tiny).largest_batch == 0
-    assert plan(language_model(), device=tiny).tokens_per_second is None
-
-
-def test_two_networks_in_one_block_are_both_kept() -> None:
-    layer = plain_layer(projected())
-    second = FeedForward(d_model=24, d_ff=9)
-    both = dataclasses.replace(layer, feed_forward=(*layer.feed_forward, second))
-    assert activation_numbers(both, 24) - activation_numbers(layer, 24) == 2 * 9
 
 
 @pytest.mark.parametrize(

@@ -59,22 +59,10 @@ def test_description_makes_an_equal_one(kind: str) -> None:
     assert again.piece(made.vocabulary - 1) == b""
 
 
-def test_the_separator_in_a_text_is_a_text() -> None:
-    made = tokenizer("stand-in")
-    tokens = made.encode("a<|endoftext|>b")
-    assert made.separator not in tokens
-    assert b"".join(map(made.piece, tokens)) == b"a<|endoftext|>b"
-
-
 @pytest.mark.parametrize("line", ["a", "a b c", "zz y", "t h\nt h", "a\u4e00 b"])
 def test_invalid_merges_are_rejected(line: str) -> None:
     with pytest.raises(ValueError, match=r"expected two known pieces in merge \d, got"):
         BytePairTokenizer(line)
-
-
-def test_windows_line_ends_change_nothing() -> None:
-    merges = merges_of("stand-in")
-    assert BytePairTokenizer(merges.replace("\n", "\r\n")).pieces == tokenizer("stand-in").pieces
 
 
 if DATA is not None:

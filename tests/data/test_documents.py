@@ -13,7 +13,6 @@ from pyarrow import parquet
 
 from qkvary.data import documents
 from qkvary.data.documents import FileDocuments, TextPart
-from qkvary.data.sources import read_documents
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 TEXTS = ["one\nline two", "three é", "\tfour "]
@@ -139,12 +138,6 @@ def test_reading_resumes_after_any_document(tmp_path: Path) -> None:
         assert rest == [document for document, _ in whole[number + 1 :]]
 
 
-def test_documents_know_their_lines(tmp_path: Path) -> None:
-    text = write(tmp_path / "a.txt", "a\nb<|endoftext|>\nc\n<|endoftext|>d")
-    found = [document.where for document in FileDocuments(files=[text]).read()]
-    assert found == [f"{text}:1", f"{text}:2", f"{text}:4"]
-
-
 def test_a_part_of_a_text() -> None:
     def part(start: float, end: float) -> list[str]:
         source = TextPart(text=lambda: "0123456789", start=start, end=end, where="here")
@@ -250,20 +243,3 @@ def test_a_compression_bomb_is_rejected(tmp_path: Path, monkeypatch: pytest.Monk
         read(bomb)
     fine = write(tmp_path / "b.txt.gz", gzip.compress(b"\n" * 9_000 + b"x"))
     assert len(read(fine)) == 1
-
-
-def test_a_line_that_is_too_long_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "LARGEST_LINE", 30)
-    path = write(tmp_path / "a.jsonl", lines(["x"]) + lines(["y" * 40]))
-    with pytest.raises(UsageError, match=r"a\.jsonl:2: expected at most 30 bytes, got more"):
-        read(path)
-
-
-def test_files_and_folders_are_read(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("one<|endoftext|>two", "utf-8")
-    (tmp_path / "b.jsonl").write_text('{"text": "three"}\n', "utf-8")
-    assert [one.text for one in read_documents([tmp_path])] == ["one", "two", "three"]
-    chosen = read_documents([tmp_path / "b.jsonl", tmp_path / "a.txt"])
-    assert [one.text for one in chosen] == ["three", "one", "two"]

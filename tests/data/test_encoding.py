@@ -4,7 +4,6 @@ import hashlib
 import itertools
 from functools import cache
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -77,35 +76,9 @@ def test_an_unknown_character_is_rejected_with_its_location() -> None:
         Encoder(every()["characters"]).encode([Document("stz", "book:3")])
 
 
-def test_a_token_outside_of_the_vocabulary_is_never_stored() -> None:
-    class Wide(ByteTokenizer):
-        """Has tokens that two bytes do not hold."""
-
-        def encode(self, text: str) -> list[int]:
-            return [65_536 + ord(letter) for letter in text]
-
-    wrong, wide = ByteTokenizer(has_separator=True), Wide(has_separator=True)
-    wrong.vocabulary, wide.vocabulary = 100, 65_536 + 200
-    with pytest.raises(UsageError, match=r"^book:3: expected tokens below 100, got 122"):
-        Encoder(wrong).encode([Document("az", "book:3")])
-    monkeypatched = encoding.Encoder(wide)
-    monkeypatched._tokens = lambda text: np.array(Wide().encode(text))
-    (found, _) = monkeypatched.encode([Document("az", "book:3"), Document("b", "book:4")])
-    assert found.tokens.tolist() == [65_536 + 97, 65_536 + 122, 256]
-
-
 @pytest.mark.parametrize(("vocabulary", "width"), [(2, 2), (65_536, 2), (65_537, 4), (256_000, 4)])
 def test_tokens_have_the_smallest_width(vocabulary: int, width: int) -> None:
     assert token_width(vocabulary) == width
-
-
-def test_a_digest_is_the_beginning_of_the_sha256() -> None:
-    assert f"{digest_of(' abc ')!r}" == str(int(hashlib.sha256(b"abc").hexdigest()[:16], 16))
-
-
-def test_a_tokenizer_without_a_separator_is_refused() -> None:
-    with pytest.raises(UsageError, match="expected a tokenizer with a separator"):
-        Encoder(ByteTokenizer())
 
 
 @given(text=st.text(alphabet=" \n\t\x1c\u00a0aé"))

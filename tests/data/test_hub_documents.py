@@ -16,7 +16,7 @@ from qkvary.data import hub_documents
 from qkvary.data.corpora import CORPORA, open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
-from qkvary.data.preparation import PreparationSettings, prepare
+from qkvary.data.preparation import prepare
 from qkvary.data.prepared import PreparedData
 from qkvary.data.prepared_sets import prepare_corpus
 from qkvary.data.sources import Source, SourceOptions
@@ -96,33 +96,6 @@ def test_reading_resumes_after_any_document(hub: list[dict[str, Any]]) -> None:
     assert len(hub) == 8
 
 
-@pytest.mark.parametrize("after", [1, 5, 9])
-def test_an_interrupted_stream_resumes(
-    hub: list[dict[str, Any]], tmp_path: Path, after: int
-) -> None:
-    calls = iter(range(after))
-
-    def interrupt(_progress: object) -> None:
-        if next(calls, None) is None:
-            raise KeyboardInterrupt
-
-    source = open_source("hf:someone/texts", SourceOptions(held_out=0.3))
-    settings = PreparationSettings(
-        workers=1, group_bytes=(40, 90), block_bytes=16, on_progress=interrupt
-    )
-    with pytest.raises(KeyboardInterrupt):
-        prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
-    settings = PreparationSettings(workers=1, group_bytes=(40, 90), block_bytes=16)
-    again = open_source("hf:someone/texts", SourceOptions(held_out=0.3))
-    data = prepare(again, BYTES, tmp_path / "set", tokenizer_name="bytes", settings=settings)
-    whole = prepare(again, BYTES, tmp_path / "whole", tokenizer_name="bytes", settings=settings)
-    assert data.fingerprint == whole.fingerprint
-    assert sum(split.documents for split in data.splits.values()) == len(TEXTS)
-    # Texts are taken as they stand, spaces at their ends included.
-    tokens = sum(len(text.encode()) + 1 for text in TEXTS)
-    assert sum(split.tokens for split in data.splits.values()) == tokens
-
-
 def interrupted(source: Source, folder: Path) -> None:
     """Begin to prepare a set, and be stopped after its first groups."""
     calls = iter(range(6))
@@ -158,29 +131,6 @@ def test_a_resumed_preparation_reads_the_same_commit(
     # What is complete needs the hub no more.
     answer(monkeypatch, lambda *_asked: pytest.fail("the hub was asked"))
     assert make_set(tmp_path / "whole").fingerprint == whole.fingerprint
-
-
-def test_an_alphabet_is_that_of_the_commit_that_is_read(
-    tmp_path: Path, hub: list[dict[str, Any]]
-) -> None:
-    prepare_corpus(f"{REFERENCE}@main", "characters", choices=THIRD, out=tmp_path / "set")
-    assert [call["revision"] for call in hub] == [TODAY, TODAY]
-
-
-@pytest.mark.usefixtures("hub")
-def test_sets_without_a_recorded_commit_stay(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A complete set is opened; an incomplete one cannot be resumed."""
-    source = dataclasses.replace(open_source(REFERENCE, THIRD), pin=None)
-    done = prepare(source, BYTES, tmp_path / "done", tokenizer_name="bytes")
-    assert "commit" not in done.about["plan"]["source"]["files"]
-    interrupted(source, tmp_path / "set")
-    is_at(monkeypatch, TOMORROW)
-    again = prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=done.path)
-    assert again.fingerprint == done.fingerprint
-    with pytest.raises(UsageError, match="holds a set with another source: remove it"):
-        prepare_corpus(REFERENCE, "bytes", choices=THIRD, out=tmp_path / "set")
 
 
 def refusing(kind: type[errors.HfHubHTTPError]) -> Info:
@@ -270,11 +220,6 @@ def test_failures_are_one_line(
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_the_real_library_fails_in_one_line_offline() -> None:
-    with pytest.raises((DownloadError, UsageError), match="someone/texts"):
-        list(make().read())
-
-
 @pytest.mark.parametrize(
     ("reference", "parts"),
     [
@@ -292,8 +237,3 @@ def test_references(reference: str, parts: tuple[str, str | None, str | None]) -
 def test_invalid_references(reference: str) -> None:
     with pytest.raises(UsageError, match="expected hf:owner/name"):
         parse_hub(reference)
-
-
-def test_a_file_for_validation_does_not_fit_a_stream() -> None:
-    with pytest.raises(UsageError, match="expected --held-out for a data set of the hub"):
-        open_source("hf:a/b", SourceOptions(validation=Path("x")))

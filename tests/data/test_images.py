@@ -67,14 +67,6 @@ def test_colour_images_are_those_of_the_files_in_their_order() -> None:
     np.testing.assert_array_equal(loaded.test.labels, draw(5, seed=11, below=10))
 
 
-def test_the_second_label_of_a_hundred_classes_counts() -> None:
-    pixels = draw(2, 3, 32, 32, seed=3)
-    records = b"".join(bytes([7, 90 + n]) + image.tobytes() for n, image in enumerate(pixels))
-    found, labels = images.read_cifar(records, "here", classes=100)
-    np.testing.assert_array_equal(found, pixels)
-    assert labels.tolist() == [90, 91]
-
-
 @pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
 def test_compressed_files_are_the_same(
     root: Path, end: str, pack: Callable[[bytes], bytes]
@@ -125,7 +117,7 @@ def test_a_grey_file_that_is_wrong_is_refused(
         ("", lambda data: data[:-1], "records of 3,073 bytes in .*, got 9,218 bytes"),
         ("", lambda data: b"\x0a" + data[1:], "expected labels below 10 in .*, got 10"),
         (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
-        (".xz", lambda data: 2 * lzma.compress(data), "got more data behind it"),
+        (".xz", lambda data: 2 * lzma.compress(data), "got more data"),
         (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
         (".xz", lambda data: data, "expected xz data in .*, got other data"),
         (
@@ -149,22 +141,6 @@ def test_a_colour_file_that_is_wrong_is_refused(
     Path(f"{path}{end}").write_bytes(data)
     with pytest.raises(DamagedError, match=message):
         load_images(COLOUR)
-
-
-def test_a_subset_in_the_place_of_the_complete_set_is_named(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    complete = replace(
-        IMAGE_SETS[COLOUR],
-        name="cifar10",
-        train=dict.fromkeys(IMAGE_SETS[COLOUR].train, "0" * 64),
-    )
-    monkeypatch.setitem(IMAGE_SETS, "cifar10", complete)
-    with pytest.raises(
-        DamagedError, match=r"a file of cifar10 .*, which is that of .* cifar10-15k"
-    ):
-        load_images("cifar10")
-    assert root.exists()
 
 
 def test_a_set_that_is_not_here_is_said_to_be(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

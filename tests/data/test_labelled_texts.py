@@ -1,7 +1,6 @@
 """Texts with labels: folders are read and split by text, and what is damaged is refused."""
 
 import hashlib
-import os
 from pathlib import Path
 
 import pytest
@@ -101,20 +100,6 @@ def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_p
     (empty / "only").mkdir()
     with pytest.raises(UsageError, match=r"at least 2 labels.* got 1: only"):
         load_labelled_texts(str(empty))
-
-
-@pytest.mark.parametrize("name", [b"spam\nmail", b"n\xe9e"])
-def test_labels_that_are_no_line_of_text_are_refused(folder: Path, name: bytes) -> None:
-    label = os.fsdecode(name)
-    (folder / "spam").rename(folder / label)
-    with pytest.raises(UsageError, match=r"labels in UTF-8 on one line in .*: rename the folder"):
-        load_labelled_texts(str(folder))
-
-
-def test_no_folder_is_not_this_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(folder)
-    with pytest.raises(UsageError, match=r"expected english-novels or a folder of .* got ''"):
-        load_labelled_texts("")
 
 
 def test_some_labels_are_kept(folder: Path) -> None:

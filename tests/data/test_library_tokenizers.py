@@ -105,13 +105,6 @@ def test_text_survives_a_round_trip(text: str) -> None:
     assert spelled(with_spaces(), with_spaces().encode(text)).decode() == text
 
 
-def test_words_are_joined_as_the_library_does() -> None:
-    made = of_words()
-    tokens = made.encode("the cat sat")
-    assert spelled(made, tokens).decode() == made.decode(tokens)
-    assert not made.cuts_at_spaces
-
-
 def test_no_special_tokens_truncation_or_padding() -> None:
     content = json.loads(with_spaces().describe()["content"])
     content["truncation"] = {
@@ -169,12 +162,3 @@ def test_invalid_tokenizers_are_rejected(tmp_path: Path, content: str, message: 
     path.write_text(content, "utf-8")
     with pytest.raises(UsageError, match=r"tokenizer\.json"):
         load_tokenizer(str(path))
-
-
-def test_a_tokenizer_must_have_a_separator() -> None:
-    made = tokenizers.Tokenizer(models.WordLevel(vocab={"a": 0, "b": 1}, **UNKNOWN["a"]))
-    with pytest.raises(ValueError, match=r"with none of .*; name one with `qkvary .* --separator"):
-        LibraryTokenizer(made.to_str())
-    assert LibraryTokenizer(made.to_str(), separator="b").separator == 1
-    with pytest.raises(ValueError, match="got 'c', which this tokenizer lacks"):
-        LibraryTokenizer(made.to_str(), separator="c")

@@ -92,14 +92,6 @@ def test_without_parts_a_fifth_is_for_the_test(tmp_path: Path) -> None:
     assert not sides[0] & sides[1]
 
 
-def test_one_coloured_picture_makes_all_coloured(tmp_path: Path) -> None:
-    folder = write_pictures(tmp_path / "pets", "train", "test", channels=1)
-    (folder / "train/cat/x.jpg").write_bytes(picture(draw(6, 6, 3, seed=5), "JPEG"))
-    train, test, _ = read_own_images(str(folder))
-    assert train.pixels.shape[1:] == test.pixels.shape[1:] == (3, 6, 6)
-    assert (test.pixels[:, 0] == test.pixels[:, 2]).all()
-
-
 def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
     """As the guide shows it; other images are another run, another folder is not."""
     own = describe_images(write_pictures(tmp_path / "pets", "train", "test"))
@@ -130,10 +122,6 @@ def test_a_network_is_trained_on_images_of_ones_own(tmp_path: Path) -> None:
     assert RunConfig(task=other, network=network, training=training, seed=0).run_key() != key
     with pytest.raises(UsageError, match=r"expected the images .* other images are another run"):
         load_task(moved)
-
-
-def spoil(folder: Path, name: str, data: bytes) -> None:
-    (folder / name).write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -182,12 +170,3 @@ def test_bad_folders_are_refused(tmp_path: Path) -> None:
     (idx / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(UsageError, match="expected images and labels for test in"):
         describe_images(idx)
-
-
-def test_a_config_says_how_own_images_are_given(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"got 'kmnist'; choices: mnist, .*own=describe_images"):
-        ImageTaskConfig(name="kmnist")
-    own = describe_images(write_idx(tmp_path / "kmnist"))
-    for fields in ({"name": "mnist"}, {"name": "kmnist", "splits": "as-published"}):
-        with pytest.raises(ValueError, match="expected a new name and clean splits"):
-            ImageTaskConfig(own=own, validation_images=7, **fields)  # type: ignore[arg-type]

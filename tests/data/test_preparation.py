@@ -1,6 +1,5 @@
 """Preparation: correct, resumable, and by one process at a time."""
 
-import json
 import random
 import signal
 import subprocess
@@ -79,13 +78,6 @@ def test_workers_and_blocks_change_nothing(tmp_path: Path, workers: int, block: 
     assert found.fingerprint == make_set(tmp_path / "other", texts).fingerprint
 
 
-def test_only_the_set_is_left(tmp_path: Path) -> None:
-    data = make_set(tmp_path, made_up(9, seed=1))
-    names = {path.name for path in data.path.iterdir()}
-    listed = set(json.loads((data.path / "MANIFEST.json").read_text("utf-8"))["files"])
-    assert names == listed | {"MANIFEST.json", LOCK_FILE}
-
-
 def test_a_second_time_nothing_is_written(tmp_path: Path) -> None:
     data = make_set(tmp_path, made_up(9, seed=1))
     before = {path: path.stat().st_mtime_ns for path in data.path.iterdir()}
@@ -119,14 +111,6 @@ def test_two_sets_are_never_mixed(
     settings = PreparationSettings(workers=1, group_bytes=group_bytes)
     with pytest.raises(UsageError, match=message):
         make_set(tmp_path, made_up(documents, seed=1), tokenizer=tokenizer, settings=settings)
-
-
-def test_a_folder_with_other_files_is_unchanged(tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "thesis.txt").write_text("dear")
-    with pytest.raises(UsageError, match=r"expected an empty folder .* with thesis\.txt"):
-        make_set(tmp_path, made_up(9, seed=1))
-    assert [path.name for path in (tmp_path / "set").iterdir()] == ["thesis.txt"]
 
 
 def interrupted(after: int, error: type[BaseException] = ZeroDivisionError) -> PreparationSettings:
@@ -182,22 +166,6 @@ def test_a_changed_record_is_detected(tmp_path: Path) -> None:
     shard.write_bytes(bytes([data[0] ^ 1]) + data[1:])
     with pytest.raises(DamagedError, match=r"train-00000\.bin was changed"):
         make_set(tmp_path, texts)
-
-
-@pytest.mark.parametrize("left", [b'{"kind": "bytes"}', None])
-def test_the_tokenizer_of_a_set_is_verified(tmp_path: Path, left: bytes | None) -> None:
-    """Not for whatever lies in its place when preparing goes on."""
-    texts = made_up(30, seed=2)
-    expected = make_set(tmp_path / "whole", texts)
-    with pytest.raises(ZeroDivisionError):
-        make_set(tmp_path, texts, settings=interrupted(9))
-    path = tmp_path / "set" / "tokenizer.json"
-    path.unlink(missing_ok=True)
-    if left is not None:
-        path.write_bytes(left)
-    make_set(tmp_path, texts)
-    assert contents(tmp_path / "set") == contents(expected.path)
-    assert open_prepared(tmp_path / "set").separator == BYTES.separator
 
 
 @pytest.mark.parametrize("limit", [1, 7, 40, 41, 100, 10_000])

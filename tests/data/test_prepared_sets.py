@@ -1,7 +1,6 @@
 """Sources, corpora and prepared sets by name, and messages for missing ones."""
 
 import hashlib
-import json
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +10,15 @@ from qkvary.data import documents, tokenizer_files
 from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
-from qkvary.data.prepared_sets import default_folder, ensure_prepared, find_prepared, prepare_corpus
-from qkvary.data.reuse import find_or_prepare
+from qkvary.data.prepared_sets import (
+    ensure_prepared,
+    find_or_prepare,
+    find_prepared,
+    prepare_corpus,
+)
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import SourceOptions
-from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer, name_tokenizer
+from qkvary.data.tokenizer_files import load_gpt2, load_tokenizer
 from qkvary.reports.prepared_set import find_share_error
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.data.merged import KINDS, merges_of
@@ -145,15 +148,6 @@ def test_the_share_of_a_text_that_is_just_too_long_is_met(
     assert find_share_error(data) is None
 
 
-def test_a_long_text_whose_share_is_met_is_cut_as_little_as_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(documents, "SECTION_BYTES", 520)
-    data = prepare(tmp_path, {"book.txt": BOOK})
-    assert counts(data) == {"train": 18, "validation": 1}
-    assert data.about["plan"]["source"]["files"].keys() == {"documents"}
-
-
 def test_a_share_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
     texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
     data = prepare(tmp_path, texts)
@@ -186,12 +180,6 @@ def test_which_documents_are_held_out_depends_on_each_alone(tmp_path: Path) -> N
     assert held_out("more", [*texts, *(f"another {number}" for number in range(50))]) >= whole
 
 
-def test_a_named_file_is_for_validation(tmp_path: Path) -> None:
-    (tmp_path / "held.txt").write_text("held out", "utf-8")
-    data = prepare(tmp_path, {"a.txt": "a", "b.txt": "b"}, validation=tmp_path / "held.txt")
-    assert counts(data) == {"train": 2, "validation": 1}
-
-
 def texts_of(data: PreparedData, split: str) -> bytes:
     tokens = data.splits[split].read(0, data.splits[split].tokens)
     return bytes(token if token < 256 else ord("|") for token in tokens.tolist())
@@ -208,15 +196,6 @@ def test_named_validation_files_are_not_trained_on(tmp_path: Path, held: str) ->
     assert texts_of(data, "train") == b"first|third|"
     assert texts_of(data, "validation") == b"held out|"
     assert data.about["overlap"]["shared_documents"] == {"validation in train": 0}
-
-
-def test_validation_out_of_a_split_folder_is_in_no_other_split(tmp_path: Path) -> None:
-    texts = {"train/a.txt": "first", "train/b.txt": "held out", "test.txt": "third"}
-    held = tmp_path / "texts" / "train" / "b.txt"
-    data = prepare(tmp_path, texts, validation=held)
-    assert [texts_of(data, name) for name in data.splits] == [b"first|", b"held out|", b"third|"]
-    data = prepare(tmp_path, {}, validation=tmp_path / "texts" / "test.txt", name="by hand")
-    assert [texts_of(data, name) for name in data.splits] == [b"first|held out|", b"third|"]
 
 
 @pytest.mark.parametrize("held", ["only.txt", "", ".."])
@@ -237,13 +216,6 @@ def test_a_test_file_beside_train_is_never_trained_on(tmp_path: Path) -> None:
     limited = prepare(tmp_path, {}, max_tokens=40, held_out=0.5, name="limited")
     assert limited.splits["train"].documents < 10
     assert limited.splits["test"].documents == 2
-
-
-def test_one_text_beside_a_test_file_is_cut_by_position(tmp_path: Path) -> None:
-    data = prepare(tmp_path, {"train.txt": "0123456789" * 10, "test.txt": "secret"})
-    assert counts(data) == {"train": 1, "validation": 1, "test": 1}
-    assert texts_of(data, "validation") == b"56789|"
-    assert texts_of(data, "test") == b"secret|"
 
 
 @pytest.mark.parametrize(
@@ -274,15 +246,6 @@ def test_a_text_that_was_changed_is_another_set(tmp_path: Path) -> None:
     assert prepare(tmp_path, {"a.txt": "six", "b.txt": "two"}).path == second.path
     with pytest.raises(UsageError, match=r"another source: remove it, or .* `qkvary data prepare"):
         prepare(tmp_path, {"a.txt": "one", "b.txt": "two"}, held_out=0.3)
-
-
-def test_names_of_folders(cache: Path, tmp_path: Path) -> None:
-    assert default_folder("my text", "gpt2") == cache / "data" / "my-text-gpt2"
-    assert name_tokenizer("bytes") == "bytes"
-    assert name_tokenizer(str(tmp_path / "llama" / "tokenizer.json")) == "llama"
-    assert name_tokenizer(str(tmp_path / "../x/llama.json")) == "llama"
-    with pytest.raises(UsageError, match="expected a name with letters or digits"):
-        default_folder("../..", "gpt2")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -329,22 +292,3 @@ def test_folders_without_a_tokenizer(
         load_tokenizer(str(folder))
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_a_folder_with_merges_and_numbers(tmp_path: Path) -> None:
-    (tmp_path / "merges.txt").write_text(merges_of("stand-in"), "utf-8")
-    made = load_tokenizer(str(tmp_path))
-    numbers = {**made.numbers()}  # type: ignore[attr-defined]
-    (tmp_path / "vocab.json").write_text(json.dumps(numbers), "utf-8")
-    assert load_tokenizer(str(tmp_path)).describe() == made.describe()
-    assert load_tokenizer(str(tmp_path / "merges.txt")).describe() == made.describe()
-
-
-def test_the_tokenizer_of_a_set_is_a_tokenizer_file(tmp_path: Path) -> None:
-    data = prepare(tmp_path, {"a.txt": "one", "b.txt": "two"})
-    again = load_tokenizer(str(data.path / "tokenizer.json"))
-    assert again.describe() == data.tokenizer.describe()
-    with pytest.raises(UsageError, match="expected a tokenizer, got 'gpt3'"):
-        load_tokenizer("gpt3")
-    with pytest.raises(UsageError, match="bytes has a separator of its own"):
-        load_tokenizer("bytes", separator="x")

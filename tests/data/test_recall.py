@@ -77,20 +77,6 @@ def test_distances_are_those_of_draws_without_replacement(power: float) -> None:
         assert (abs(found - expected) < 5 * np.sqrt(expected * (1 - expected) / count)).all()
 
 
-@pytest.mark.parametrize(
-    "change", [{"seed": 4}, {"split": "train"}, {"length": 22}, {"power": 0.31}]
-)
-def test_another_seed_split_length_or_power_gives_others(change: dict[str, object]) -> None:
-    ours, others = (draw_recall(**some, count=200) for some in (SIZES, SIZES | change))
-    assert (ours.tokens[:, :6] == others.tokens[:, :6]).mean() < 0.3
-
-
-def test_a_larger_split_begins_with_the_smaller() -> None:
-    large, small = draw_recall(**SIZES, count=1_301), draw_recall(**SIZES, count=37)
-    assert (large.tokens[:37] == small.tokens).all()
-    assert (large.pairs[:37] == small.pairs).all()
-
-
 def test_errors_say_what_was_expected() -> None:
     for change, message in {
         ("pairs", 0): "pairs must be at least 1, got 0",

@@ -8,12 +8,11 @@ import datasets
 import huggingface_hub
 import pytest
 
-from qkvary.data import hub_documents, reuse, sources
+from qkvary.data import hub_documents, prepared_sets, sources
 from qkvary.data.prepared import PreparedData
-from qkvary.data.prepared_sets import find_prepared, prepare_corpus
-from qkvary.data.reuse import find_or_prepare
+from qkvary.data.prepared_sets import find_or_prepare, prepare_corpus
 from qkvary.data.sources import SourceOptions
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up
 from tests.data.test_library_tokenizers import with_spaces
 from tests.data.test_prepared_sets import cache, write_novels
@@ -104,12 +103,6 @@ def test_a_set_that_trains_on_held_out_files_is_not_reused(
     assert not is_taken(str(held.parent), prepared)
 
 
-def test_one_text_that_is_cut_elsewhere_is_the_same_text(tmp_path: Path) -> None:
-    text = write(tmp_path / "book.txt", ["a long book, " * 99])
-    prepared = prepare_corpus(text, "bytes", choices=SourceOptions(held_out=0.3))
-    assert is_taken(text, prepared)
-
-
 def test_a_corpus_is_its_text_where_that_is_on_this_machine(tmp_path: Path) -> None:
     write_novels(tmp_path / "data")
     prepared = prepare_corpus("english-novels", "bytes", choices=SourceOptions(max_tokens=5))
@@ -148,20 +141,6 @@ def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:
         found(text, str(path))
 
 
-def test_a_damaged_set_of_another_text_is_ignored(tmp_path: Path) -> None:
-    text = write(tmp_path / "mine.txt")
-    prepared = prepare_corpus(text, "bytes")
-    (prepared.path / "train-00000.bin").unlink()
-    other = write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:])
-    assert not is_taken(other, prepared)
-    with pytest.raises(DamagedError, match=r"train-00000\.bin cannot be read"):
-        found(text)
-
-
-def test_a_text_whose_name_names_no_folder(tmp_path: Path) -> None:
-    assert found(write(tmp_path / "_.txt")).splits["train"].documents == 38
-
-
 def test_a_set_of_the_hub_is_reused_offline(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +161,9 @@ def test_a_set_of_the_hub_is_reused_offline(
         prepared = prepare_corpus("hf:someone/texts:small", "bytes", choices=choices)
     assert is_taken("hf:someone/texts:small", prepared)
     asked: list[str] = []
-    monkeypatch.setattr(reuse, "prepare_corpus", lambda name, *_given, **_named: asked.append(name))
+    monkeypatch.setattr(
+        prepared_sets, "prepare_corpus", lambda name, *_given, **_named: asked.append(name)
+    )
     others = ["hf:someone/texts", "hf:another/texts:small", f"hf:someone/texts:small@{'b' * 40}"]
     for reference in others:
         found(reference)
@@ -193,11 +174,3 @@ def test_a_set_of_the_hub_is_reused_offline(
 def test_missing_sources_are_reported(reference: str) -> None:
     with pytest.raises(UsageError, match=r"expected (a file, a folder, )?hf:owner/name"):
         found(reference)
-
-
-def test_a_corpus_with_its_tokenizer_is_prepared(tmp_path: Path) -> None:
-    write_novels(tmp_path / "data")
-    data = found("english-novels/characters")
-    assert data.path == find_prepared("english-novels/characters")
-    with pytest.raises(UsageError, match="expected no --tokenizer with a prepared set"):
-        found("english-novels/characters", "bytes")

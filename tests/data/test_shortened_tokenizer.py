@@ -34,7 +34,7 @@ def test_it_has_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert name_tokenizer("gpt2-280") == "gpt2-280"
     with pytest.raises(UsageError, match="tokenizer gpt2-256: expected a vocabulary of 257 to "):
         load_tokenizer("gpt2-256")
-    with pytest.raises(UsageError, match="gpt2-280 has a separator of its own"):
+    with pytest.raises(UsageError, match="gpt2-280 has its own separator"):
         load_tokenizer("gpt2-280", separator="x")
     with pytest.raises(
         UsageError, match="choices: gpt2, bytes, characters, gpt2-4096, or the path"

@@ -54,24 +54,6 @@ def test_the_highest_score_is_merged_first() -> None:
     assert tokenizer.encode("é") == [1, space, 3 + 0xC3, 3 + 0xA9]
 
 
-def test_spaces_are_joined_where_the_tokenizer_says_so() -> None:
-    plain, joining = EVERY[2:]
-    assert joining.encode("  a   b ") == plain.encode("a b")
-    assert joining.encode("   ") == [1]
-    assert plain.encode(" a") != plain.encode("a")
-
-
-def test_control_tokens_are_neither_written_nor_read() -> None:
-    tokenizer = PieceTokenizer(PIECES, SCORES)
-    assert tokenizer.piece(0) == tokenizer.piece(1) == tokenizer.piece(2) == b""
-    assert not {0, 1, 2} & set(tokenizer.encode("<s><unk></s>")[1:])
-    assert 3 + 0x41 not in tokenizer.encode("<0x41>")
-    assert (tokenizer.beginning, tokenizer.ends) == (1, (1, 2))
-    # A real space behind the beginning is kept: only the added one is taken off.
-    assert tokenizer.piece(PIECES.index(b" a"), after=1) == b"a"
-    assert tokenizer.piece(PIECES.index(b" a"), after=5) == b" a"
-
-
 @pytest.mark.parametrize("tokenizer", EVERY, ids=lambda one: type(one).__name__)
 def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
     again = make_tokenizer(tokenizer.describe())
@@ -79,12 +61,6 @@ def test_a_description_makes_an_equal_one(tokenizer: Tokenizer) -> None:
     assert again.describe() == tokenizer.describe()
     assert again.vocabulary == tokenizer.vocabulary
     assert again.encode("a  b") == tokenizer.encode("a  b")
-
-
-@pytest.mark.parametrize("tokenizer", [ByteTokenizer(), PieceTokenizer(PIECES, SCORES)])
-def test_an_unpaired_surrogate_is_rejected(tokenizer: Tokenizer) -> None:
-    with pytest.raises(ValueError, match="got an unpaired surrogate at character 1"):
-        tokenizer.encode("a\ud800")
 
 
 def test_a_character_outside_of_the_alphabet_is_refused() -> None:

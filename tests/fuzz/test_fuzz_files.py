@@ -11,7 +11,6 @@ import pytest
 from qkvary.checkpoints.gguf.files import parse_file
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.checkpoints.sentencepiece import read_pieces
 from qkvary.cli.main import main
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import to_line
@@ -23,7 +22,6 @@ from tests.checkpoints.gguf.test_networks import build, rotary_config
 from tests.fuzz import fuzz_files
 from tests.fuzz.formats import FORMATS
 from tests.fuzz.fuzz_files import judge, try_seeds
-from tests.fuzz.mutations import change_json
 
 CASES = Path(__file__).with_name("cases")
 FEW = range(10)
@@ -78,16 +76,6 @@ def test_tokenizers_of_attackers_are_a_sentence_of_the_command(
     assert errors.count("\n") == 1
 
 
-@pytest.mark.parametrize("depth", [101, 100_000])
-@pytest.mark.parametrize(
-    "name", [name for name, one in FORMATS.items() if one.change is change_json]
-)
-def test_deep_documents_are_a_sentence(name: str, depth: int, tmp_path: Path) -> None:
-    file = FORMATS[name].make(tmp_path)
-    file.write_text('{"a":' * depth + "1" + "}" * depth)
-    assert judge(FORMATS[name], file).startswith("code")
-
-
 def test_a_gguf_of_endless_lists_is_damage() -> None:
     head = struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + struct.pack("<Q", 1) + b"a"
     for kind, width in ((8, 8), (4, 4)):
@@ -95,11 +83,6 @@ def test_a_gguf_of_endless_lists_is_damage() -> None:
         body = struct.pack("<IIQ", 9, kind, count) + bytes(width * count)
         with pytest.raises(DamagedError, match="values in its lists, expected at most"):
             parse_file(head + body, "x")
-
-
-def test_a_model_of_endless_fields_is_damage() -> None:
-    with pytest.raises(DamagedError, match="is not a SentencePiece model"):
-        read_pieces(b"\x08\x01" * (MAX_ENTRIES + 1), "x")
 
 
 def test_runs_that_expand_without_end_are_damage(tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.inference.beams import search
-from qkvary.inference.decoding import complete
 from qkvary.inference.requests import Request, Sampling
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
@@ -112,23 +111,6 @@ def test_a_narrow_beam_is_the_same_without_a_cache(
     assert {beam.finish for beam in found} == {"length"}
 
 
-def test_one_beam_is_greedy() -> None:
-    model = make_model("Q-K=V", vocabulary=11)
-    request = Request(prompt=(4, 7), max_new_tokens=12, stop_tokens=(3,))
-    (greedy,) = complete(model, [request])
-    (beam,) = search(model, request, beams=1)
-    assert (beam.tokens, beam.finish) == (greedy.tokens, greedy.finish)
-
-
-def test_of_equal_beams_the_first_tokens_win() -> None:
-    model = make_model("QKV", vocabulary=257)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-    found = search(model, Request(prompt=(4,), max_new_tokens=2), beams=3)
-    assert [beam.tokens for beam in found] == [(0, 0), (0, 1), (0, 2)]
-
-
 def test_beams_end_before_stop_strings() -> None:
     model = make_model("QKV")
     tokenizer = CharacterTokenizer("abcd")
@@ -145,11 +127,6 @@ def test_beams_end_before_stop_strings() -> None:
     with torch.no_grad():
         total = sum(float(torch.tensor(beam.logprob).exp()) for beam in found)
     assert total == pytest.approx(1.0)
-
-
-def test_no_tokens_are_one_empty_answer() -> None:
-    found = search(make_model("QKV"), Request(prompt=(1,), max_new_tokens=0), beams=3)
-    assert [(beam.tokens, beam.logprob, beam.finish) for beam in found] == [((), 0.0, "length")]
 
 
 @pytest.mark.parametrize(
@@ -174,10 +151,3 @@ def test_invalid_arguments_are_rejected(options: dict[str, object], message: str
         search(make_model("QKV"), request, **{"beams": 2, **own})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
         search(make_model("QKV").train(), Request(prompt=(1,), max_new_tokens=3), beams=2)
-
-
-def test_bytes_of_a_beam_are_joined_before_decoding() -> None:
-    model = make_model("QKV", vocabulary=256)
-    request = Request(prompt=(1,), max_new_tokens=3)
-    for beam in search(model, request, beams=3, tokenizer=ByteTokenizer()):
-        assert beam.text == bytes(beam.tokens).decode("utf-8", "replace")

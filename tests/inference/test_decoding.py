@@ -105,22 +105,6 @@ def test_every_request_of_a_batch_gets_what_it_would_get_alone(
         assert answer.logprobs == (pytest.approx(logprobs, abs=1e-10) if tokens else None)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 16])
-def test_the_size_of_a_batch_changes_nothing(batch_size: int) -> None:
-    asked = [
-        Request(
-            prompt=tuple(n % 13 for n in range(length)),
-            max_new_tokens=new,
-            seed=length,
-            sampling=Sampling(temperature=1.2),
-        )
-        for length, new in [(3, 9), (12, 3), (2, 16), (17, 1), (6, 5)]
-    ]
-    alone = [complete(MODEL, [request])[0] for request in asked]
-    assert complete(MODEL, asked, batch_size=batch_size) == alone
-    assert [len(answer.tokens) for answer in alone] == [9, 3, 16, 1, 5]
-
-
 def test_rows_that_have_ended_leave_when_they_are_half(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
     genuine = Stepper.__call__
@@ -185,36 +169,11 @@ def test_text_comes_in_whole_characters_and_ends_before_stop_strings() -> None:
     assert [event.token for event in events if event.request == 3] == [120, 0xC3, 0x9C]
 
 
-def test_invalid_bytes_are_replaced_once_certain() -> None:
-    script = [0x61, 0xC3, 0x28, 0xE2, 0x82]
-    asked = [Request(prompt=(1,), max_new_tokens=5)]
-    model = Scripted([script])
-    events = list(stream(model, asked, tokenizer=ByteTokenizer()))  # type: ignore[arg-type]
-    assert [event.text for event in events] == ["a", "", "\ufffd(", "", "\ufffd"]
-    assert answers(events, 1)[0] == bytes(script).decode("utf-8", "replace")
-
-
 def test_a_stop_token_ends_a_text_without_being_part_of_it() -> None:
     asked = [Request(prompt=(1,), max_new_tokens=9, stop_tokens=(10,), stop=("!",))]
     model = Scripted([[0x61, 0xC3, 10, 0x62]])
     (answer,) = complete(model, asked, tokenizer=ByteTokenizer())  # type: ignore[arg-type]
     assert answer == Completion(tokens=(0x61, 0xC3), text="a\ufffd", logprobs=None, finish="end")
-
-
-def test_without_a_tokenizer_there_are_tokens_only() -> None:
-    (answer,) = complete(MODEL, [Request(prompt=(1,), max_new_tokens=4)])
-    assert (len(answer.tokens), answer.text, answer.finish) == (4, "", "length")
-    with pytest.raises(ValueError, match="expected a tokenizer for stop strings, got none"):
-        stream(MODEL, [Request(prompt=(1,), max_new_tokens=4, stop=("a",))])
-
-
-@pytest.mark.parametrize(("length", "new"), [(17, 1), (17, 0), (1, 17), (16, 2)], ids=str)
-def test_a_text_may_fill_every_position(length: int, new: int) -> None:
-    model = make_model("QKV")
-    request = Request(prompt=tuple(n % 13 for n in range(length)), max_new_tokens=new)
-    (answer,) = complete(model, [request])
-    assert len(answer.tokens) == new
-    assert answer.finish == "length"
 
 
 def test_requests_that_do_not_fit_are_rejected_before_computing() -> None:
@@ -265,17 +224,6 @@ def test_a_dropped_stream_leaves_no_state() -> None:
     del events
     gc.collect()
     assert [cache() for cache in caches] == [None]
-
-
-def test_the_global_generator_is_unchanged() -> None:
-    request = Request(prompt=(1,), max_new_tokens=9, sampling=Sampling(temperature=2.0), seed=3)
-    before = torch.random.get_rng_state()
-    first = complete(MODEL, [request])
-    assert torch.equal(torch.random.get_rng_state(), before)
-    torch.manual_seed(99)
-    assert complete(MODEL, [request]) == first
-    other = dataclasses.replace(request, seed=4)
-    assert complete(MODEL, [other]) != first
 
 
 def test_padding_rows_of_the_vocabulary_are_never_chosen() -> None:

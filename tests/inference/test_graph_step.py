@@ -6,7 +6,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.labels import parse_variant
-from qkvary.inference.graph_step import FixedStep, GraphStep, choose_size, has_fixed_shapes
+from qkvary.inference.graph_step import FixedStep, GraphStep, has_fixed_shapes
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import (
@@ -121,10 +121,3 @@ def test_windows_states_and_codes_have_no_fixed_place() -> None:
         cache.view(5, torch.zeros(1, dtype=torch.long))
     growing = KVCache(make("QKV", "cpu")[0].config.layers)
     assert not has_fixed_shapes(growing)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "capacity", "size"), [(1, 9, 5), (6, 100, 10), (81, 1000, 88), (81, 84, 84)]
-)
-def test_sizes_are_few_and_little_more_than_needed(tokens: int, capacity: int, size: int) -> None:
-    assert choose_size(tokens, capacity) == size

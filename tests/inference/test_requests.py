@@ -6,7 +6,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from qkvary.inference.requests import Event, Request, Sampling, collect, group_requests
+from qkvary.inference.requests import Event, Request, Sampling, collect
 from tests.conftest import examples
 
 
@@ -94,30 +94,6 @@ def test_any_input_gives_a_request_or_a_value_error(
         request.check(vocabulary=13, max_tokens=7)
     except ValueError as error:
         assert str(error).startswith("expected")  # noqa: PT017  both ends are right
-
-
-@pytest.mark.parametrize(("length", "new"), [(7, 1), (7, 0), (1, 7), (3, 5), (1, 0)])
-def test_the_last_new_token_needs_no_position(length: int, new: int) -> None:
-    Request(prompt=(1,) * length, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
-
-
-@given(
-    sizes=st.lists(
-        st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, 10 - n))),
-        max_size=12,
-    ),
-    batch_size=st.integers(1, 5),
-)
-def test_batches_hold_every_request_once_and_fit(
-    sizes: list[tuple[int, int]], batch_size: int
-) -> None:
-    requests = [Request(prompt=(1,) * n, max_new_tokens=new) for n, new in sizes]
-    groups = group_requests(requests, max_tokens=9, batch_size=batch_size)
-    assert [index for group in groups for index in group] == list(range(len(requests)))
-    for group in groups:
-        some = [sizes[index] for index in group]
-        assert 1 <= len(some) <= batch_size
-        assert max(n for n, _ in some) + max(new for _, new in some) - 1 <= 9
 
 
 def test_events_become_an_answer_once_they_end() -> None:

@@ -120,17 +120,6 @@ def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPat
     assert take.chosen == {64: best}
 
 
-@pytest.mark.usefixtures("pretended")
-def test_a_longer_cache_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = {"step": 3.0, "layer": 1.0, "attention": 2.0}
-    clock(monkeypatch, slow.__getitem__)
-    take, found = take_steps("fastest", 30, prompt=50)
-    assert take.chosen == {64: "layer", 128: "layer"}
-    assert len([kind for kind in choice.chosen() if kind.startswith("step,")]) == 2
-    _, expected = take_steps("layer", 30, prompt=50)
-    assert torch.equal(found, expected)
-
-
 @pytest.mark.parametrize(("built", "expected"), [(object(), "attention"), (None, "layer")])
 @pytest.mark.parametrize("has_step", [True, False])
 @pytest.mark.parametrize("best", ["step", "layer", "attention"])
@@ -179,24 +168,6 @@ def test_a_pinned_kernel_is_not_timed(pretended: type[PretendedStep]) -> None:
         assert torch.allclose(found, expected, atol=1e-5)
     assert pretended.calls == 5
     assert choice.chosen() == {}
-
-
-def test_the_environment_pins_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(choice.VARIABLE, "layer")
-    take, _ = take_steps("auto", 2)
-    assert take.chosen == {64: "layer"}
-    monkeypatch.setenv(choice.VARIABLE, "quick")
-    with pytest.raises(ValueError, match="QKVARY_DECODE_KERNEL, got 'quick'; choices: "):
-        take_steps("auto", 1)
-
-
-def test_without_a_compiler_steps_run_the_layers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(native_step, "supports", lambda *_: False)
-    take, found = take_steps("native", 3)
-    assert take.chosen == {64: "native"}
-    assert torch.allclose(found, take_steps("layer", 3)[1], atol=1e-5)
 
 
 @pytest.mark.parametrize(("label", "storage"), [("QKV@w4", "preallocated"), ("QKV", "int8")])

@@ -2,12 +2,10 @@
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.data.tokenizers import ByteTokenizer, PieceTokenizer
-from qkvary.inference.streaming import TextStream, count_replaced, detokenize, find_stop
+from qkvary.inference.streaming import TextStream, find_stop
 from tests.conftest import examples
 
 TEXTS = st.text(alphabet="ab c\né€😀👨‍👩‍👧あ́", max_size=30)
@@ -74,35 +72,3 @@ def test_only_possible_stop_strings_are_held_back() -> None:
     assert stream.feed(b"AY") == "STAY"
     assert stream.feed(b"ab") == ""
     assert stream.finish() == "ab"
-
-
-def test_a_stopped_stream_adds_no_text() -> None:
-    stream = TextStream(("b",))
-    assert stream.feed(b"abc") == "a"
-    assert stream.stopped
-    assert stream.feed(b"more") == stream.finish() == ""
-
-
-def test_tokens_are_detokenized() -> None:
-    assert detokenize(ByteTokenizer(), list("né".encode())) == "né"
-    assert detokenize(ByteTokenizer(), []) == ""
-    assert detokenize(ByteTokenizer(), [0xC3]) == "\ufffd"
-    letters = [f"<0x{byte:02X}>".encode() for byte in range(256)]
-    pieces = PieceTokenizer([b"", b"", b"", *letters, b" a"], [0.0] * 260)
-    assert detokenize(pieces, [259, 259], after=1) == "a a"
-    assert detokenize(pieces, [1, 259, 259]) == "a a"
-    assert detokenize(pieces, [259], after=7) == " a"
-
-
-@pytest.mark.parametrize(
-    ("data", "replaced"),
-    [
-        (b"whole", 0),
-        ("\N{REPLACEMENT CHARACTER}".encode(), 0),
-        (b"\xc3", 1),
-        ("a\N{REPLACEMENT CHARACTER}".encode() + b"\xff\xffb\xe2\x82", 3),
-    ],
-)
-def test_bytes_that_are_no_text_are_counted(data: bytes, replaced: int) -> None:
-    tokenizer = ByteTokenizer()
-    assert count_replaced(tokenizer, detokenize(tokenizer, list(data)), list(data)) == replaced

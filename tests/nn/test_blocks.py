@@ -38,8 +38,3 @@ def test_the_feed_forward_network_may_have_its_own_dropout(
     block(torch.ones(1, 3, 6), layout=Layout(new_tokens=3))
     # The feed-forward network's own, before its nonlinearity, is none.
     assert [rate for rate in rates if rate] == expected
-
-
-def test_a_rate_of_one_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected feed_forward_dropout in \[0, 1\), got 1.0"):
-        BlockConfig(d_ff=5, feed_forward_dropout=1.0)

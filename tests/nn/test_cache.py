@@ -55,19 +55,6 @@ def test_a_cleared_cache_is_an_empty_one(options: CacheOptions) -> None:
         cache.clear()
 
 
-def test_a_cleared_cache_keeps_the_memory_that_was_allocated() -> None:
-    model = make_model("Q-K=V", "GQA-2@w3")
-    for storage in ("growing", "preallocated"):
-        options = CacheOptions(storage=storage)  # type: ignore[arg-type]
-        cache = KVCache(model.config.layers, max_tokens=9, options=options)
-        run(model, TOKENS, cache)
-        before = cache.nbytes
-        cache.clear()
-        assert cache.nbytes == (before if storage == "preallocated" else 0)
-        run(model, TOKENS[:, :5], cache)
-        assert storage == "growing" or cache.nbytes == before
-
-
 def test_a_crop_that_one_layer_refuses_changes_no_layer() -> None:
     model = make_model("QKV", "QKV@w4", "QKV")
     cache = KVCache(model.config.layers)

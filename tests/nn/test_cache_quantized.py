@@ -3,14 +3,12 @@
 import itertools
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.arch.caches import CacheOptions, CacheScales, CacheStorage
-from qkvary.nn.cache_codes import unpack
 from qkvary.nn.cache_quantized import QuantizedStore, TokenRing
 from tests.conftest import examples
 from tests.reference.quantized import kept_bytes
@@ -97,20 +95,6 @@ def test_codes_do_not_depend_on_how_tokens_arrive(
 
 @examples(20)
 @given(options=OPTIONS, sizes=CUTS)
-def test_codes_of_a_token_never_change(options: CacheOptions, sizes: list[int]) -> None:
-    store, before = QuantizedStore(options), None
-    for part in entries(5, tokens=sum(sizes)).split(sizes, dim=2):
-        store.append(part, None)
-        codes, scales = store._codes.read(), store._scales.read()
-        if before is not None and codes is not None and scales is not None:
-            assert torch.equal(codes[:, :, : before[0].shape[2]], before[0])
-            assert torch.equal(scales[:, :, : before[1].shape[2]], before[1])
-        if codes is not None and scales is not None:
-            before = (codes.clone(), scales.clone())
-
-
-@examples(20)
-@given(options=OPTIONS, sizes=CUTS)
 def test_memory_for_known_tokens_is_taken_at_once_and_no_more(
     options: CacheOptions, sizes: list[int]
 ) -> None:
@@ -124,17 +108,6 @@ def test_memory_for_known_tokens_is_taken_at_once_and_no_more(
             addresses.add(store._codes._buffer.data_ptr())  # type: ignore[union-attr]
     assert len(addresses) <= 1
     assert store.nbytes == count_kept_bytes(store) == reference_bytes(options, tokens)
-
-
-def test_unknown_tokens_get_memory_in_steps_of_a_quarter() -> None:
-    store = QuantizedStore(CacheOptions(storage="int8"))
-    capacities: list[int] = []
-    for part in entries(7, tokens=300).split(1, dim=2):
-        store.append(part, None)
-        capacities.append(store._codes.capacity)
-        assert store.nbytes == 6 * capacities[-1] * (WIDTH + 4)
-    assert len(set(capacities)) < 15
-    assert all(held <= seen + max(16, seen // 4) for seen, held in enumerate(capacities, start=1))
 
 
 @examples(33)
@@ -239,15 +212,6 @@ def test_a_residual_is_kept_bit_by_bit() -> None:
         assert not torch.equal(read[:, :, -plain - 1], x[:, :, -plain - 1])
 
 
-def test_blocks_that_a_window_would_cut_are_refused() -> None:
-    options = CacheOptions(storage="int8", scales="channel", block=4, residual=3)
-    QuantizedStore(options, max_kept=6)
-    with pytest.raises(ValueError, match="expected blocks and residual that fit a window of 6 tok"):
-        QuantizedStore(options, max_kept=5)
-    with pytest.raises(ValueError, match="expected quantised storage, got 'growing'"):
-        QuantizedStore(CacheOptions())
-
-
 @examples(20)
 @given(
     steps=st.lists(st.tuples(st.sampled_from("afl"), st.integers(0, 7)), max_size=20),
@@ -268,32 +232,3 @@ def test_a_ring_is_a_list_of_rows(steps: list[tuple[str, int]], most: int | None
         assert ring.num_tokens == plain.shape[2]
         assert torch.equal(plain, plain[:, :, :0] if found is None else found)
         assert ring.nbytes == 2 * 3 * 7 * 4 * ring.capacity
-
-
-def test_codes_of_odd_widths_are_those_of_their_numbers() -> None:
-    x = entries(25, tokens=3, width=5)
-    store = QuantizedStore(CacheOptions(storage="int3", group=5))
-    store.append(x, None)
-    codes = store._codes.read()
-    assert codes is not None
-    assert codes.shape == (*SHAPE, 3, 2)
-    expected = (x / (x.abs().amax(dim=-1, keepdim=True) / 3)).round()
-    assert torch.equal(unpack(codes, 3, 5).float(), expected)
-
-
-@pytest.mark.parametrize("scales", ["token", "channel"])
-def test_what_is_stored_is_read_without_a_new_token(scales: str) -> None:
-    options = CacheOptions(storage="int4", scales=scales, residual=2)  # type: ignore[arg-type]
-    store = QuantizedStore(options)
-    assert store.read() is None
-    drawn = torch.Generator().manual_seed(5)
-    for tokens in (3, options.block, 1):
-        store.append(torch.randn(2, 3, tokens, 32, generator=drawn), None)
-    store.reorder(torch.tensor([1, 1, 0]))
-    stored = store.read()
-    assert stored is not None
-    assert stored.shape == (3, 3, 4 + options.block, 32)
-    new = torch.randn(3, 3, 1, 32, generator=drawn)
-    assert torch.equal(store.read(), stored)
-    # Appending may quantise one more, the last but two.
-    assert torch.equal(store.append(new, None)[:, :, :-4], stored[:, :, :-3])

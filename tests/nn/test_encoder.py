@@ -45,25 +45,3 @@ def test_dropout_drops_numbers_of_a_vector() -> None:
     still = Encoder(dataclasses.replace(config, input_dropout=0.0)).train()
     still.load_state_dict(network.state_dict())
     torch.testing.assert_close(found, still(kept))
-
-
-def test_vectors_are_read_in_the_precision_of_the_network() -> None:
-    config = dataclasses.replace(make_encoder_config("QKV"), reads_vectors=True)
-    vectors = torch.ones(1, 7, config.vocabulary)
-    assert Encoder(config).double()(vectors).dtype == torch.float64
-
-
-def test_an_embedding_may_have_a_deviation_of_its_own() -> None:
-    plain = make_encoder_config("QKV")
-    config = dataclasses.replace(plain, init=dataclasses.replace(plain.init, embedding_std=3.0))
-    ours, theirs = Encoder(config, seed=1), Encoder(plain, seed=1)
-    count = ours.embedding.numel()
-    assert abs(ours.embedding.std().item() / 3.0 - 1.0) < 5 / (2 * count) ** 0.5
-    differ = [
-        name
-        for (name, one), other in zip(
-            ours.state_dict().items(), theirs.state_dict().values(), strict=True
-        )
-        if not torch.equal(one, other)
-    ]
-    assert differ == ["embedding"]

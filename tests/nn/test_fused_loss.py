@@ -9,16 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from qkvary.nn.fused_loss import (
-    CHUNK_LOGITS,
-    CHUNK_LOGITS_ELSEWHERE,
-    CHUNK_MULTIPLE,
     IGNORE_INDEX,
-    choose_chunk,
     linear_cross_entropy,
     linear_token_losses,
 )
@@ -91,13 +87,6 @@ def test_nothing_counts() -> None:
     assert all(not part.any() for part in gradients(found, parts))
 
 
-def test_no_tokens() -> None:
-    features, weight, bias, targets = draw()
-    found = linear_cross_entropy(features[:0], weight, bias, targets[:0])
-    assert found.item() == 0.0
-    assert not gradients(found, [weight])[0].any()
-
-
 @pytest.mark.parametrize("needed", [(0,), (1,), (2,), (0, 2), (1, 2), (0, 1, 2)])
 def test_only_what_is_required_gets_a_gradient(needed: tuple[int, ...]) -> None:
     *parts, targets = draw()
@@ -112,41 +101,6 @@ def test_only_what_is_required_gets_a_gradient(needed: tuple[int, ...]) -> None:
     expected = gradients(plain(*parts, targets), parts)
     for index in needed:
         assert distance(given[index].grad, expected[index]) < GATE
-
-
-def test_nothing_is_kept_where_nothing_is_required() -> None:
-    *parts, targets = draw()
-    with torch.no_grad():
-        assert not linear_cross_entropy(*parts, targets).requires_grad
-    given = [None if part is None else part.detach() for part in parts]
-    assert not linear_cross_entropy(*given, targets).requires_grad
-
-
-def test_a_kept_graph_gives_the_same_again() -> None:
-    *parts, targets = draw()
-    loss = linear_cross_entropy(*parts, targets)
-    first, second = (
-        torch.autograd.grad(loss, [part for part in parts if part is not None], retain_graph=True)
-        for _ in range(2)
-    )
-    assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def test_gradients_of_gradients_are_refused() -> None:
-    features, weight, bias, targets = draw()
-    loss = linear_cross_entropy(features, weight, bias, targets)
-    (first,) = torch.autograd.grad(loss * loss, features, create_graph=True)
-    with pytest.raises(RuntimeError, match="differentiate twice a function"):
-        first.sum().backward()
-
-
-def test_one_tensor_may_be_several_parts() -> None:
-    """A tied head: the features are made of the weight that they meet again."""
-    _, weight, _, targets = draw()
-    tokens = torch.arange(TOKENS) % VOCABULARY
-    found = linear_cross_entropy(F.embedding(tokens, weight).sin(), weight, None, targets)
-    expected = plain(F.embedding(tokens, weight).sin(), weight, None, targets)
-    assert distance(gradients(found, [weight])[0], gradients(expected, [weight])[0]) < GATE
 
 
 @pytest.mark.parametrize("scale", [1e-3, 2.0, 300.0])
@@ -199,30 +153,6 @@ def test_float16_is_computed_in_float32() -> None:
     half = [None if part is None else part.half() for part in parts]
     back = [None if part is None else part.float() for part in half]
     assert torch.equal(linear_cross_entropy(*half, targets), linear_cross_entropy(*back, targets))
-
-
-def test_autocast_leaves_double_precision_alone() -> None:
-    *parts, targets = draw()
-    with torch.autocast("cpu", torch.bfloat16):
-        found = linear_cross_entropy(*parts, targets)
-    assert torch.equal(found, linear_cross_entropy(*parts, targets))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "vocabulary"), [(2048, 50_304), (1, 7), (0, 7), (8192, 512), (1000, 300_000)]
-)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_default_chunk(tokens: int, vocabulary: int, device: str) -> None:
-    chunk = choose_chunk(tokens, vocabulary, device)
-    most = CHUNK_LOGITS.get(device, CHUNK_LOGITS_ELSEWHERE)
-    assert 1 <= chunk <= max(tokens, 1)
-    assert chunk * vocabulary <= most + CHUNK_MULTIPLE * vocabulary
-    if 0 < chunk < tokens:
-        assert chunk % CHUNK_MULTIPLE == 0
-        # No small rest.
-        assert tokens % chunk == 0 or tokens % chunk > chunk - CHUNK_MULTIPLE * (
-            tokens // chunk + 1
-        )
 
 
 class LargestTensor(TorchDispatchMode):
@@ -308,24 +238,6 @@ def test_a_language_model_given_targets_answers_with_its_loss(tied: bool, bias: 
     assert all(distance(one, other) < GATE for one, other in pairs)
     features = model.features(tokens)
     assert torch.equal(model.loss_sum(features, targets), found)
-
-
-def test_the_loss_of_a_language_model_is_a_call_of_the_module() -> None:
-    """So wrappers see it: their hooks run around everything that reads a weight."""
-    model = make_model(tied=True, bias=False)
-    tokens, targets = draw_batch(model)
-    seen: list[str] = []
-
-    def before(module: nn.Module, given: tuple[object, ...]) -> None:
-        seen.append("before")
-
-    def after(module: nn.Module, given: tuple[object, ...], loss: Tensor) -> None:
-        seen.append(f"after {loss.ndim}")
-
-    model.register_forward_pre_hook(before)
-    model.register_forward_hook(after)
-    model(tokens, targets=targets).backward()
-    assert seen == ["before", "after 0"]
 
 
 @pytest.mark.compile

@@ -9,16 +9,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import FlopCounterMode
 
 from qkvary.nn import linear as linear_module
 from qkvary.nn.fused_loss import linear_cross_entropy
 from qkvary.nn.linear import (
     LARGE,
     apply,
-    goes_to_onednn,
     is_plain,
     linear,
     multiply_transposed,
@@ -95,23 +92,6 @@ def test_only_wanted_gradients_are_computed() -> None:
     assert watch.count == 1
 
 
-def test_gradients_of_gradients() -> None:
-    x = make(ROWS, INNER).requires_grad_()
-    weight = make(WIDTH, INNER, seed=1).requires_grad_()
-
-    def second(function: Product, x: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
-        out = function(x, weight, None).tanh().square().sum()
-        (first,) = torch.autograd.grad(out, x, create_graph=True)
-        return torch.autograd.grad(first.square().sum(), (x, weight))
-
-    wanted = second(exact, x, weight)
-    with Watch() as watch:
-        found = second(linear, x, weight)
-    assert watch.count > 4
-    for a, b in zip(found, wanted, strict=True):
-        assert (a.double() - b).abs().max() <= 1e-5 * b.abs().max()
-
-
 @pytest.mark.parametrize(("left", "right"), [(INNER, WIDTH), (WIDTH, INNER)])
 def test_transposed(left: int, right: int) -> None:
     a, b = make(ROWS, left), make(ROWS, right, seed=1)
@@ -185,48 +165,6 @@ def test_a_bias_that_onednn_would_misread_is_left_to_torch(bias: Tensor) -> None
     assert abs(loss.item() / wanted.item() - 1) < 1e-6
 
 
-def test_only_a_bias_wants_a_gradient() -> None:
-    weight, bias = make(WIDTH, INNER, seed=1), make(WIDTH, seed=2).requires_grad_()
-    with torch.inference_mode():
-        x = make(ROWS, INNER)
-    linear(x, weight, bias).sum().backward()
-    assert bias.grad is not None
-    assert torch.equal(bias.grad, torch.full((WIDTH,), float(ROWS)))
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_forward_derivatives_are_left_to_torch() -> None:
-    x, weight, change = make(ROWS, INNER), make(WIDTH, INNER, seed=1), make(ROWS, INNER, seed=2)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(x, change)
-        for is_enabled in (True, False):
-            with torch.set_grad_enabled(is_enabled):
-                found = forward_ad.unpack_dual(linear(dual, weight)).tangent
-            assert found is not None
-            assert is_close(found, exact(change, weight, None))
-
-
-def test_traced_code_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, weight = make(ROWS, INNER), make(WIDTH, INNER)
-    assert goes_to_onednn(x, weight)
-    monkeypatch.setattr(torch.jit, "is_tracing", lambda: True)
-    assert not goes_to_onednn(x, weight)
-
-
-def test_wrong_shapes_are_left_for_torch_to_refuse() -> None:
-    x, weight = make(ROWS, INNER), make(WIDTH, INNER)
-    assert goes_to_onednn(x, weight, make(WIDTH))
-    assert not goes_to_onednn(make(ROWS, INNER + 1), weight)
-    assert not goes_to_onednn(x, weight, make(1))
-    assert not goes_to_onednn(x, weight[None])
-
-
-def test_a_build_of_torch_without_it_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear_module, "_PRODUCT", None)
-    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1)
-    assert torch.equal(linear(x, weight), F.linear(x, weight))
-
-
 def test_transformed_functions_are_left_to_torch() -> None:
     x, weight = make(3, ROWS, INNER), make(WIDTH, INNER, seed=1)
 
@@ -238,24 +176,6 @@ def test_transformed_functions_are_left_to_torch() -> None:
     assert watch.count == 0
     wanted = torch.func.vmap(torch.func.grad(loss(exact)), in_dims=(None, 0))(weight, x)
     assert is_close(found, wanted.double())
-
-
-def test_the_counter_of_operations_knows_it() -> None:
-    x, weight = make(ROWS, INNER).requires_grad_(), make(WIDTH, INNER, seed=1).requires_grad_()
-    with FlopCounterMode(display=False) as counter:
-        linear(x, weight).sum().backward()
-    assert counter.get_total_flops() == 3 * 2 * ROWS * INNER * WIDTH
-
-
-def test_where_memory_begins_does_not_change_bits() -> None:
-    weight = make(WIDTH, INNER, seed=1)
-    room = torch.empty(ROWS * INNER + 16)
-    results = set()
-    for start in range(16):
-        x = room[start : start + ROWS * INNER].view(ROWS, INNER)
-        x.copy_(make(ROWS, INNER))
-        results.add(linear(x, weight).numpy().tobytes())
-    assert len(results) == 1
 
 
 def test_a_plain_layer_is_torchs_but_for_the_product() -> None:
@@ -293,16 +213,6 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
         hook.remove()
     layer.forward = lambda _: x
     assert apply(layer, x) is x
-
-
-def test_a_layer_of_another_kind_is_called() -> None:
-    class Doubled(torch.nn.Linear):
-        def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-            return 2.0 * super().forward(input)
-
-    layer, x = Doubled(5, 3), make(2, 5)
-    assert torch.equal(apply(layer, x), layer(x))
-    assert not torch.allclose(apply(layer, x), F.linear(x, layer.weight, layer.bias))
 
 
 @pytest.mark.parametrize("has_bias", [False, True])

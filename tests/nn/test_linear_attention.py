@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig, Kernel
+from qkvary.arch.attention import LINEAR_CHUNK, Kernel
 from qkvary.arch.caches import CacheOptions, CacheStorage
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
@@ -382,23 +382,6 @@ def test_bytes_do_not_grow_and_do_not_depend_on_storage(storage: CacheStorage) -
         layer(random_input(71, tokens=1, batch=1).float(), cache=cache)
 
 
-def test_a_state_is_summed_up_in_single_precision() -> None:
-    """In bfloat16 a sum of 300 ones stays 256."""
-    config = AttentionConfig(d_model=2, num_heads=1, variant="Q=K=V@linear", causal=True)  # type: ignore[arg-type]
-    layer = Attention(config).bfloat16()
-    cache = LayerCache(config)
-    with torch.no_grad():
-        assert layer.k_proj is not None
-        for parameter in layer.k_proj.parameters():
-            parameter.zero_()
-        for part in torch.zeros(1, 300, 2, dtype=torch.bfloat16).split([100, 1, 199], dim=1):
-            layer(part, cache=cache)
-    state = cache.state and cache.state.read()
-    assert state
-    assert state.keys is not None
-    assert (state.keys.dtype, state.keys[0, 0, 0].item()) == (torch.float32, 300.0)
-
-
 def test_rows_of_a_state_are_reordered() -> None:
     layer = make_layer("Q-GQA-2@linear@decay-learned")
     x = random_input(71)
@@ -409,47 +392,6 @@ def test_rows_of_a_state_are_reordered() -> None:
         cache.reorder(rows)
         layer(x[rows, :4], cache=straight)
         assert distance(layer(x[:, 4:], cache=cache), layer(x[:, 4:], cache=straight)) < GATE
-
-
-def test_documents_that_come_back_are_refused() -> None:
-    layer = make_layer("QKV@linear")
-    ids = torch.tensor([[0, 0, 1, 1, 1, 0, 0]]).expand(3, -1)
-    message = "expected the tokens of each document in a row for a core that keeps a state"
-    with pytest.raises(ValueError, match=message):
-        layer(random_input(71), document_ids=ids)
-    cache = LayerCache(layer.config)
-    layer(random_input(71)[:, :5], cache=cache, document_ids=ids[:, :5])
-    with pytest.raises(ValueError, match=message):
-        layer(random_input(71)[:, 5:], cache=cache, document_ids=ids)
-    assert cache.length == 5
-
-
-@pytest.mark.parametrize("cached", [False, True])
-def test_compiled_layers_refuse_documents_that_come_back(*, cached: bool) -> None:
-    layer, x = make_layer("QKV@linear"), random_input(71, batch=1)
-    compiled = torch.compile(layer, backend="eager", fullgraph=True)
-
-    def call(documents: list[int]) -> Tensor:
-        cache = LayerCache(layer.config) if cached else None
-        with torch.set_grad_enabled(not cached):
-            return compiled(x, cache=cache, document_ids=torch.tensor([documents]))
-
-    in_a_row = [0, 0, 1, 1, 1, 2, 2]
-    expected = layer(x, document_ids=torch.tensor([in_a_row]))
-    assert distance(call(in_a_row), expected) < GATE
-    # A graph cannot raise a ValueError.
-    with pytest.raises(RuntimeError, match="expected the tokens of each document in a row"):
-        call([0, 0, 1, 1, 1, 0, 0])
-
-
-def test_nothing_in_nothing_out() -> None:
-    layer, x = make_layer("QKV@linear"), random_input(71)
-    cache = LayerCache(layer.config)
-    for part in (x[:0], x[:, :0]):
-        assert layer(part).shape == part.shape
-    with torch.no_grad():
-        parts = [layer(part, cache=cache) for part in (x[:, :0], x[:, :3], x[:, :0], x[:, 3:])]
-        assert distance(torch.cat(parts, dim=1), layer(x)) < GATE
 
 
 def test_layers_with_a_state_stand_beside_layers_with_a_cache() -> None:
@@ -467,34 +409,3 @@ def test_layers_with_a_state_stand_beside_layers_with_a_cache() -> None:
         8 * 2 * 5 * 2,
         8 * 2 * 2 * 5 * 9,
     ]
-
-
-def test_dropout_takes_weights_of_pairs() -> None:
-    layer = make_layer("QKV@linear", dropout=0.5).train()
-    x = random_input(71)
-    torch.manual_seed(3)
-    dropped = layer(x)
-    assert distance(dropped, layer.eval()(x)) > 0.1
-    cache = LayerCache(layer.config)
-    with torch.no_grad():
-        layer(x[:, :3], cache=cache)
-    with pytest.raises(ValueError, match="expected a layer in evaluation mode or without dropout"):
-        layer.train()(x[:, 3:], cache=cache)
-    with torch.no_grad():
-        assert (cache.length, cache.num_stored) == (3, 0)
-        assert distance(layer.eval()(x[:, 3:], cache=cache), layer(x)[:, 3:]) < GATE
-
-
-@pytest.mark.parametrize("refused", ["dropout", "documents"])
-def test_a_refused_call_changes_no_cache_of_any_layer(refused: str) -> None:
-    plain = make_language_model_config("QKV")
-    layers = tuple(
-        make_config(label, causal=True, dropout=0.5 if refused == "dropout" else 0.0)
-        for label in ("QKV", "QKV@linear")
-    )
-    model = LanguageModel(dataclasses.replace(plain, attention=layers, num_layers=2))
-    cache = KVCache(model.config.layers)
-    ids = torch.tensor([[0, 1, 0, 0]]) if refused == "documents" else None
-    with pytest.raises(ValueError, match=r"without dropout|each document in a row"):
-        model.train()(torch.arange(4)[None], cache=cache, document_ids=ids)
-    assert [layer.length for layer in cache.layers] == [0, 0]

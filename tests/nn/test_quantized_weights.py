@@ -1,19 +1,14 @@
 """Weights of 8 bits: how far numbers and losses move, what is kept, and what is refused."""
 
-from pathlib import Path
-
 import pytest
 import torch
-from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.models import save_model
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import GROUP, find_numbers, quantize_weights
-from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import randomize
 
 
@@ -34,14 +29,6 @@ def make(
     model = LanguageModel(config).eval()
     randomize(model, seed=3)
     return model.to(dtype)
-
-
-def numbers_of(model: LanguageModel) -> dict[str, Tensor]:
-    """Every parameter as layers read it."""
-    return {
-        f"{index}.{one.name}": getattr(one.module, one.name).detach().double()
-        for index, one in enumerate(find_numbers(model))
-    }
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -123,27 +110,3 @@ def test_the_networks_of_the_package_say_the_same(name: str) -> None:
 
 
 MOST_DIVERGENCE, MOST_LOSS = 1e-3, 1e-2
-
-
-@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), 2.0**121])
-def test_weights_without_a_scale_are_refused_and_stay(wrong: float) -> None:
-    model = make()
-    with torch.no_grad():
-        model.stack.blocks[1].feed_forward.down.weight[0, 0] = wrong
-    with pytest.raises(ValueError, match="expected finite weights, got NaN, infinity or a number"):
-        quantize_weights(model)
-    assert all(one.scales is None for one in find_numbers(model))
-
-
-def test_networks_that_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected a network in evaluation mode"):
-        quantize_weights(make().train())
-    model = quantize_weights(make())
-    with pytest.raises(ValueError, match="got a network with weights of 8 bits"):
-        quantize_weights(model)
-
-
-def test_codes_are_not_saved_as_a_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="expected one of float64, float32, bfloat16 and float16"):
-        save_model(tmp_path / "model", quantize_weights(make()))
-    assert not (tmp_path / "model").exists()

@@ -7,15 +7,11 @@ import torch
 from torch import Tensor
 
 from qkvary.arch.attention import Kernel
-from qkvary.arch.networks import BlockConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.encoder import Encoder
 from qkvary.nn.language_model import LanguageModel
-from tests.contracts.test_training_memory import kept_bytes
 from tests.contracts.variant_cases import (
     DECISIVE,
     documents,
-    make_encoder_config,
     make_language_model_config,
     padding_mask,
     randomize,
@@ -67,32 +63,6 @@ def test_the_same_under_masks_and_autocast() -> None:
             strict=True,
         )
         assert all(torch.equal(one, other) for one, other in pairs)
-
-
-def test_an_encoder_has_it_too() -> None:
-    config = dataclasses.replace(
-        make_encoder_config("QKV"), block=BlockConfig(d_ff=11, dropout=0.2)
-    )
-    encoder = Encoder(config).train()
-    found: list[list[Tensor]] = []
-    for again in (False, True):
-        encoder.stack.recompute_blocks = again
-        encoder.zero_grad()
-        torch.manual_seed(4)
-        encoder(TOKENS).square().sum().backward()
-        found.append([part.grad for part in encoder.parameters() if part.grad is not None])
-    assert found[0]
-    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
-
-
-def test_less_is_kept() -> None:
-    model = make_model("QKV")
-
-    def run(again: bool) -> int:
-        model.stack.recompute_blocks = again
-        return kept_bytes(lambda batch: model(TOKENS[:batch]), 3)
-
-    assert run(again=True) < 0.5 * run(again=False)
 
 
 def test_a_cache_is_written_once() -> None:

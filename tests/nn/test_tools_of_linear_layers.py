@@ -1,7 +1,6 @@
 """The matrices of a network are ``nn.Linear`` for the tools that know these."""
 
 import copy
-import itertools
 
 import pytest
 import torch
@@ -121,26 +120,3 @@ def test_dynamic_quantisation_works(label: str) -> None:
         assert torch.cat(steps, dim=1).isfinite().all()
     assert 0 < difference < 0.3
     assert not step.supports(quantised, cache)
-
-
-def test_joined_products_have_the_bits_of_separate_ones_where_nothing_waits() -> None:
-    layer, x = Attention(d_model=20, num_heads=4), torch.randn(2, 40, 20)
-    plain = layer(x)
-    hook = layer.k_proj.register_forward_hook(lambda *_: None)
-    assert (layer(x) - plain).abs().max() < 1e-5
-    hook.remove()
-    assert torch.equal(layer(x), plain)
-
-
-def test_layers_of_one_network_start_different_and_can_be_repeated() -> None:
-    def stack() -> list[Attention]:
-        torch.manual_seed(7)
-        return [Attention(d_model=12, num_heads=3) for _ in range(3)]
-
-    first, again = stack(), stack()
-    for one, other in itertools.combinations(first, 2):
-        assert not torch.equal(one.q_proj.weight, other.q_proj.weight)
-    for one, other in zip(first, again, strict=True):
-        assert torch.equal(one.q_proj.weight, other.q_proj.weight)
-    seeded = [Attention(d_model=12, num_heads=3, seed=5) for _ in range(2)]
-    assert torch.equal(seeded[0].q_proj.weight, seeded[1].q_proj.weight)

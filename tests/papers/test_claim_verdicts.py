@@ -18,7 +18,7 @@ from qkvary.papers.claim import (
     Quantifier,
     load_document,
 )
-from qkvary.papers.claim_verdicts import PRINTED, UNDECIDED, judge_claim
+from qkvary.papers.claim_verdicts import judge_claim
 from qkvary.papers.findings import SCRIPTS, SEEDS, SPREADS, ClaimVerdict, in_range
 from qkvary.papers.kept_figures import KeptFigure, find_packaged
 from qkvary.papers.tables import load_published
@@ -187,13 +187,6 @@ def test_a_printed_figure_stands_where_the_studies_are_small() -> None:
     assert judge_claim(other, lambda judge: KEPT.get(judge.key)).verdict == "not distinguished"
 
 
-def test_sometimes_fails_only_if_all_fail() -> None:
-    judges = [FAILS[0], OPEN[0]]
-    assert verdict_of(judges)[0] == "does not hold"
-    assert verdict_of(judges, quantifier="some")[0] == "not distinguished"
-    assert verdict_of([FAILS[0]], quantifier="some")[0] == "does not hold"
-
-
 @pytest.mark.parametrize(
     ("figure", "verdict", "condition"),
     [
@@ -213,15 +206,6 @@ def test_recomputed_figures_judge_arithmetic(
     assert bool(said) == bool(condition)
 
 
-@pytest.mark.parametrize("kind", ["measured", "prediction", "recommendation"])
-def test_figures_that_agree_do_not_show_what_was_measured(kind: ClaimKind) -> None:
-    assert verdict_of([EQUAL], kind) == ("holds with a condition", f"It holds {PRINTED}.")
-    assert verdict_of([EQUAL], "arithmetic") == ("holds", "")
-    assert verdict_of([WRONG], kind) == ("does not hold", "")
-    assert verdict_of([EQUAL, FAILS[0]], kind) == ("does not hold", "")
-    assert verdict_of([MEASURED, HOLDS[0]], kind) == ("holds", "")
-
-
 def printed(row: str, other: str, below: float, column: str = "validation_perplexity") -> Judge:
     first, second = (
         ByFigure(table="three-projections-table-4", row=one, column=column) for one in (row, other)
@@ -230,21 +214,6 @@ def printed(row: str, other: str, below: float, column: str = "validation_perple
 
 
 BELOW, ABOVE = printed("MQA", "Q-K=V", 0), printed("Q-K=V", "MQA", 0)
-
-
-@pytest.mark.parametrize("judge", [BELOW, ABOVE])
-def test_comparisons_as_printed_count_alike_whatever_they_say(judge: Judge) -> None:
-    # A study that decides sets them aside.
-    assert verdict_of([judge, HOLDS[0]]) == ("holds", "")
-    assert verdict_of([judge, FAILS[0]]) == ("does not hold", "")
-
-
-def test_a_study_that_decides_nothing_erases_nothing() -> None:
-    found, condition = verdict_of([BELOW, OPEN[0]])
-    assert found == "holds with a condition"
-    assert condition.startswith(f"It holds {UNDECIDED}. It holds for ")
-    assert "It is not distinguished for Q-K=V (made-up: third)." in condition
-    assert verdict_of([ABOVE, OPEN[0]]) == ("does not hold", f"It does not hold {SEEDS}.")
 
 
 def test_what_is_exact_refutes_whatever_agrees() -> None:
@@ -260,33 +229,6 @@ def test_what_is_exact_refutes_whatever_agrees() -> None:
         "does not hold",
         "One test shows the opposite. One test shows it. It does not hold without norms.",
     )
-
-
-def test_another_convention_saves_no_figure_that_names_its_own() -> None:
-    literal = dataclasses.replace(UNITS, literal=True)
-    found, condition = verdict_of([literal], "arithmetic")
-    assert found == "does not hold"
-    assert condition.startswith("It does not hold as it is stated, but would with 32,000 tokens")
-
-
-def test_a_claim_that_names_its_settings_needs_each_of_them() -> None:
-    assert verdict_of([HOLDS[0], FAILS[0]], quantifier="every") == (
-        "does not hold",
-        "It does not hold for Q-K=V (made-up: second). It holds for Q-K=V (made-up: first).",
-    )
-    assert verdict_of([HOLDS[0], OPEN[0]], quantifier="every") == (
-        "not distinguished",
-        "It is not distinguished for Q-K=V (made-up: third). It holds for Q-K=V (made-up: first).",
-    )
-    assert verdict_of([HOLDS[0]], quantifier="every") == ("holds", "")
-
-
-def test_a_half_that_no_judge_covers_is_named() -> None:
-    assert verdict_of([HOLDS[0]], untested="the speed") == (
-        "holds with a condition",
-        "The speed is not tested here.",
-    )
-    assert verdict_of([FAILS[0]], untested="speed") == ("does not hold", "")
 
 
 def test_printed_figures_are_compared_within_their_rounding() -> None:
@@ -350,23 +292,6 @@ def test_a_test_shows_the_claim_or_its_opposite() -> None:
     assert verdict_of([there, both])[1].endswith("the opposite. It holds without norms.")
 
 
-def test_what_is_not_there_is_not_tested() -> None:
-    assert verdict_of([STUDY]) == ("not tested here", "")
-    assert verdict_of([]) == ("not tested here", "")
-    needs = "A test needs figures with their intervals from the table 'tasks' of the study made-up"
-    other = dataclasses.replace(STUDY, table="others")
-    assert judge_claim(claim([STUDY, STUDY])).needs == f"{needs}."
-    assert judge_claim(claim([STUDY, other])).needs == f"{needs} and 'others' of the study made-up."
-    assert (
-        judge_claim(claim([MEASURED])).needs == "A test needs a measurement like the printed one."
-    )
-    assert judge_claim(claim([EQUAL, STUDY])).needs == ""
-    judge, figure = study(None, None)
-    found = judge_claim(claim([judge]), lambda _: figure)
-    assert found.verdict == "not tested here"
-    assert found.findings[0].figure == "Q-K=V against QKV: 0.000 nats, without an interval"
-
-
 def test_the_scale_is_part_of_a_verdict() -> None:
     found = judge_claim(claim([HOLDS[0]]), lambda _: HOLDS[1])
     assert found.scale == "in networks of 1.6M to 1.7M parameters (made-up: 5 pairs)"
@@ -377,16 +302,6 @@ def test_the_scale_is_part_of_a_verdict() -> None:
     bare = dataclasses.replace(HOLDS[1], parameters=None)
     assert judge_claim(claim([HOLDS[0]]), lambda _: bare).scale == "in made-up: 5 pairs"
     assert judge_claim(claim([EQUAL])).scale == ""
-
-
-def test_the_scale_is_that_of_the_reasons() -> None:
-    small = dataclasses.replace(FAILS[1], parameters=(7_000, 7_000))
-    kept = {FAILS[0].key: small, OPEN[0].key: OPEN[1]}
-    found = judge_claim(claim([FAILS[0], OPEN[0]]), lambda judge: kept.get(judge.key))
-    assert found.scale == "in networks of 7k parameters (made-up: 5 pairs)"
-    found = judge_claim(claim([WRONG, OPEN[0]]), lambda judge: kept.get(judge.key))
-    assert (found.verdict, found.scale) == ("does not hold", "by printed figures")
-    assert judge_claim(claim([WRONG], "arithmetic")).scale == ""
 
 
 def test_a_figure_stands_with_its_interval_and_what_would_have_been_seen() -> None:

@@ -1,7 +1,6 @@
 """Figures are found in the tables of kept reports."""
 
 import json
-import lzma
 from pathlib import Path
 
 import pytest
@@ -101,35 +100,6 @@ def test_runs_that_diverged_are_a_share_with_wilsons_interval(folder: Path) -> N
     assert (found.value, found.runs) == (0.05, 20)
     # Wilson's interval of 1 in 20.
     assert (found.low, found.high) == (pytest.approx(0.0089, abs=1e-4), pytest.approx(0.2361, 1e-3))
-
-
-@pytest.mark.parametrize(
-    "judge",
-    [
-        asked("Q-K=V", "GQA-8"),
-        asked("Q-K=V", "QKV", "loss"),
-        asked("Q-K=V", "QKV", table="sort"),
-        asked("QKV", "Q=K-V"),
-    ],
-)
-def test_what_is_not_there_is_none(judge: ByStudy, folder: Path) -> None:
-    assert read_kept(folder, judge) is None
-    assert read_kept(folder / "elsewhere", judge) is None
-
-
-def test_reports_may_be_grouped_and_tables_compressed(folder: Path) -> None:
-    """As in this repository: one folder a document, and curves that take a tenth of their size."""
-    (folder / "ours").mkdir()
-    tables = (folder / "made-up").rename(folder / "ours" / "made-up") / "tables"
-    plain = tables / "results.csv"
-    plain.with_name("results.csv.xz").write_bytes(lzma.compress(plain.read_bytes()))
-    plain.unlink()
-    found = read_kept(folder, asked("Q-K=V", "QKV"))
-    assert found is not None
-    assert (found.value, found.folder) == (-0.02, "ours/made-up")
-    plain.with_name("results.csv.xz").write_bytes(b"no xz")
-    with pytest.raises(DamagedError, match="expected a table of a report in"):
-        read_kept(folder, asked("Q-K=V", "QKV"))
 
 
 def test_damaged_tables_are_refused(folder: Path) -> None:

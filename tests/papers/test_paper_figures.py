@@ -13,25 +13,20 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
 from qkvary.nn.terms import normalise_diagonal
-from qkvary.papers.catalog import document_names
-from qkvary.papers.figure_charts import mean_curve, normalise_scores
+from qkvary.papers.figure_charts import normalise_scores
 from qkvary.papers.figure_records import Printed, StudyRecords, read_records
 from qkvary.papers.figures_report import paper_report
 from qkvary.papers.paper_figures import PAPER_FIGURES, Panel, PaperFigure, Records, find_figure
-from qkvary.papers.tables import load_published
-from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.page import render_page
 from qkvary.reports.report import Bullets, Chart, Group, Report, walk
 from qkvary.reports.run_tables import curve_table
-from qkvary.reports.samples import RunSamples
-from qkvary.reports.tables import Table, csv_field, read_csv_field, table_csv
+from qkvary.reports.tables import Table, table_csv
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
-from qkvary.tasks.examples import Sample
 from tests.studies.made_up import make_record
 
 
@@ -69,38 +64,6 @@ def charts(report: Report, key: str) -> list[Chart]:
     return [block for block in walk(section.blocks) if isinstance(block, Chart)]
 
 
-@pytest.mark.parametrize("figure", PAPER_FIGURES.values(), ids=lambda figure: figure.name)
-def test_figure_names_studies_that_have_its_runs(figure: PaperFigure) -> None:
-    assert figure.name.rpartition("-figure-")[0] in document_names()
-    for panel in figure.panels:
-        for records in panel.records:
-            study = load_study(records.study)
-            assert StudyRecords(study=study).settings(records.task, records.where), records
-            assert set(figure.variants) <= set(study.variants)
-    for name in figure.published:
-        assert {figure.variant for figure in load_published(name).figures} & set(figure.variants)
-
-
-def test_figures_are_found_by_the_end_of_their_name() -> None:
-    assert find_figure("figure-9").name == "three-projections-figure-9"
-    assert find_figure("key-value-figure-2").name == "key-value-figure-2"
-    with pytest.raises(ValueError, match=r"three-projections-figure-7 or key-value-figure-7"):
-        find_figure("figure-7")
-    with pytest.raises(ValueError, match=r"expected a figure of a paper, got 'figure-12'; "):
-        find_figure("figure-12")
-
-
-def test_mean_over_settings_is_that_of_their_common_steps() -> None:
-    first = curve("QKV", (1.0, 2.0, 4.0), setting="a", every=10)
-    second = curve("QKV", (3.0, 5.0), setting="b", every=20)
-    mean = mean_curve((first, second))
-    # Step 20 is the second of one and the first of the other.
-    assert mean.steps == (20,)
-    assert mean.mean == ((2.0 + 3.0) / 2,)
-    assert mean.seconds == ((1.0 + 0.0) / 2,)
-    assert (mean.low, mean.high, mean.runs) == ((1.75,), (3.5,), (6,))
-
-
 def test_means_are_over_the_settings_that_all_variants_have() -> None:
     panel = Panel(
         title="Swap",
@@ -133,11 +96,6 @@ def test_tables_give_back_the_curves(tmp_path: Path) -> None:
     assert read_records("mnist-quick", Store(tmp_path / "runs"), None).curves == ()
 
 
-@pytest.mark.parametrize("text", ["-1", "=SUM(A1)", "'quoted", "QKV", "+x", "", " =x"])
-def test_fields_of_tables_are_read_back(text: str) -> None:
-    assert read_csv_field(csv_field(text)) == text
-
-
 @pytest.mark.parametrize(
     "damage", ["step,loss\r\n1,2\r\n", "\x00", 'setting,"', "not\xffutf"], ids=repr
 )
@@ -149,29 +107,6 @@ def test_other_tables_are_refused_with_their_name(tmp_path: Path, damage: str) -
     to = ["--out", str(tmp_path / "runs"), "--to", str(tmp_path / "to")]
     assert main(["figures", "key-value-figure-4", "--tables", str(tmp_path), *to]) == 3
     assert not (tmp_path / "to").exists()
-
-
-def test_tables_without_a_column_are_refused(tmp_path: Path) -> None:
-    path = write_tables(tmp_path, [curve("QKV", (0.5,))])
-    path.write_text("setting,quantity,step\nmnist,test accuracy,1\n", "utf-8")
-    to = ["--to", str(tmp_path / "page"), "--out", str(tmp_path / "runs")]
-    assert main(["figures", "key-value-figure-4", "--tables", str(tmp_path), *to]) == 3
-
-
-def test_tables_in_no_folder_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    to = ["--to", str(tmp_path / "page"), "--out", str(tmp_path / "runs")]
-    assert main(["figures", "--tables", str(tmp_path / "none"), *to]) == 2
-    assert "expected a folder of reports for --tables" in capsys.readouterr().err
-    assert not (tmp_path / "page").exists()
-
-
-def test_words_in_place_of_numbers_are_refused(tmp_path: Path) -> None:
-    path = write_tables(tmp_path, [curve("QKV", (0.5,))])
-    path.write_text(path.read_text("utf-8").replace("0.5", "half"), "utf-8")
-    with pytest.raises(DamagedError, match=r"expected numbers in .*curves\.csv"):
-        read_records("mnist-quick", Store(tmp_path / "runs"), tmp_path)
 
 
 def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
@@ -264,24 +199,6 @@ def test_numbers_are_those_of_the_panels_that_are_drawn() -> None:
     ]
 
 
-def test_differences_are_said_once_a_figure() -> None:
-    figure = PAPER_FIGURES["key-value-figure-7"]
-    study = load_study("translation-quick", "as-published")
-    curves = tuple(
-        curve("QKV", (0.5, 0.25), setting="en-de", quantity=quantity)
-        for quantity in figure.panels[1].quantities
-    )
-    known = StudyRecords(study=study, curves=curves)
-    report = paper_report(
-        [figure],
-        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
-    )
-    groups = [block for block in walk(report.sections[1].blocks) if isinstance(block, Group)]
-    assert len(groups) == len(curves)
-    (note,) = (note for group in groups for note in group.notes)
-    assert note.endswith("BLEU by epoch is of the validation split, in the paper of the test set.")
-
-
 def test_command_draws_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tables(tmp_path, [curve("QKV", (0.5, 0.25)), curve("Q=K-V", (0.5, 0.5))])
     words = ["figures", "key-value-figure-4", "--tables", str(tmp_path), "--json"]
@@ -315,52 +232,6 @@ def test_scores_of_the_drawing_are_those_of_the_layer(is_scaled_first: bool) -> 
     np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=1e-14)
 
 
-def test_maps_of_all_variants_are_of_one_setting() -> None:
-    figure, study = PAPER_FIGURES["key-value-figure-3"], load_study("synthetic-published")
-    names = [one.name for one in study.settings if one.task.name == "reverse"][:2]
-
-    def maps(setting: str, variant: str) -> RunAttention:
-        return RunAttention(
-            setting=setting,
-            variant=variant,
-            seed=1,
-            run_key="",
-            maps=np.full((1, 2, 3, 3), 1 / 3),
-            tokens=("a", "b", "c"),
-            targets=(2, 1, 0),
-        )
-
-    places = [(names[1], "Q=K-V"), (names[0], "QKV"), (names[0], "(Q=K-V)+"), (names[0], "Q-K=V")]
-    known = StudyRecords(study=study, attention=tuple(maps(*place) for place in places))
-    report = paper_report(
-        [figure],
-        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
-    )
-    assert [one.caption for one in charts(report, figure.name)] == ["QKV", "(Q=K-V)+"]
-    assert report.data["figures"][0]["missing"] == ["Sort", "Swap", "Sub", "Copy"]
-
-
-def test_sets_are_those_of_a_run() -> None:
-    figure, study = PAPER_FIGURES["three-projections-figure-6"], load_study("anomaly-quick")
-    pictures = np.zeros((10, 3, 4, 4), dtype=np.uint8)
-    samples = tuple(Sample(text="", truth=truth, answer="1", pictures=pictures) for truth in "27")
-    runs = [
-        RunSamples(setting=setting, variant="QKV", seed=0, samples=samples)
-        for setting in ("noise, shuffled", "shuffled")
-    ]
-    known = StudyRecords(study=study, samples=tuple(runs))
-    report = paper_report(
-        [figure],
-        lambda name: known if name == study.name else StudyRecords(study=load_study(name)),
-    )
-    captions = [one.caption for one in charts(report, figure.name)]
-    assert captions == ["Number 2 is the anomaly", "Number 7 is the anomaly"]
-    assert "anomaly-quick; shuffled" in render_page(report)
-    nothing = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
-    assert charts(nothing, figure.name) == []
-    assert "qkvary study anomaly-paper --task anomaly" in render_page(nothing)
-
-
 def test_figures_of_printed_numbers_need_no_runs() -> None:
     chosen = [find_figure(f"three-projections-figure-{number}") for number in (1, 7, 8, 9)]
     report = paper_report(chosen, lambda name: StudyRecords(study=load_study(name)))
@@ -370,14 +241,3 @@ def test_figures_of_printed_numbers_need_no_runs() -> None:
     assert all(one.draw().parts for one in (*blocks, *shared, *heads, *every))
     tables = [one.table for (one,) in (shared, heads, every)]
     assert [len(one.rows) for one in tables if one] == [4, 5, 8]
-
-
-def test_runs_of_other_sizes_draw_a_figure_in_part() -> None:
-    figure = find_figure("three-projections-figure-2")
-    found = curve("QKV", (1.0,), setting="tiny-imagenet-20", quantity="train loss")
-    known = StudyRecords(study=load_study("tiny-imagenet-quick"), curves=(found,))
-    read = {"tiny-imagenet-quick": known}
-    report = paper_report(
-        [figure], lambda name: read.get(name) or StudyRecords(study=load_study(name))
-    )
-    assert "0 drawn in full, 1 in part" in report.lead

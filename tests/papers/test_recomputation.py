@@ -12,13 +12,11 @@ from qkvary.papers.recomputation import (
     FigureVerdict,
     Recomputed,
     count_verdicts,
-    format_value,
     judge,
     recompute,
     recompute_figure,
 )
 from qkvary.papers.tables import load_published
-from qkvary.papers.three_projections.scenario import BINARY, DECIMAL, PAPER, count_gpus
 from qkvary.studies.published_tables import PublishedFigure
 from tests.papers.published_arithmetic import expected
 
@@ -274,106 +272,6 @@ def find(name: str, row: str, column: str) -> Recomputed:
     return recompute_figure(table, table.figure(row, column))
 
 
-@pytest.mark.parametrize(
-    ("name", "row", "column", "why"),
-    [
-        ("three-projections-table-10", "QKV", "attention", "323.12 by three and a half matrices"),
-        ("three-projections-table-10", "QKV", "cache", "5,905.58, rounded to fewer digits"),
-        ("three-projections-table-10", "MQA", "cache", "176 with MiB of 2^20 bytes."),
-        ("three-projections-table-8", "4096 tokens", "three", "No rounding of 53.437 gives 53.5%."),
-        ("three-projections-table-8", "512 tokens", "three", "32.349, rounded twice."),
-        (
-            "three-projections-table-4",
-            "MQA",
-            "change",
-            "1.566 of rounded figures, which allow 1.369 to 1.763.",
-        ),
-        (
-            "three-projections-table-4",
-            "Q-GQA-4",
-            "change",
-            "4.11 of rounded figures, which allow 3.91 to 4.31.",
-        ),
-        ("three-projections-table-7", "QKV", "at_32k", "2.6214 with 32,000 tokens"),
-        ("poster-1.2b", "Q-MQA", "cache_reduction", "98.508 by 1 - 88 MiB / 5,900 MB"),
-        ("poster-1.2b", "GQA-8", "cache_reduction", "76.14 by 1 - 1,408 MiB / 5,900 MB"),
-        ("poster-downstream", "Q-MQA", "cache_reduction", "96.875 by the figure of the 300M"),
-        ("key-value-table-2", "KV", "swap", "1 by taking the figure of sub"),
-    ],
-)
-def test_reasons_of_the_notable_ones(name: str, row: str, column: str, why: str) -> None:
-    assert find(name, row, column).why.startswith(why)
-
-
-@pytest.mark.parametrize(
-    ("row", "why"),
-    [
-        ("MQA cache at 1.2B, times smaller than QKV", "33.52 by 5,900 MB / 176 MiB"),
-        ("Q-MQA cache at 1.2B, times smaller than QKV", "67.05 by 5,900 MB / 88 MiB"),
-        ("MQA cache at 1.2B, 32 users (GB)", "5.632 with GB of 1,000 MiB."),
-        ("Q-MQA cache reduction at 1.2B (%)", "98.51 by 1 - 88 MiB / 5,900 MB"),
-        (
-            "attention's share of parameters, section 3.3.2 (%)",
-            "33.33 with the embeddings left out.",
-        ),
-        ("change of Q=K-V in training, section 3.3.1 (%)", "4.892 with validation perplexity."),
-    ],
-)
-def test_reasons_of_notable_sentences(row: str, why: str) -> None:
-    assert find("three-projections-text", row, "value").why.startswith(why)
-
-
-def test_the_scenario_has_other_conventions() -> None:
-    """By hand: bytes of the card, less two per parameter, over bytes of a cache."""
-    sizes = {"QKV": (81_920, 2 * 305_534_976), "Q-K=V": (40_960, 2 * 284_542_976)}
-    for label, (token, weights) in sizes.items():
-        assert count_gpus(label, PAPER).users_per_gpu == 40 * 10**9 // (token * 32_000)
-        free = 40 * 10**9 - weights
-        assert count_gpus(label, DECIMAL).users_per_gpu == free // (token * 32_768)
-        free = 40 * 2**30 - weights
-        assert count_gpus(label, BINARY).users_per_gpu == free // (token * 32_768)
-    found = [
-        (count_gpus(label, convention).users_per_gpu, count_gpus(label, convention).gpus)
-        for convention in (PAPER, DECIMAL, BINARY)
-        for label in sizes
-    ]
-    assert found == [(15, 7), (30, 4), (14, 8), (29, 4), (15, 7), (31, 4)]
-    assert [count_gpus(label, PAPER).gpus for label in ("GQA-4", "MQA")] == [2, 1]
-    share = find("three-projections-scenario", "saved", "share").derivation
-    assert share is not None
-    assert [alternative.value for alternative in share.others] == [50, pytest.approx(300 / 7)]
-
-
-def test_no_rounding_of_its_row_explains_the_average_of_table_3() -> None:
-    derivation = find("three-projections-table-3", "Q-K=V", "average").derivation
-    assert derivation is not None
-    assert derivation.spread == pytest.approx((0.7645, 0.7655))
-
-
-def test_the_changes_of_table_4_hold_together_for_one_narrow_baseline() -> None:
-    """What the table's note says: all seven at once need an unrounded QKV in [5.113, 5.115)."""
-    table = load_published("three-projections-table-4")
-    low, high = 5.105, 5.115
-    for row in table.rows:
-        if row != "QKV":
-            perplexity = table.figure(row, "validation_perplexity").value or 0.0
-            change = table.figure(row, "change").value or 0.0
-            low = max(low, (perplexity - 0.005) / (1 + (change + 0.05) / 100))
-            high = min(high, (perplexity + 0.005) / (1 + (change - 0.05) / 100))
-    assert low == pytest.approx(5.113, abs=5e-4)
-    assert high == pytest.approx(5.115, abs=5e-4)
-
-
-def test_one_number_is_printed_in_two_ways() -> None:
-    """QKV at 512 tokens and Q-K=V at 1,024 share 5d of (5d + 8d + V/20) per token and layer."""
-    first = find("three-projections-table-8", "512 tokens", "three")
-    second = find("three-projections-table-8", "1024 tokens", "two")
-    assert first.derivation is not None
-    assert second.derivation is not None
-    assert first.derivation.value == second.derivation.value
-    assert (first.figure.printed, second.figure.printed) == ("32.4%", "32.3%")
-
-
 PRINTED = PublishedFigure(
     row="row", variant=None, column="value", printed="33%", value=33.0, std=None, note=""
 )
@@ -426,21 +324,3 @@ def test_a_convention_comes_before_a_rounding_and_a_slip_is_wrong() -> None:
         None,
         "33.9, truncated instead of rounded. A note.",
     )
-
-
-@pytest.mark.parametrize(
-    ("value", "printed", "text"),
-    [
-        (53.437239, figure("53.5%", 53.5), "53.437"),
-        (5905.58, figure("5,900", 5900.0), "5,905.58"),
-        (491_520.0, figure("490k", 490_000.0), "491,520"),
-        (0.0, figure("0%", 0.0), "0"),
-        (0.35461, figure("4.9%", 4.9), "0.355"),
-        ("2nd^2", figure("2nd^2", None), "2nd^2"),
-        (48.884815, figure("over 50%", None), "48.88"),
-    ],
-)
-def test_numbers_have_two_digits_more_than_print(
-    value: float | str, printed: PublishedFigure, text: str
-) -> None:
-    assert format_value(value, printed) == text

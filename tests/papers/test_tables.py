@@ -15,7 +15,7 @@ from qkvary.arch.published_quality import (
     PEAK_MEMORY_CHANGE,
 )
 from qkvary.papers.catalog import published_names
-from qkvary.papers.tables import decode_table, find_published, load_published
+from qkvary.papers.tables import decode_table, load_published
 
 
 @pytest.mark.parametrize("name", published_names())
@@ -40,47 +40,6 @@ def test_every_table_of_the_papers_is_there() -> None:
     assert {f"three-projections-table-{number}" for number in range(1, 12)} <= names
     assert {f"key-value-table-{number}" for number in range(1, 4)} <= names
     assert {"query-identity-table-2", "poster-downstream", "poster-measured"} <= names
-
-
-@pytest.mark.parametrize("name", published_names())
-def test_every_figure_is_printed_somehow(name: str) -> None:
-    for figure in load_published(name).figures:
-        assert figure.printed, figure
-        assert figure.std is None or figure.value is not None, figure
-
-
-def test_a_table_is_found_by_its_name_or_its_end() -> None:
-    assert find_published("poster-text") == "poster-text"
-    assert find_published("table-10") == "three-projections-table-10"
-    assert find_published("scenario") == "three-projections-scenario"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("table-1", "one published table, got 'table-1', which is key-value-table-1 or three-proj"),
-        ("scenari", "got 'scenari'; did you mean three-projections-scenario"),
-        ("qqqq", "got 'qqqq'; choices: key-value-notebook-characters, "),
-        ("", "got ''; choices: "),
-    ],
-)
-def test_unknown_tables_are_rejected(text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        find_published(text)
-
-
-def test_an_unknown_table_suggests_the_nearest() -> None:
-    message = "expected a published table, got 'three-projections-table-44'; did you mean"
-    with pytest.raises(ValueError, match=message):
-        load_published("three-projections-table-44")
-    with pytest.raises(ValueError, match="choices: key-value-notebook-characters, "):
-        load_published("qqqq")
-
-
-def test_a_missing_figure_lists_the_rows_and_columns() -> None:
-    table = load_published("three-projections-table-2")
-    with pytest.raises(KeyError, match="no figure 'MQA', 'sort' in three-projections-table-2"):
-        table.figure("MQA", "sort")
 
 
 def content() -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 import dataclasses
 import itertools
-import math
 
 import pytest
 
 from qkvary.arch.families.sizes import load_size
-from qkvary.costs.devices import Device
 from qkvary.costs.serving import plan_serving
 from qkvary.planning.curves import (
     SIZES,
@@ -16,8 +14,6 @@ from qkvary.planning.curves import (
     compute_cache_curves,
     compute_quality_points,
     compute_user_curves,
-    estimate_note,
-    shared_caveats,
 )
 from qkvary.planning.plans import Plan, ServingAnswer
 from qkvary.planning.quality import Size, frontier_positions, quality_of
@@ -64,15 +60,6 @@ def test_lines_of_the_cache_never_fall_and_stand_in_order(name: str) -> None:
     assert ends == sorted(ends, reverse=True)
 
 
-def test_rows_that_keep_the_same_share_a_line() -> None:
-    lines = cache_of(make_plan()).curves
-    assert ("QKV, layer input *", "Q-K=V") in [line.names for line in lines]
-    rows = make_plan().candidates.rows
-    assert sorted(name for line in lines for name in line.names) == sorted(
-        row.name + (" *" if row.is_original else "") for row in rows
-    )
-
-
 def test_a_window_bends_the_line() -> None:
     """Gemma 3 has five layers with a window of 1,024 for each without: full, they stop growing."""
     line = next(
@@ -93,20 +80,6 @@ def test_the_axis_of_contexts_includes_the_requested_one(context: int, low: int,
     picture = cache_of(make_plan(context=context))
     assert (picture.low, picture.high) == (low, high)
     assert picture.max_tokens == 2048
-
-
-def test_an_endless_context_keeps_the_axis_short() -> None:
-    picture = cache_of(make_plan(context=2**60))
-    assert (picture.low, picture.high) == (2**37, 2**61)
-    assert len(picture.curves[0].points) < 200
-
-
-def test_the_device_is_what_the_plan_has() -> None:
-    plan = make_plan()
-    picture = cache_of(plan)
-    assert picture.memory_bytes == 40 * 10**9
-    weights = plan.answer.rows[0].plan.weight_bytes
-    assert picture.free_bytes == plan.demand.usable_bytes - weights
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -139,19 +112,6 @@ def test_steps_rise_by_one_user_where_one_more_fits() -> None:
         assert line.points[-1][0] == picture.high
         assert picture.low <= line.points[0][0]
         assert line.points[-1][1] == picture.users_at(picture.high)[picture.curves.index(line)]
-
-
-def test_a_model_that_is_too_large_for_the_axis_has_no_picture() -> None:
-    small = Device(name="small", title="a small one", memory_bytes=2**20)
-    assert compute_user_curves(make_plan(device=small)) is None
-    assert compute_cache_curves(make_plan(device=small)) is not None
-
-
-def test_rows_without_a_user_are_named() -> None:
-    tight = Device(name="tight", title="a tight one", memory_bytes=2**24)
-    picture = users_of(make_plan(device=tight, context=2**17))
-    assert picture.left_out == ("QKV *", "QKV, layer input *", "Q-K=V", "GQA-4")
-    assert [line.names for line in picture.curves] == [("Q-MQA",), ("MQA",), ("Q-GQA-4",)]
 
 
 def test_a_network_that_decodes_nothing_has_neither() -> None:
@@ -192,24 +152,3 @@ def test_the_frontier_has_no_projection_sharing_until_one_head_is_left() -> None
     assert [point.variant for point in small.frontier] == ["Q-MQA", "MQA", "GQA-4", "QKV"]
     assert [point.variant for point in large.frontier] == ["Q-MQA", "MQA", "GQA-8", "QKV"]
     assert [point.share for point in small.frontier] == [1 / 32, 1 / 16, 1 / 4, 1]
-
-
-def test_the_estimate_is_the_change_with_its_exponent() -> None:
-    """If a share f of the positions is real, perplexities are raised to the power 1/f."""
-    point = next(one for one in compute_quality_points("300M").points if one.variant == "Q-K=V")
-    ratio = 5.27 / 5.11
-    assert point.real_low == pytest.approx(100 * (ratio ** (1 / 0.53) - 1))
-    assert point.real_high == pytest.approx(100 * (ratio ** (1 / 0.40) - 1))
-    assert point.high < point.real_low < point.real_high
-    assert math.isclose(point.real_low, 6, abs_tol=0.1)
-    assert "40 % to 53 % of the positions" in estimate_note()
-
-
-def test_caveats_of_both_sizes_are_said_once() -> None:
-    pictures = [compute_quality_points(size) for size in SIZES]
-    shared = shared_caveats(pictures)
-    assert any("One network was trained per variant" in caveat for caveat in shared)
-    assert any("padded" in caveat for caveat in shared)
-    own = [set(picture.caveats) - set(shared) for picture in pictures]
-    assert not own[0] & own[1]
-    assert any("Q-GQA-4 of 300M: The released script" in caveat for caveat in own[0])

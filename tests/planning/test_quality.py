@@ -4,15 +4,12 @@ import math
 
 import pytest
 
-from qkvary.arch.published_quality import LANGUAGE_MODELS
-from qkvary.planning import quality as published
 from qkvary.planning.quality import (
     REAL_FRACTIONS,
     SEEDS,
     Size,
     change_per_real_token,
     frontier_positions,
-    published_quality,
     qualities,
     quality_of,
 )
@@ -61,15 +58,6 @@ def test_changes_follow_from_the_printed_perplexities(
         assert any("padding" in line for line in quality.caveats)
 
 
-def test_the_interval_of_mqa_is_the_known_one() -> None:
-    quality = quality_of("MQA")
-    assert quality is not None
-    assert f"{quality.change_percent:+.2f} in {quality.low:.2f} ... {quality.high:.2f}" == (
-        "+1.57 in 1.37 ... 1.76"
-    )
-    assert quality.printed == "+1.5 %"
-
-
 def test_any_spelling_is_read_and_missing_figures_stay_missing() -> None:
     assert quality_of("q,k=v") == quality_of("Q-K=V")
     assert quality_of("GQA-8") is None
@@ -77,21 +65,6 @@ def test_any_spelling_is_read_and_missing_figures_stay_missing() -> None:
     assert quality_of("I-K-V") is None
     with pytest.raises(ValueError, match=r"expected a size out of 300M, 1\.2B, got '7B'"):
         quality_of("MQA", "7B")  # type: ignore[arg-type]
-
-
-def test_caveats_name_missing_comparisons_and_the_released_script() -> None:
-    def caveats(label: str, size: Size = "300M") -> str:
-        quality = quality_of(label, size)
-        return " ".join(quality.caveats) if quality else ""
-
-    assert "GQA-8 has the same cache and was never compared" in caveats("Q-K=V")
-    assert "GQA-2 has the same cache" in caveats("Q-GQA-4")
-    assert "GQA-16 has the same cache" in caveats("Q-K=V", "1.2B")
-    assert "Head sharing alone cannot" in caveats("Q-MQA")
-    assert "same cache" not in caveats("Q=K=V") + caveats("MQA")
-    assert "has 8 KV heads" in caveats("Q-GQA-4")
-    assert "has 8 KV heads" not in caveats("Q-GQA-8", "1.2B")
-    assert "step 7,500 of 8,477" in caveats("MQA", "1.2B")
 
 
 def test_dilution_is_undone_in_the_logarithm() -> None:
@@ -156,52 +129,6 @@ def test_dominance(size: Size) -> None:
         assert found[label].dominated_by == tuple(dominators.split())
         assert found[label].status == "dominated beyond rounding"
     assert set(found) == {*frontier.split(), *dominated}
-
-
-def test_two_equal_perplexities_decide_by_print_only() -> None:
-    """Q-MQA and Q=K-V are both printed as 5.36."""
-    figures = LANGUAGE_MODELS["300M"].variants
-    costs = {one.variant: one.cost for one in frontier_positions("300M")}
-    statuses = {
-        other: published._find_position(
-            "Q=K-V", {label: figures[label] for label in ("Q=K-V", other)}, costs
-        ).status
-        for other in ("Q-MQA", "MQA")
-    }
-    assert statuses == {
-        "Q-MQA": "dominated by the printed figures only",
-        "MQA": "dominated beyond rounding",
-    }
-
-
-def test_costs_are_the_caches_of_the_networks() -> None:
-    assert frontier_positions("300M")[0].cost == 20 * 16 * 64 * 2 * 2
-
-
-@pytest.mark.parametrize(
-    ("label", "change"),
-    [
-        ("q,k=v", "+3.1 %"),
-        ("Q=K-V", "+4.9 %"),
-        ("GQA-8", "+0.52 %"),
-        ("(Q=K-V)+", "+0.019"),
-        ("(Q=K=V)+", "-0.028"),
-        ("I-K-V", "+0.002"),
-    ],
-)
-def test_published_quality_takes_any_spelling(label: str, change: str) -> None:
-    quality = published_quality(label)
-    assert quality is not None
-    assert quality.change == change
-    assert quality.source
-    assert quality.quantity
-    assert ("%" in change) == (quality.measure == "perplexity")
-    assert quality.networks
-
-
-@pytest.mark.parametrize("label", ["QKV", "I-K=V", "Q-I-V"])
-def test_unpublished_quality_is_none(label: str) -> None:
-    assert published_quality(label) is None
 
 
 def test_a_printed_change_agrees_with_its_perplexities_or_not() -> None:

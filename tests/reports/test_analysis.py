@@ -1,16 +1,14 @@
 """The report of an analysis says what its figures say."""
 
-import dataclasses
 import json
 
 import pytest
 
-from qkvary.reports import analysis_charts
 from qkvary.reports.analysis import analysis_report
 from qkvary.reports.json_data import to_json
 from qkvary.reports.report import walk
 from qkvary.reports.tables import Table
-from tests.analysis.examples import change_heads, make_analysis
+from tests.analysis.examples import make_analysis
 
 
 def tables() -> dict[str, Table]:
@@ -37,23 +35,6 @@ def test_tables_have_a_row_per_layer_with_the_value_of_random_weights() -> None:
     )
 
 
-def test_an_untrusted_forecast_is_marked() -> None:
-    analysis = make_analysis()
-    layers = [change_heads(layer, score_change=0.5, forecast=0.01) for layer in analysis.layers]
-    layers[2] = change_heads(layers[2], score_change=1.5)
-    report = analysis_report(dataclasses.replace(analysis, layers=tuple(layers)), "model")
-    (table,) = (one for one in report.sections[0].blocks if isinstance(one, Table))
-    assert [row[7].text for row in table.rows] == ["0.020", "0.020", "0.020*"]
-    drawing = analysis_charts.layers_chart(layers)
-    assert str(drawing.to_svg("a")).count("hollow") == 1
-
-
-def test_one_tensor_has_no_forecast() -> None:
-    report = analysis_report(make_analysis("Q-K=V"), "model")
-    (table,) = (one for one in report.sections[0].blocks if isinstance(one, Table))
-    assert {row[7].text for row in table.rows} == {"one tensor"}
-
-
 def test_data_has_all_figures_but_maps() -> None:
     report = analysis_report(make_analysis(), "model")
     document = json.loads(to_json(report.data))
@@ -70,11 +51,3 @@ def test_data_has_all_figures_but_maps() -> None:
         "ranks": 3 * (5 + 3 + 3 + 4),
         "attention-heads": 12,
     }
-
-
-def test_a_chart_of_many_layers_names_some() -> None:
-    analysis = make_analysis()
-    layers = [dataclasses.replace(analysis.layers[0], number=place) for place in range(1, 41)]
-    drawing = str(analysis_charts.layers_chart(layers).to_svg("a"))
-    assert ">layer 1<" in drawing
-    assert ">layer 2<" not in drawing

@@ -55,21 +55,6 @@ def test_weights_that_are_no_distribution_have_no_mass(change: str) -> None:
     assert "weights of a query do not sum to one" in maps.drawing(none).to_svg("map")
 
 
-def test_a_row_that_sees_nothing_has_no_mass() -> None:
-    weights = example().maps.copy()
-    weights[0, 0, 1] = 0.0
-    first, *others = maps.masses(replace(example(), maps=weights))
-    assert (first.mass, others[0].mass) == (pytest.approx(4 / 25), pytest.approx(1 / 5))
-
-
-def test_rows_without_a_right_cell_do_not_count() -> None:
-    partly = replace(example(), targets=(4, None, None, None, None))
-    assert maps.best(partly).mass == 1.0  # type: ignore[union-attr]
-    assert maps.masses(replace(example(), targets=(None,) * 5)) == ()
-    assert maps.best(replace(example(), targets=(None,) * 5)) is None
-    assert maps.masses(replace(example(), targets=(99,) * 5)) == ()
-
-
 def test_picture_is_a_png_with_the_weights() -> None:
     weights = np.array([[0.0, 0.25], [1.0, 0.0], [0.5, np.nan]])
     picture = Image.open(io.BytesIO(maps.png(maps.shades(weights))))
@@ -79,14 +64,3 @@ def test_picture_is_a_png_with_the_weights() -> None:
     assert np.asarray(picture).tolist() == [[0, 8], [15, 0], [11, 0]]
     darkness = [sum(picture.getpalette()[3 * place : 3 * place + 3]) for place in (0, 8, 15)]
     assert darkness == sorted(darkness, reverse=True)
-
-
-def test_drawing_shows_the_first_layers_and_heads() -> None:
-    drawn = maps.drawing(example(layers=6, heads=7)).to_svg("map")
-    assert drawn.count("<image ") == maps.MOST_LAYERS * maps.MOST_HEADS
-    assert drawn.count("right-cell") == maps.MOST_LAYERS * maps.MOST_HEADS
-    assert "at most 100.0 % on the right cells" in drawn
-
-
-def test_long_sequences_have_no_outlines() -> None:
-    assert "right-cell" not in maps.drawing(example(length=32)).to_svg("map")

@@ -8,12 +8,10 @@ import pytest
 from PIL import Image
 
 from qkvary.reports.figures import PNG_SCALE, FigureFormat, figure_files, print_style
-from qkvary.reports.plan import plan_report
 from qkvary.reports.report import Report
 from qkvary.reports.study import study_report
 from qkvary.reports.variant_styles import FAMILIES
-from tests.reports.plan_examples import make_plan
-from tests.reports.subjects import plan, small_summary, study
+from tests.reports.subjects import plan, small_summary
 from tests.reports.synthetic import make_attention
 
 
@@ -54,15 +52,6 @@ def test_files_are_what_their_names_say(files: dict[str, bytes]) -> None:
             assert not re.search(rb"\bnan\b|href=\"http|var\(|@media", data)
 
 
-def test_what_a_figure_shows_is_written_in_full() -> None:
-    report = dataclasses.replace(study(), sections=())
-    lines = re.findall(
-        'class="tick">([^<]*)</text>', figure_files(report, ["svg"])["answer.svg"].decode()
-    )
-    assert report.picture is not None
-    assert report.picture.detail in " ".join(lines)
-
-
 def test_equal_reports_give_equal_figures(files: dict[str, bytes]) -> None:
     """The converter orders the objects of a PDF as it likes: there the size is compared."""
     again = figure_files(few(), get_args(FigureFormat))
@@ -70,10 +59,6 @@ def test_equal_reports_give_equal_figures(files: dict[str, bytes]) -> None:
     for name, data in files.items():
         same = len(again[name]) == len(data) if name.endswith(".pdf") else again[name] == data
         assert same, name
-
-
-def test_no_format_draws_nothing() -> None:
-    assert figure_files(study(), ()) == {}
 
 
 def test_a_mark_has_the_colour_of_its_family(files: dict[str, bytes]) -> None:
@@ -86,21 +71,6 @@ def test_a_mark_has_the_colour_of_its_family(files: dict[str, bytes]) -> None:
     seen = {colour for _, colour in picture.getcolors(1 << 24) or ()}
     blue = next(family.light for family in FAMILIES if family.key == "share")
     assert tuple(int(blue[place : place + 2], 16) for place in (1, 3, 5)) in seen
-
-
-def test_a_plan_has_its_three_figures_with_their_notes() -> None:
-    made = figure_files(plan(), ("svg",))
-    assert set(made) == {
-        "cache-against-context.svg",
-        "users-against-memory.svg",
-        "quality-against-cache.svg",
-    }
-    written = " ".join(ET.fromstring(made["quality-against-cache.svg"]).itertext())  # noqa: S314
-    for words in ("One network was trained", "† +25.4 %", "300M networks", "an estimate, not"):
-        assert words in written
-    assert set(figure_files(plan_report(make_plan(trains=True)), ("svg",))) == {
-        "quality-against-cache.svg"
-    }
 
 
 @pytest.mark.parametrize("text", ["$\\frac{1}{0}$", "<b>", "\x00\ud800", "שלום", "w" * 10_000])

@@ -3,12 +3,10 @@ import random
 
 import pytest
 
-from qkvary.reports import label_placement
 from qkvary.reports.label_placement import (
     Box,
     Label,
     Spot,
-    boxes_along,
     place,
     stack,
     text_width,
@@ -49,31 +47,10 @@ def test_names_cover_neither_names_nor_points(seed: int) -> None:
         assert box[3] <= AREA[3] + 1
 
 
-def test_lonely_point_has_its_name_beside_it() -> None:
-    (label,) = place([Spot(text="QKV", x=100, y=100)], [(94, 94, 106, 106)], AREA)
-    assert label is not None
-    assert label.leader is None
-    assert label.x == 109
-
-
 def test_crowded_point_gets_a_leader() -> None:
     spots = [Spot(text="Q=K-V", x=100, y=100 + step) for step in range(6)]
     labels = place(spots, [(94, 94, 106, 112)], AREA)
     assert any(label and label.leader for label in labels)
-
-
-def test_no_room_means_no_name() -> None:
-    assert place([Spot(text="QKV", x=5, y=5)], [], (0, 0, 10, 10)) == [None]
-
-
-def test_places_do_not_depend_on_anything_else() -> None:
-    spots = [Spot(text="QKV", x=50, y=50), Spot(text="MQA", x=51, y=52)]
-    assert place(spots, [], AREA) == place(spots, [], AREA)
-
-
-def test_lines_become_boxes() -> None:
-    assert boxes_along([(0, 0), (10, 0), (10, 5)]) == [(-1, -1, 11, 1), (9, -1, 11, 6)]
-    assert label_placement.boxes_along([]) == []
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -88,13 +65,3 @@ def test_a_column_of_boxes_never_overlaps_and_stays_in_its_room(seed: int) -> No
     assert all(below[0] >= above[1] - 1e-9 for above, below in itertools.pairwise(edges))
     assert edges[0][0] >= -1e-9
     assert edges[-1][1] <= 200 + 1e-9
-
-
-def test_boxes_that_do_not_touch_stay_where_they_want_to_be() -> None:
-    assert stack([(150, 13), (20, 13), (80, 26)], 0, 200) == [150, 20, 80]
-    assert stack([], 0, 200) == []
-
-
-def test_boxes_that_touch_share_the_way() -> None:
-    assert stack([(100, 14), (100, 14)], 0, 200) == [93, 107]
-    assert stack([(100, 14), (100, 14)], 0, 10) == [7, 21]

@@ -8,10 +8,9 @@ from qkvary.reports.files import make_files
 from qkvary.reports.markdown import render_markdown, table_markdown
 from qkvary.reports.report import Code, Group, Report, Section, walk
 from qkvary.reports.study import study_report
-from qkvary.reports.tables import Cell, Column, Table, named, plain
+from qkvary.reports.tables import Cell, Column, Table, named
 from qkvary.text import names
-from tests.reports.hostile import PAYLOADS
-from tests.reports.subjects import SUBJECTS, decode
+from tests.reports.subjects import SUBJECTS
 from tests.reports.synthetic import make_summary
 
 
@@ -31,16 +30,6 @@ def test_a_table_holds_what_is_printed() -> None:
     )
 
 
-def test_a_table_has_one_line_a_row() -> None:
-    for payload in PAYLOADS:
-        text = table_markdown(table(named(payload), plain(1)))
-        lines = [line for line in text.split("\n") if line.startswith("|")]
-        assert len(lines) == 3
-        bars = lines[2].replace("\\\\", "").replace("\\|", "").count("|")
-        assert bars == 3
-        assert "<" not in lines[2].replace("\\<", "")
-
-
 def test_a_study_says_question_answers_and_tables() -> None:
     summary = make_summary()
     report = study_report(summary)
@@ -58,14 +47,6 @@ def test_a_study_says_question_answers_and_tables() -> None:
     assert all(value in text for _, value in summary.environments[0] if value.isalnum())
     assert "- I-K=V against Q=K=V" in text
     assert json.dumps(text)
-
-
-def test_a_measurement_says_command_findings_and_machine() -> None:
-    report = decode()
-    text = render_markdown(report)
-    assert "```sh\nqkvary bench decode" in text
-    assert "## Speed\n" in text
-    assert "| torch | 2.13 |" in text
 
 
 @pytest.mark.parametrize("make", SUBJECTS.values(), ids=SUBJECTS)

@@ -1,4 +1,3 @@
-import dataclasses
 import functools
 import itertools
 import re
@@ -7,10 +6,8 @@ from xml.etree import ElementTree as ET
 import pytest
 from markupsafe import Markup
 
-from qkvary.costs.devices import find_device
 from qkvary.planning.curves import (
     SIZES,
-    Curve,
     compute_cache_curves,
     compute_quality_points,
     compute_user_curves,
@@ -90,43 +87,6 @@ def test_a_row_has_one_dash_in_both_pictures() -> None:
         assert by_name.get(line.names[0], plan_charts.dash_of(line)) == plan_charts.dash_of(line)
 
 
-def test_a_plan_in_powers_of_ten_never_shows_the_others() -> None:
-    for drawing in drawings(make_plan(decimal=True)):
-        assert "iB" not in drawing
-        assert re.search(r"\b\d+ GB", drawing)
-    for drawing in drawings(make_plan()):
-        assert not re.search(r"\d [kMGT]B\b", drawing)
-
-
-@pytest.mark.parametrize("context", [1, 2, 2048, 2**30, 2**60])
-def test_any_context_can_be_drawn(context: int) -> None:
-    for drawing in drawings(make_plan(context=context)):
-        check(drawing)
-
-
-@pytest.mark.parametrize("memory", [2**20, 2**30, 2**44])
-def test_any_device_can_be_drawn(memory: int) -> None:
-    device = dataclasses.replace(find_device("t4"), memory_bytes=memory)
-    for drawing in drawings(make_plan(device=device)):
-        check(drawing)
-
-
-def test_asked_and_longest_context_are_both_named() -> None:
-    for context in (1024, 2048, 32_768):
-        plan = make_plan(context=context)
-        root = check(drawings(plan)[0])
-        marks = {
-            node.text: (float(node.attrib["x"]), float(node.attrib["y"]))
-            for node in root.iter("text")
-            if "strong" in node.attrib["class"]
-        }
-        asked = next(
-            place for words, place in marks.items() if str(words).startswith("requested: ")
-        )
-        made = marks["made for 2k"]
-        assert abs(asked[0] - made[0]) > 80 or abs(asked[1] - made[1]) > 12
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
     picture = compute_quality_points(size)
@@ -139,15 +99,6 @@ def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
         assert words.endswith(" †") == (point.status != "frontier")
     hollow = sum(point.status != "frontier" for point in picture.points)
     assert drawing.count(" hollow") == hollow
-
-
-def test_what_is_off_the_scale_is_written_at_its_edge() -> None:
-    drawing = plan_charts.quality_chart(compute_quality_points("300M")).to_svg("quality")
-    assert ">Q=K=V † +25.4 %<" in drawing
-    assert drawing.count("reference open") == 1
-    assert "reference open" not in plan_charts.quality_chart(compute_quality_points("1.2B")).to_svg(
-        "quality"
-    )
 
 
 def test_intervals_are_drawn_to_scale() -> None:
@@ -170,29 +121,6 @@ def test_intervals_are_drawn_to_scale() -> None:
     ]
     wanted = sorted((one.high - one.low) * pixels for one in points)
     assert lengths == pytest.approx(wanted, abs=0.02)
-
-
-def test_shares_are_written_as_fractions() -> None:
-    assert [plan_charts.write_share(share) for share in (1, 0.5, 1 / 32, 1 / 3)] == [
-        "1",
-        "1/2",
-        "1/32",
-        "1/3",
-    ]
-
-
-def test_long_names_are_broken_and_keep_their_star() -> None:
-    pieces = plan_charts.wrap_names(("as it is, value and rotated slice *", "MQA"))
-    assert pieces == ("as it is, value", "and rotated", "slice\N{NO-BREAK SPACE}*", "MQA")
-    assert all(len(piece) <= 20 for piece in plan_charts.wrap_names(("w" * 500,)))
-
-
-def test_more_rows_than_dashes_begin_again() -> None:
-    lines = [
-        Curve(names=("x",), label="QKV", order=order, points=((1.0, 1.0),)) for order in (0, 1, 10)
-    ]
-    first, second, again = map(plan_charts.dash_of, lines)
-    assert first == again != second
 
 
 @functools.cache

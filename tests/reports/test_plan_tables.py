@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from qkvary.planning.curves import compute_cache_curves, compute_quality_points, compute_user_curves
@@ -76,32 +74,6 @@ def test_serving_table_says_what_the_plan_says() -> None:
     assert row["standing"] == "frontier"
 
 
-def test_dominated_rows_name_what_dominates_them() -> None:
-    table = serving()
-    row = cells(table, "Q-K=V", "bf16")
-    assert row["change_percent"] == "+3.1 [2.9, 3.3]"
-    assert row["standing"] == "dominated by GQA-4 and MQA"
-    assert cells(table, "QKV, layer input *", "int8")["standing"] == "same function"
-    assert "Lossy, scales counted: int8" in table.notes[-1]
-
-
-def test_narrow_intervals_have_more_decimals() -> None:
-    plan = make_plan("llama-3.1-8b")
-    assert isinstance(plan.answer, ServingAnswer)
-    table = plan_tables.serving_table(plan, plan.answer)
-    assert cells(table, "MQA", "bf16")["change_percent"] == "+1.06 [1.04, 1.08]"
-
-
-def test_what_does_not_fit_is_none_and_warns() -> None:
-    plan = make_plan("llama-3.1-405b", context=2**30)
-    assert isinstance(plan.answer, ServingAnswer)
-    table = plan_tables.serving_table(plan, plan.answer)
-    row = next(row for row in table.rows if row[0].text == "MQA")
-    texts = {column.key: cell for column, cell in zip(table.columns, row, strict=True)}
-    assert texts["devices"].text == texts["users_per_replica"].text == "none"
-    assert texts["devices"].tone == "warn"
-
-
 def test_training_table_has_every_variant_once() -> None:
     plan = make_plan(trains=True)
     table = plan_tables.variants_table(plan)
@@ -110,9 +82,3 @@ def test_training_table_has_every_variant_once() -> None:
     assert "at 40 % of the matrix rate" in table.notes[0]
     macs = [cells(table, label)["macs_per_token"] for label in ("QKV *", "MQA")]
     assert macs == ["2.923 G", "2.805 G (−4.04 %)"]
-
-
-def test_a_plan_of_training_says_how() -> None:
-    plan = dataclasses.replace(make_plan(trains=True), regime=None)
-    with pytest.raises(ValueError, match="expected a plan of training with its regime, got none"):
-        plan_tables.variants_table(plan)

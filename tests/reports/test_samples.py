@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from qkvary.reports.attention_maps import png
 from qkvary.reports.markdown import render_markdown
 from qkvary.reports.page import render_page
 from qkvary.reports.png import pixel_png
@@ -46,28 +45,6 @@ def test_png_has_the_pixels(channels: int, mode: str) -> None:
     np.testing.assert_array_equal(
         np.asarray(image).reshape(5, 7, channels).transpose(2, 0, 1), pixels
     )
-
-
-@pytest.mark.parametrize("columns", [6, 7])
-def test_png_has_the_shades(columns: int) -> None:
-    indices = np.random.default_rng(0).integers(0, 16, (5, columns), dtype=np.uint8)
-    image = Image.open(io.BytesIO(png(indices)))
-    np.testing.assert_array_equal(np.asarray(image), indices)
-
-
-def test_wrong_classes_stand_out() -> None:
-    (group,) = sample_section(runs(sample("4", "9", 1), sample("7", "7", 1))).blocks
-    assert isinstance(group, Group)
-    (chart,) = group.blocks
-    assert isinstance(chart, Chart)
-    drawn = "".join(chart.draw().inlined)
-    assert drawn.count('class="wrong middle">9<') == drawn.count("wrong") == 1
-    assert drawn.count("<image") == 2
-    assert chart.table is not None
-    assert [[cell.raw for cell in row] for row in chart.table.rows] == [
-        [1, "4", "9", "4"],
-        [2, "7", "7", "7"],
-    ]
 
 
 def test_sets_have_a_frame_around_the_right_one_and_name_the_picks() -> None:

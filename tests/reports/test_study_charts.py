@@ -2,9 +2,6 @@ import dataclasses
 import math
 import re
 
-import pytest
-
-from qkvary.reports import label_placement
 from qkvary.reports import learning_curves as curves
 from qkvary.reports import study_charts as charts
 from qkvary.reports.variant_styles import family_of
@@ -36,12 +33,6 @@ def test_only_what_is_surely_dominated_is_drawn_as_dominated() -> None:
     assert drawn.to_svg("c").count(" hollow") == 1
 
 
-@pytest.mark.parametrize("number", [0, 1, 2])
-def test_few_points_make_a_chart(number: int) -> None:
-    few = dataclasses.replace(frontier(), points=frontier().points[:number])
-    assert charts.frontier_chart(few, "QKV").to_svg("c").count("leader") == 0
-
-
 def test_figures_that_are_not_finite_are_left_out() -> None:
     first, *others = frontier().points
     broken = dataclasses.replace(first, quality=math.nan)
@@ -49,36 +40,6 @@ def test_figures_that_are_not_finite_are_left_out() -> None:
     drawn = charts.frontier_chart(changed, "QKV").to_svg("c")
     assert "nan" not in drawn.lower()
     assert f">{first.variant}<" not in drawn
-
-
-def test_error_bars_are_the_interval_around_the_point() -> None:
-    point = next(one for one in frontier().points if one.difference)
-    gap = point.difference
-    assert gap is not None
-    assert gap.mean is not None
-    assert gap.low_single is not None
-    low, high = charts.error_bar(point, "test loss") or (0, 0)
-    assert low < point.quality < high
-    assert point.quality - low == pytest.approx(gap.mean - gap.low_single)
-    assert charts.error_bar(dataclasses.replace(point, difference=None), "test loss") is None
-
-
-def test_no_error_bar_leaves_the_values_that_an_accuracy_can_have() -> None:
-    point = next(one for one in frontier().points if one.difference)
-    assert point.difference is not None
-    gap = dataclasses.replace(point.difference, mean=-0.25, low_single=-1.0, high_single=1.0)
-    wide = dataclasses.replace(point, quality=0.75, difference=gap)
-    assert charts.error_bar(wide, "test loss") == (0.0, 2.0)
-    assert charts.error_bar(wide, "test accuracy") == (0.0, 1.0)
-    low = dataclasses.replace(wide, quality=0.5)
-    assert charts.error_bar(low, "accuracy") == (0.0, 1.0)
-
-
-def test_points_that_cover_each_other_move_apart() -> None:
-    moved = charts.separate([(10, 10), (10, 10), (10, 12), (50, 10)])
-    assert moved[0] == (10, 10)
-    assert moved[3] == (50, 10)
-    assert len({x for x, _ in moved[:3]}) == 3
 
 
 def test_supported_differences_are_filled() -> None:
@@ -89,28 +50,6 @@ def test_supported_differences_are_filled() -> None:
     assert "← worse" in drawn
     loss = next(one for one in make_summary().tables if not one.higher_is_better)
     assert "← better" in charts.difference_chart(loss, "QKV").to_svg("c")
-
-
-def test_names_end_before_the_drawing_begins() -> None:
-    table = make_summary().tables[0]
-    long = dataclasses.replace(table.rows[1], variant="Q-K=V@rotary")
-    drawn = charts.difference_chart(dataclasses.replace(table, rows=(long,)), "QKV").to_svg("c")
-    (first, *_) = sorted(float(x) for x in re.findall(r'x1="([0-9.]+)"', drawn))
-    assert first >= 8 + label_placement.text_width("Q-K=V@rotary")
-
-
-def test_a_variant_without_runs_says_why() -> None:
-    table = make_summary().tables[0]
-    row = table.rows[4]
-    assert row.difference is not None
-    gap = dataclasses.replace(row.difference, mean=None, low=None, high=None)
-    counts = dataclasses.replace(
-        row.counts, done=0, diverged=row.counts.planned, failed=0, missing=0
-    )
-    changed = dataclasses.replace(row, difference=gap, counts=counts)
-    rows = (*table.rows[:4], changed, *table.rows[5:])
-    drawn = charts.difference_chart(dataclasses.replace(table, rows=rows), "QKV").to_svg("c")
-    assert f"{row.counts.planned} diverged" in drawn
 
 
 def test_runs_that_never_solved_are_counted() -> None:
@@ -153,21 +92,9 @@ def test_panels_share_one_scale_and_show_the_baseline() -> None:
     assert sum('class="behind"' in drawing for drawing in drawings) == 2
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [1.0, math.nan, 0.5], [0.0] * 90])
-def test_odd_curves_make_panels(values: list[float]) -> None:
-    (chart,) = curves.panels([curve(values)], "steps", "QKV")
-    assert "nan" not in chart.draw().to_svg("p").lower()
-
-
 def test_thinned_curves_keep_their_ends() -> None:
     kept = curves.thinned(1000)
     assert len(kept) <= curves.POINTS
     assert (kept[0], kept[-1]) == (0, 999)
     assert curves.thinned(3) == [0, 1, 2]
     assert curves.thinned(9, 4) == [0, 3, 5, 8]
-
-
-def test_headline_follows_the_metric_of_the_setting() -> None:
-    found = curves.headline_quantities(make_summary())
-    assert found["reverse n=16"] == "validation accuracy"
-    assert found["characters"] == "validation loss"

@@ -4,9 +4,6 @@ import io
 from collections.abc import Sequence
 
 from qkvary.reports.attention_maps import RunAttention
-from qkvary.reports.markdown import render_markdown
-from qkvary.reports.page import render_page
-from qkvary.reports.study import study_report
 from qkvary.reports.study_data import study_datasets
 from qkvary.reports.tables import table_csv
 from qkvary.studies.results.summary import Summary
@@ -42,42 +39,6 @@ def test_every_table_is_exported() -> None:
     assert len(read(files["curves.csv"])) == sum(len(curve.steps) for curve in summary.curves)
 
 
-def test_figures_are_not_rounded() -> None:
-    summary = make_summary()
-    rows = read(csv_files(summary)["results.csv"])
-    wanted = [row for table in summary.tables for row in table.rows]
-    for row, source in zip(rows, wanted, strict=True):
-        assert row["variant"] == source.variant
-        assert source.mean is not None
-        assert float(row["mean"]) == source.mean
-        gap = source.difference
-        assert row["low"] == ("" if gap is None or gap.low is None else repr(gap.low))
-        parts = ("done", "failed", "diverged", "missing")
-        assert sum(int(row[f"runs_{part}"]) for part in parts) == int(row["runs_planned"])
-
-
-def test_utilization_stands_beside_the_speed_where_it_was_measured() -> None:
-    summary = make_summary(("QKV", "Q-K=V", "MQA"), 2)
-    assert "utilization" not in csv_files(summary)["costs.csv"].lower()
-    tables = tuple(
-        dataclasses.replace(
-            table,
-            rows=tuple(
-                dataclasses.replace(row, utilization=0.375 if row.variant == "QKV" else None)
-                for row in table.rows
-            ),
-        )
-        for table in summary.tables
-    )
-    measured = dataclasses.replace(summary, tables=tables)
-    for row in read(csv_files(measured)["costs.csv"]):
-        assert row["utilization"] == ("0.375" if row["variant"] == "QKV" else "")
-    for text in (render_markdown(study_report(measured)), render_page(study_report(measured))):
-        assert "38 %" in text
-        assert "over that of one large product on the same device" in text
-    assert "large product" not in render_markdown(study_report(summary))
-
-
 def test_contrasts_are_exported_with_their_sentences() -> None:
     summary = make_summary()
     rows = read(csv_files(summary)["contrasts.csv"])
@@ -90,12 +51,6 @@ def test_contrasts_are_exported_with_their_sentences() -> None:
         assert row["low"] == repr(source.difference.low)
         assert row["comparisons"] == str(len(wanted))
         assert row["sentence"].lstrip("'") == source.sentence
-
-
-def test_a_study_without_contrasts_has_no_table_of_them() -> None:
-    summary = make_summary(("QKV", "Q=K=V"), 2)
-    assert "contrasts.csv" not in csv_files(summary)
-    assert "contrasts" not in render_markdown(study_report(summary))
 
 
 def test_hostile_names_stay_in_their_cells() -> None:

@@ -8,7 +8,6 @@ from qkvary.reports.tables import (
     Column,
     Table,
     csv_field,
-    dataset,
     label,
     named,
     number,
@@ -32,14 +31,6 @@ def test_formulas_become_text(text: str) -> None:
     assert csv_field(text) == f"'{text}"
 
 
-@pytest.mark.parametrize(
-    ("value", "written"),
-    [(-0.5, "-0.5"), (3, "3"), (1e-7, "1e-07"), (True, "true"), (None, ""), ("Q=K-V", "Q=K-V")],
-)
-def test_numbers_and_plain_texts_stay(value: str | float | None, written: str) -> None:
-    assert csv_field(value) == written
-
-
 def test_no_payload_makes_a_formula_or_another_row() -> None:
     """300 payloads as header and as cell."""
     columns = tuple(Column(key=text, title="x") for text in PAYLOADS)
@@ -61,12 +52,6 @@ def table(*cells: Cell) -> Table:
 def test_csv_holds_raw_figures() -> None:
     made = table(named("Q-K=V"), Cell(raw=-0.12345, text="−0.123", below=("[−0.2, 0]",)))
     assert read(table_csv(made)) == [["variant", "mean"], ["Q-K=V", "-0.12345"]]
-
-
-def test_a_dataset_has_the_keys_of_its_rows() -> None:
-    made = dataset("some", ({"name": name, "value": value} for name, value in (("a", 1), ("b", 2))))
-    assert read(table_csv(made)) == [["name", "value"], ["a", "1"], ["b", "2"]]
-    assert dataset("none", ()).rows == ()
 
 
 def test_picked_attributes_keep_their_order_and_may_be_renamed() -> None:
@@ -107,8 +92,3 @@ def test_a_column_names_what_it_shows_of_each_item() -> None:
     assert table.rows[1] == (named(""), plain(None, "0%"), plain(None), named("3"))
     assert table.notes == ("note",)
     assert not table.main
-
-
-def test_rows_must_fit_the_columns() -> None:
-    with pytest.raises(ValueError, match=r"^expected 2 cells in each row of 't', got 1$"):
-        table(named("QKV"))

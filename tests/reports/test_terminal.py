@@ -3,14 +3,11 @@ import io
 import pytest
 from rich.console import Console
 
-from qkvary.cli._output import console as encoding_console
 from qkvary.reports.report import Prose, Report, Section
-from qkvary.reports.study import study_report
 from qkvary.reports.tables import Brief, Cell, number, tabulate, word
 from qkvary.reports.terminal import print_report, print_table
 from tests.reports.hostile import PAYLOADS
 from tests.reports.subjects import SUBJECTS, study
-from tests.reports.synthetic import make_summary
 from tests.reports.test_page import everything
 
 
@@ -29,16 +26,6 @@ def test_fits_the_terminal(subject: str, width: int) -> None:
     joined = " ".join(text.split())
     for said in (report.question, *report.answer, *report.caveats):
         assert " ".join(said.split()) in joined
-
-
-def test_a_study_is_said_in_brief() -> None:
-    text = printed(study_report(make_summary()))
-    assert "▼ −0.069" in text
-    assert "19/20" in text
-    assert "237/240; 1 failed; 1 diverged; 1 missing" in " ".join(text.split())
-    assert "Learning curves" not in text
-    assert "\x1b" not in text
-    assert "\x1b" in printed(study_report(make_summary()), colour=True)
 
 
 def test_a_table_that_does_not_fit_is_printed_in_parts() -> None:
@@ -83,20 +70,6 @@ def test_the_rest_of_a_report_is_printed_on_request() -> None:
     assert "the page alone" not in whole
     assert "--full" not in whole
     assert "--full" not in printed(SUBJECTS["study"](""))
-
-
-def test_a_table_of_one_column_is_printed() -> None:
-    stream = io.StringIO()
-    table = tabulate("key", "", "ab", word("name="), main=True)
-    print_table(Console(file=stream, width=30), table)
-    assert stream.getvalue().split() == ["name", "a", "b"]
-
-
-def test_plain_ascii_terminals_work() -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    print_report(study_report(make_summary()), encoding_console(stream))
-    stream.flush()
-    assert b"-0.069" in stream.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_hostile_names_are_plain_text() -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from qkvary.reports.variant_styles import FAMILIES, Family, family_of, mark, present, read_variant
+from qkvary.reports.variant_styles import FAMILIES, Family, family_of
 
 
 @pytest.mark.parametrize(
@@ -20,11 +20,6 @@ from qkvary.reports.variant_styles import FAMILIES, Family, family_of, mark, pre
 )
 def test_family_follows_from_the_variant(label: str, key: str) -> None:
     assert family_of(label, "QKV").key == key
-
-
-def test_any_variant_can_be_the_baseline() -> None:
-    assert family_of("MQA", "MQA").key == "base"
-    assert family_of("QKV", "MQA").key == "other"
 
 
 def test_families_are_told_apart_without_colour() -> None:
@@ -47,29 +42,3 @@ def test_names_can_be_read_on_both_grounds(family: Family) -> None:
     """WCAG AA for text."""
     assert contrast(family.light, "#fcfcfa") >= 4.5
     assert contrast(family.dark, "#12171c") >= 4.5
-
-
-def test_colours_differ() -> None:
-    assert len({family.light for family in FAMILIES}) == len(FAMILIES)
-    assert len({family.dark for family in FAMILIES}) == len(FAMILIES)
-
-
-def test_present_keeps_the_fixed_order() -> None:
-    assert [family.key for family in present(("MQA", "Q-K=V", "QKV"), "QKV")] == [
-        "base",
-        "share",
-        "heads",
-    ]
-
-
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.key)
-@pytest.mark.parametrize("hollow", [False, True])
-def test_marks_carry_their_family(family: Family, hollow: bool) -> None:
-    drawn = mark(family, 10, 20, hollow=hollow)
-    assert f"f-{family.key}" in drawn
-    assert ("hollow" in drawn) == hollow
-
-
-def test_a_name_that_is_no_label_has_no_variant() -> None:
-    assert read_variant("Q-K=V") is not None
-    assert read_variant("=1+1") is None

@@ -138,25 +138,3 @@ def test_save_and_purge_survive_a_fault_at_every_call(tmp_path: Path, fault: str
     assert len(found) >= 20
     killed, *errors = FAULTS
     sweep(tmp_path, found if fault == killed else found[errors.index(fault) :: 2], fault)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("fault", FAULTS)
-def test_several_saves_survive_a_fault_at_every_call(tmp_path: Path, fault: str) -> None:
-    sweep(tmp_path, work_points(tmp_path, 6), fault, last=6)
-
-
-@pytest.mark.parametrize(
-    ("mutant", "call", "message"),
-    [
-        ("in_place", "write", "in part"),
-        ("purge_first", "write", "no checkpoint is left"),
-        ("nothing_cleaned", "fsync", "something temporary is left"),
-    ],
-)
-def test_the_sweep_catches_an_unsafe_writer(
-    tmp_path: Path, mutant: str, call: str, message: str
-) -> None:
-    first = [(call, number) for number in range(1, 4)]
-    with pytest.raises(AssertionError, match=message):
-        sweep(tmp_path, first, "signal=KILL", mutant=mutant)

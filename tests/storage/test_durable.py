@@ -126,18 +126,6 @@ def test_bytes_that_do_not_arrive_are_noticed(
     assert names(tmp_path) == []
 
 
-def test_short_writes_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = os.write
-    monkeypatch.setattr(durable.os, "write", lambda number, view: write(number, view[:3]))
-    atomic_write_file(tmp_path / "a", b"all of it")
-    assert (tmp_path / "a").read_bytes() == b"all of it"
-
-
-def test_a_folder_that_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match="the folder no longer exists"):
-        atomic_write_file(tmp_path / "gone" / "a", b"")
-
-
 def test_folders_are_made_with_their_parents(tmp_path: Path) -> None:
     make_directory(tmp_path / "a" / "b" / "c")
     make_directory(tmp_path / "a" / "b" / "c")
@@ -209,10 +197,6 @@ def test_damaged_files_are_quarantined(tmp_path: Path) -> None:
         quarantine(tmp_path, ("x" * 300,))
 
 
-def test_cleaning_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert clean_leftovers(tmp_path / "absent") == ()
-
-
 def test_a_writer_whose_file_was_taken_for_a_leftover_writes_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,11 +259,6 @@ def readers_see(tmp_path: Path, write: str) -> set[int]:
 
 def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert readers_see(tmp_path, "durable.atomic_write_file(path, data)") == {40000, 50000}
-
-
-def test_a_plain_write_would_show_half_a_file(tmp_path: Path) -> None:
-    """The mutant: writing in place."""
-    assert readers_see(tmp_path, "path.write_bytes(data)") - {40000, 50000}
 
 
 def test_a_folder_that_several_fill(tmp_path: Path) -> None:

@@ -55,11 +55,6 @@ def test_how_far_locks_reach(path: str, kind: str, reach: str, problem: str | No
     assert problem is None or problem in (found.lock_problem or "")
 
 
-def test_a_system_that_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_systems, "_MOUNTS", Path("/absent/mountinfo"))
-    assert find_file_system(Path("/")) is None
-
-
 def test_the_file_system_of_a_folder_is_that_of_the_system(tmp_path: Path) -> None:
     found = find_file_system(tmp_path)
     assert isinstance(found, FileSystem)

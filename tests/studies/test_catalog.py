@@ -106,7 +106,7 @@ def test_only_a_study_of_features_looks_for_them(run_python: Runner) -> None:
     """The others neither hash files nor import what reads them."""
     code = (
         "import sys; from qkvary.studies.catalog import load_study; load_study({!r}); "
-        "sys.exit('qkvary.data.feature_files' in sys.modules)"
+        "sys.exit('qkvary.data.feature_sets' in sys.modules)"
     )
     assert run_python(["-c", code.format("quickstart")]).returncode == 0
     assert run_python(["-c", code.format("anomaly-quick")]).returncode == 1

@@ -2,28 +2,19 @@
 
 import dataclasses
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from scipy import stats
 
 from qkvary.arch.labels import parse_variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.costs.parameters import network_parameters
 from qkvary.reports import study_tables
-from qkvary.reports.files import write_report
-from qkvary.reports.markdown import render_markdown
-from qkvary.reports.page import render_page
-from qkvary.reports.study import study_report
-from qkvary.reports.terminal import print_report
-from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
-from qkvary.text.numbers import MISSING
 from tests.studies.made_up import make_record, make_setting, make_study
 
 LABELS = ("QKV", "Q-K=V", "I-K=V", "MQA")
@@ -112,17 +103,6 @@ def test_no_other_width_comes_nearer(label: str, width: int, activation: Any) ->
 
     assert found.layers[0].variant == parse_variant(label)
     assert found.block.d_ff == min(range(1, 200), key=off)
-
-
-def test_widths_that_were_chosen_are_said() -> None:
-    study = three_tables()
-    (sentence,) = describe_equal_parameters(study)
-    cell = next(c for c in study.cells() if (c.setting, c.variant) == ("equal", "Q-K=V"))
-    total = network_parameters(cell.run.network).total
-    assert cell.run.network.block.d_ff > study.settings[0].network.block.d_ff
-    assert f"Q-K=V {cell.run.network.block.d_ff} ({total:,} parameters)" in sentence
-    assert "QKV, " in sentence
-    assert list(describe_equal_parameters(make_study())) == []
 
 
 @pytest.mark.parametrize(
@@ -232,48 +212,4 @@ def test_a_contrast_across_settings_waits_for_its_runs() -> None:
     assert crossed.answer.endswith("no pair of runs has finished yet.")
 
 
-def test_limits_come_before_anything_else(summary: Summary) -> None:
-    assert summary.caveats[0] == "Only a test."
-    assert any("feed-forward width follows" in text for text in summary.method.sentences)
-
-
-def test_several_settings_of_one_table_are_averaged_and_shown_alone() -> None:
-    study = make_study(
-        make_setting("reverse"),
-        *(
-            dataclasses.replace(separate(name, table="both"), task=make_setting("", length=n).task)
-            for name, n in (("short", 5), ("long", 11))
-        ),
-        variants=("QKV", "Q-K=V"),
-    )
-    summary = summarise(
-        study, [make_record(cell, 0.5 + 0.01 * cell.seed) for cell in study.cells()]
-    )
-    assert [(table.name, table.kind) for table in summary.tables] == [
-        ("reverse", "task"),
-        ("both", "task"),
-        ("short", "setting"),
-        ("long", "setting"),
-    ]
-
-
 # ---- reports
-
-
-def test_reports_show_them(summary: Summary, tmp_path: Path) -> None:
-    page = render_page(study_report(summary))
-    for text in ("Only a test.", "Q-K=V (equal)", "feed-forward width follows", "detectable"):
-        assert text in page
-    assert "equal" in render_markdown(study_report(summary))
-    assert len(write_report(study_report(summary), tmp_path)) > 4
-    (table,) = [one for one in summary.tables if one.name == "seconds"]
-    rows = study_tables.result_table(table, summary, "key").rows
-    assert [row[-1].text for row in rows] == [MISSING] * 2
-
-
-def test_the_terminal_shows_them(summary: Summary) -> None:
-    console = Console(record=True, width=100, force_terminal=False)
-    with console.capture() as capture:
-        print_report(study_report(summary), console)
-    assert "Q-K=V (equal) against MQA (reverse)" in capture.get()
-    assert "- Only a test." in capture.get()

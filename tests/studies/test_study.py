@@ -32,11 +32,6 @@ def test_cells_are_settings_by_variants_by_seeds() -> None:
     )
 
 
-def test_runs_are_counted_as_cells_with_several_learning_rates() -> None:
-    study = changed(learning_rates=(0.1, 0.2, 0.3))
-    assert study.count_runs() == len({cell.run for cell in study.cells()}) == 12
-
-
 def test_a_network_may_be_given_by_its_name() -> None:
     setting = dataclasses.replace(STUDY.settings[0], network="lm-10m")  # type: ignore[arg-type]
     assert setting.network == find_network("10M")
@@ -85,11 +80,6 @@ def test_each_learning_rate_is_a_run() -> None:
     rates = [cell.run.training.optimizer.learning_rate for cell in study.cells()]
     assert rates == [0.3, 0.1]
     assert study.cells()[1].run_key == STUDY.cells()[0].run_key
-
-
-def test_contrasts_change_no_run() -> None:
-    study = changed(contrasts=(("Q-K=V", "QKV"), ("QKV", "q,k=v")))
-    assert [cell.run_key for cell in study.cells()] == [cell.run_key for cell in STUDY.cells()]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.contracts.parsed import ROOT
 
 SCRIPTS = ROOT / "benchmarks" / "gpu"
@@ -26,6 +28,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_every_part_runs_here_and_is_not_repeated(tmp_path: Path) -> None:
     words = ("--device", "cpu", "--quick", "--out", str(tmp_path), "--workers", "1")
     ended = call("run.py", *words)
@@ -61,18 +64,3 @@ def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
     assert ended.returncode == 1
     assert ended.stderr.startswith("expected a GPU")
     assert len(ended.stderr.splitlines()) == 1
-
-
-def test_the_kept_records_make_a_page(tmp_path: Path) -> None:
-    ended = call("page.py", str(KEPT), "--to", str(tmp_path))
-    assert ended.returncode == 0, ended.stderr
-    assert read(tmp_path / "records.jsonl") == read(KEPT)
-    rows = (tmp_path / "tables" / "decoding.csv").read_text().splitlines()
-    decoding = [line for line in read(KEPT) if line["part"] == "decoding"]
-    assert len(rows) == 1 + len(decoding)
-    fast = next(
-        line
-        for line in decoding
-        if (line["variant"], line["batch"], line["context"]) == ("Q-K=V", 8, 8_192)
-    )
-    assert any(str(fast["tokens_per_second"])[:8] in row for row in rows)

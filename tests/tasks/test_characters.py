@@ -67,13 +67,6 @@ def test_exact_scores_every_character_but_the_first_once(split: str, batch_size:
     assert model.shapes[-1] == (1, 111_539 % 13)
 
 
-def test_exact_without_a_remainder() -> None:
-    model = Unigram(held_out())
-    context = 67 * 3  # 111,539 is not a multiple of it; 111,539 = 11 * 10,139 + 10
-    make(context=context).evaluate(model, "test")
-    assert sum(rows * columns for rows, columns in model.shapes) == 111_539
-
-
 def test_only_the_first_characters_are_scored_where_asked() -> None:
     codes = held_out()
     model = Unigram(codes)
@@ -102,13 +95,3 @@ def test_attention_example_prints_every_character() -> None:
     shown = "".join(example.tokens).replace("↵", "\n").replace("␣", " ")
     assert shown == "".join(task.alphabet[code] for code in codes)
     assert example.targets == (None,) * 29
-
-
-def test_another_text_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"expected the text with sha256 86c4e6\w+, got abc"):
-        make(text_sha256="abc")
-
-
-def test_windows_longer_than_the_held_out_text_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected a context below 111540"):
-        make(context=111_540)

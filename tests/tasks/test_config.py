@@ -63,18 +63,6 @@ def test_the_fingerprint_of_sequences_depends_on_all_that_is_drawn(
     assert changed.data_fingerprint != REVERSE.data_fingerprint
 
 
-def test_the_fingerprint_of_sequences_does_not_depend_on_what_is_asked() -> None:
-    assert dataclasses.replace(REVERSE, name="sort").data_fingerprint == REVERSE.data_fingerprint
-
-
-def test_the_fingerprint_of_a_text_depends_on_the_text_and_its_split() -> None:
-    same = dataclasses.replace(CHARACTERS, context=8, evaluation="sampled")
-    assert same.data_fingerprint == CHARACTERS.data_fingerprint
-    for fields in ({"text_sha256": "0" * 64}, {"train_fraction": 0.8}):
-        changed = dataclasses.replace(CHARACTERS, **fields)
-        assert changed.data_fingerprint != CHARACTERS.data_fingerprint
-
-
 def test_what_is_measured() -> None:
     assert (REVERSE.metric, REVERSE.higher_is_better, REVERSE.sequence_length) == (
         "accuracy",

@@ -7,22 +7,19 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from qkvary.arch.canonical import canonical_json, identity_json
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import UsageError
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import SINGLE_PROCESS, EvaluationContext, ProcessGroup
 from qkvary.tasks.language import LanguageTask
-from tests.data.small_sets import make_set
-from tests.data.test_library_tokenizers import with_spaces
 from tests.tasks.tiny_networks import (
     ALPHABET,
     SAYINGS,
     VALIDATION,
     tiny_network,
-    tiny_set,
     tiny_task,
 )
 
@@ -209,27 +206,6 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
         score(task, "validation")
 
 
-def test_another_set_is_refused() -> None:
-    with pytest.raises(DamagedError, match=f"expected the prepared set {'0' * 12} in .*, got"):
-        make_task(data_sha256="0" * 64)
-
-
-def test_a_set_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which does not exist"):
-        make_task(data=str(tmp_path / "nowhere"))
-
-
-def test_a_set_smaller_than_a_row_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"more than 1,000 tokens for a context of 1,000, got"):
-        make_task(context=1000)
-
-
-def test_a_network_for_fewer_tokens_is_refused() -> None:
-    small = dataclasses.replace(tiny_network("language"), vocabulary=26)
-    with pytest.raises(ValueError, match="expected vocabulary of at least 27"):
-        make_task().build(small, 0)
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -255,33 +231,3 @@ def test_where_the_set_is_does_not_name_a_run() -> None:
     other = dataclasses.replace(here, data_sha256="1" * 64)  # type: ignore[call-arg]
     assert identity_json(here) != identity_json(other)
     assert "data_sha256" in identity_json(here)
-
-
-def test_tokens_are_printed_readably() -> None:
-    example = make_task().attention_example(make_model(make_task()))
-    assert example is not None
-    assert example.tokens == tuple("jackdaw")
-    assert make_task()._print_token(SEPARATOR) == "¶"
-
-
-def test_spaces_that_tokens_mark_are_printed(tmp_path: Path) -> None:
-    text = "the cat and the hat on the mat"
-    data = make_set(tmp_path, [text], [text], tokenizer=with_spaces())
-    task = make_task(data=str(data.path), data_sha256=data.fingerprint)
-    network = dataclasses.replace(tiny_network("language"), vocabulary=data.vocabulary)
-    example = task.attention_example(task.build(network, 3))
-    assert example is not None
-    assert "".join(example.tokens).startswith("the␣cat␣a")
-
-
-def test_the_loss_is_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = make_task()
-    batch, model = task.batch(0, 5, 0), make_model(task)
-    logits: Tensor = model(batch.inputs)
-    expected = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten())
-    torch.testing.assert_close(task.loss(model, batch), expected, rtol=1e-13, atol=0.0)
-
-
-def test_the_set_of_the_tests_is_what_they_think() -> None:
-    data = tiny_set()
-    assert [split.documents for split in data.splits.values()] == [12, 5, 6]

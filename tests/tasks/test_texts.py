@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.nn.layout import Layout
-from qkvary.storage.errors import DamagedError
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.contract import ShowsSamples
 from qkvary.tasks.texts import PADDING, TextTask
@@ -168,16 +167,3 @@ def test_padding_is_not_shown_as_attended(folder: Path) -> None:
     layout = Layout(new_tokens=31, attention_mask=first != PADDING)
     expected = model.stack.attention_maps(x, layout=layout)[0][:, :, :length, :length]
     assert torch.allclose(torch.from_numpy(example.maps), expected, atol=1e-6)
-
-
-def test_a_network_that_does_not_fit_is_named_by_its_size(folder: Path) -> None:
-    with pytest.raises(
-        ValueError, match="expected the classes 3 of a network for task texts, got 11"
-    ):
-        make(folder, context=31).build(tiny_network("texts"), 0)
-
-
-def test_other_texts_are_refused(folder: Path) -> None:
-    config = TextTaskConfig(data=str(folder), data_sha256="0" * 64, context=CONTEXT)
-    with pytest.raises(DamagedError, match=r"expected the texts of .* with sha256 0000"):
-        TextTask(config)

@@ -171,12 +171,6 @@ def replace_test(
     return task
 
 
-def test_a_translation_that_is_cut_off_has_no_end(corpus: Path) -> None:
-    task = make_task(corpus, max_tokens=11)
-    assert task._mark([5] * 10) == (BEGIN, *[5] * 10, END)
-    assert task._mark([5] * 11) == (BEGIN, *[5] * 11)
-
-
 def test_a_cache_changes_no_translation(corpus: Path) -> None:
     task = make_task(corpus, evaluation_batch_size=3)
     model = make_model(task).double()
@@ -207,19 +201,6 @@ def test_the_example_is_cross_attention_with_the_words_of_the_source(corpus: Pat
     assert (encoder.maps.shape, decoder.maps.shape) == ((1, 3, 6, 6), (1, 3, 7, 7))
     assert (example.kind, decoder.kind) == ("cross attention", "decoder")
     assert decoder.tokens[0] == "<bos>"
-
-
-def test_samples_are_the_first_translations_of_the_validation(corpus: Path) -> None:
-    task = make_task(corpus)
-    model = make_model(task)
-    whole = task.translate(model, "validation")
-    samples = task.samples(model)
-    assert 0 < len(samples) == min(6, len(whole))
-    for index, sample in enumerate(samples):
-        assert sample.text == task.data.splits["validation"]["en"][index]
-        assert sample.truth == task.data.splits["validation"]["de"][index]
-        assert sample.answer == task.target_words.decode(whole[index])
-        assert sample.pictures is None
 
 
 def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:

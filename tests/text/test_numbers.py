@@ -89,27 +89,6 @@ def test_shares_keep_their_digits(share: float, written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "written"),
-    [(None, "–"), (math.inf, "∞"), (0, "0"), (16_000, "16,000"), (1.5, "1.50"), (2.5e3, "2,500")],
-)
-def test_prices(amount: float | None, written: str) -> None:
-    assert numbers.money(amount) == written
-
-
-@pytest.mark.parametrize(
-    ("number", "written"),
-    [(1_234_567, "1,234,567"), (-2.4, "−2"), (None, "–"), (math.nan, "NaN")],
-)
-def test_whole_numbers(number: float | None, written: str) -> None:
-    assert numbers.whole(number) == written
-
-
-def test_intervals_have_one_number_of_decimals() -> None:
-    assert numbers.interval(-0.051, 0.19, 2) == "[−0.05, 0.19]"
-    assert numbers.interval(0.0001, 12_345.6, 1, sign=True) == "[0.0, +12,345.6]"
-
-
-@pytest.mark.parametrize(
     ("spread", "decimals"),
     [(0.034, 3), (0.34, 2), (3.4, 1), (34.0, 0), (340.0, 0), (1e-9, 6), (0.0, 3), (None, 3)],
 )

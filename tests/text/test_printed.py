@@ -5,13 +5,11 @@ import pytest
 from qkvary.papers.tables import load_published
 from qkvary.studies.published_tables import PublishedFigure
 from qkvary.text.printed import (
-    coarse_step,
     printed_interval,
     printed_step,
     rounds_to,
     rounds_twice_to,
     truncates_to,
-    useful_decimals,
 )
 
 
@@ -40,16 +38,6 @@ def test_interval_holds_all_numbers_printed_alike() -> None:
     assert (low, high) == pytest.approx((5.0295, 5.0305))
     with pytest.raises(ValueError, match=r"expected a figure with a number, got '3nd\^2'"):
         printed_interval(figure("three-projections-table-1", "QKV", "computation"))
-
-
-def test_decimals_are_those_that_an_interval_leaves() -> None:
-    assert [useful_decimals(0, width) for width in (0.04, 0.19, 0.2, 0.4)] == [2, 2, 1, 1]
-
-
-def test_trailing_zeros_may_not_be_significant() -> None:
-    assert coarse_step(figure("three-projections-table-10", "QKV", "cache")) == pytest.approx(100)
-    assert coarse_step(figure("three-projections-table-10", "MQA", "cache")) == pytest.approx(1)
-    assert coarse_step(figure("three-projections-table-7", "QKV", "at_32k")) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qkvary.text.ranges import LARGEST_SEED, check_number, check_seed, check_whole
+from qkvary.text.ranges import check_number, check_whole
 
 
 @pytest.mark.parametrize("value", [1, 2, 9])
@@ -23,11 +23,3 @@ def test_other_values_are_no_whole_numbers_of_the_range(value: object) -> None:
 def test_other_values_are_no_numbers_of_the_range(value: object) -> None:
     with pytest.raises(ValueError, match=r"^expected size from 1 to 9, got "):
         check_number("size", value, low=1, high=9)
-
-
-def test_seeds_have_a_sign_bit_to_spare() -> None:
-    check_seed(0)
-    check_seed(LARGEST_SEED)
-    for value in (-1, 2**63):
-        with pytest.raises(ValueError, match=f"for seed, got {value}$"):
-            check_seed(value)

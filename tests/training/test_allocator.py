@@ -4,13 +4,13 @@ import platform
 
 import pytest
 
-from qkvary.training.allocator import keep_freed_memory
+from qkvary.training.memory import keep_freed_memory
 from tests.conftest import Runner
 
 COUNT_FAULTS = """
 import resource
 import torch
-from qkvary.training.allocator import keep_freed_memory
+from qkvary.training.memory import keep_freed_memory
 
 def step():
     return [torch.ones(2**22) for _ in range(8)]

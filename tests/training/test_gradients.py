@@ -68,12 +68,6 @@ def test_the_parts_make_the_whole(micro: int | None) -> None:
         torch.testing.assert_close(mine, parameter.grad, rtol=1e-12, atol=1e-15)
 
 
-def test_a_mean_of_means_would_be_caught() -> None:
-    task = UnevenTask()
-    counts = {task.batch(5, BATCH, 3, slice(start, start + 4)).counted for start in range(0, 16, 4)}
-    assert len(counts) == 4
-
-
 def test_a_step_in_which_nothing_counts_changes_nothing() -> None:
     task = UnevenTask()
     task.batch = lambda *_arguments: Batch(  # type: ignore[method-assign]

@@ -166,37 +166,3 @@ def test_killed_runs_end_bit_by_bit_like_others(
     killable: Killable, references: Callable[[str], Reference], quick_path: Path, kind: str
 ) -> None:
     check(killable, references(kind), quick_path, trials("KILLS", 3))
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(3000)
-@pytest.mark.parametrize("kind", STEPS)
-def test_many_killed_runs_end_bit_by_bit_like_others(
-    killable: Killable, references: Callable[[str], Reference], quick_path: Path, kind: str
-) -> None:
-    check(killable, references(kind), quick_path, trials("KILLS", 150))
-
-
-# Seeded mistakes in tests/mutants are these and more, made in the sources.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "mutant"),
-    [
-        # Dropout is what random numbers are for.
-        ("language", "no_reseeding"),
-        ("toy", "no_optimizer"),
-        ("toy", "no_rewind"),
-    ],
-)
-def test_a_worse_loop_is_caught(
-    killable: Killable,
-    references: Callable[[str], Reference],
-    quick_path: Path,
-    kind: str,
-    mutant: str,
-) -> None:
-    reference = references(kind)
-    outcomes = (
-        killed_runs(killable, quick_path / "run", seed, reference, mutant)[0] for seed in range(12)
-    )
-    assert any(outcome != reference.result for outcome in outcomes)

@@ -1,6 +1,5 @@
 import dataclasses
 import itertools
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -122,18 +121,6 @@ def test_stopping_at_any_step_changes_nothing(
     assert resumed == ([(step, ROUNDING_VERSION)] if 0 < step < 40 else [])
 
 
-def test_stopping_at_every_step_changes_nothing(
-    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    statuses: list[str] = []
-    while "done" not in statuses:
-        outcome = train(toy_run(), ToyTask(), tmp_path, stop=after(1))
-        statuses.append(outcome.status)
-    assert len(statuses) == 40
-    assert outcome.state_sha256 == whole[0].state_sha256
-    assert outcome.metrics == whole[0].metrics
-
-
 @pytest.mark.parametrize("step", [0, 1, 13])
 def test_a_step_is_given_up_between_two_micro_batches(tmp_path: Path, step: int) -> None:
     """A step may take minutes: the checkpoint is of the last full one, and nothing changes."""
@@ -152,15 +139,6 @@ def test_a_step_is_given_up_between_two_micro_batches(tmp_path: Path, step: int)
     again = train(run, ToyTask(), tmp_path)
     assert again.state_sha256 == whole.state_sha256
     assert again.metrics == whole.metrics
-
-
-def test_starting_a_finished_run_again_is_harmless(
-    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    for _ in range(2):
-        outcome = train(toy_run(), ToyTask(), tmp_path, checkpoint_seconds=0.0)
-        assert outcome.state_sha256 == whole[0].state_sha256
-    assert len(log(tmp_path, "test")) == 1
 
 
 @pytest.mark.parametrize(
@@ -190,25 +168,6 @@ def test_another_run_in_the_folder_is_refused(tmp_path: Path) -> None:
     assert train(toy_run(), ToyTask(), tmp_path).status == "done"
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    for stops in (5, 5):
-        train(toy_run(), ToyTask(), tmp_path, stop=after(stops))
-    newest = tmp_path / "checkpoints" / "step-000000000010" / "weights.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
-    events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    assert outcome.state_sha256 == whole[0].state_sha256
-    warnings = [event.warning for event in events if event.warning]
-    assert len(warnings) == 1
-    assert "checkpoint of step 10 is damaged" in warnings[0]
-    assert "weights.safetensors was changed" in warnings[0]
-    assert outcome.message == ""
-    aside = tmp_path / "checkpoints" / "damaged-1" / newest.parent.name
-    assert (aside / newest.name).read_bytes()[-1:] == b"?"
-
-
 def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
     train(toy_run(), ToyTask(), tmp_path, stop=after(5))
     (tmp_path / "checkpoints" / "step-000000000005" / "MANIFEST.json").unlink()
@@ -216,36 +175,6 @@ def test_with_all_checkpoints_damaged_the_run_says_so(tmp_path: Path) -> None:
         train(toy_run(), ToyTask(), tmp_path)
     assert stored_steps(tmp_path / "checkpoints") == (5,)
     assert [event["step"] for event in log(tmp_path)] == []
-
-
-@pytest.mark.parametrize("checkpoint_seconds", [0.0, 1e9])
-def test_a_damaged_log_costs_no_checkpoint(
-    tmp_path: Path, whole: tuple[Outcome, list[dict[str, Any]]], checkpoint_seconds: float
-) -> None:
-    """The run is stopped three times after it; with 1e9, always at the same checkpoint."""
-    train(toy_run(), ToyTask(), tmp_path, stop=after(16), checkpoint_seconds=0.0)
-    path = tmp_path / "metrics.jsonl"
-    data = path.read_bytes()
-    digit = data.index(b'"loss":') + 8
-    path.write_bytes(data[:digit] + bytes([data[digit] ^ 1]) + data[digit + 1 :])
-    kept = {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")}
-    events: list[Event] = []
-    callbacks = Callbacks(on_event=events.append)
-    train(toy_run(), ToyTask(), tmp_path, stop=after(0), callbacks=callbacks)
-    assert {one: one.read_bytes() for one in tmp_path.glob("checkpoints/step-*/*")} == kept
-    (warning,) = [event.warning for event in events if event.warning]
-    assert warning.startswith(f"{path}, line 1: the line is torn or was changed; the run resumes")
-    for _ in range(2):
-        kill_after(2, toy_run(), tmp_path, checkpoint_seconds, callbacks)
-    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=callbacks)
-    assert outcome.state_sha256 == whole[0].state_sha256
-    assert outcome.metrics == whole[0].metrics
-    assert outcome.message == "its log lacks lines between steps 0 and 13"
-    assert [event.warning for event in events if event.warning] == [warning]
-    kinds = ("resumed", "cut")
-    found = [without_time(event) for event in log(tmp_path) if event["event"] not in kinds]
-    assert found == [without_time(event) for event in whole[1][1:]]
-    assert [event["gaps"] for event in log(tmp_path, "cut")] == [[[0, 13]]]
 
 
 def kill_after(
@@ -262,27 +191,6 @@ def kill_after(
     options: dict[str, Any] = {"checkpoint_seconds": checkpoint_seconds, "callbacks": callbacks}
     with pytest.raises(KeyboardInterrupt):
         train(run, ToyTask(), directory, stop=die, **options)
-
-
-@pytest.mark.parametrize(("tail", "kind"), [(b'{"event":"tra', "torn"), (bytes(4096), "zeroed")])
-def test_a_torn_line_is_reported_and_cut(tmp_path: Path, tail: bytes, kind: str) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(8))
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(tail)
-    events: list[Event] = []
-    outcome = train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    assert outcome.status == "done"
-    assert outcome.message == ""
-    assert f"a {kind} last line of {len(tail):,} bytes was cut" in events[0].warning
-
-
-def test_a_run_that_diverges_with_a_damaged_log_says_both(tmp_path: Path) -> None:
-    train(toy_run(), ToyTask(), tmp_path, stop=after(16))
-    (tmp_path / "metrics.jsonl").write_bytes(b"")
-    outcome = train(toy_run(), ToyTask(poison_step=17), tmp_path)
-    assert outcome.status == "diverged"
-    assert "at step 17" in outcome.message
-    assert outcome.message.endswith("; its log lacks lines between steps 0 and 16")
 
 
 @pytest.mark.parametrize("poison", ["loss", "gradient"])
@@ -425,55 +333,6 @@ def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:
     train(toy_run(steps=2, execution=ExecutionConfig(threads=2)), task, tmp_path)
     assert set(seen) == {2}
     assert torch.get_num_threads() == before
-
-
-@pytest.mark.parametrize("keep", [1, 2, 5])
-def test_the_newest_checkpoints_are_left(
-    tmp_path: Path, keep: int, whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    """The number is not part of a run, and may change when it is resumed."""
-    options: dict[str, Any] = {"checkpoint_seconds": 0.0, "keep": keep}
-    train(toy_run(), ToyTask(), tmp_path, stop=after(9), **options)
-    folder = tmp_path / "checkpoints"
-    assert stored_steps(folder) == tuple(range(9, 9 - keep, -1))
-    for step in stored_steps(folder)[:-1]:
-        (folder / f"step-{step:012d}" / "weights.safetensors").write_bytes(b"short")
-    train(toy_run(), ToyTask(), tmp_path, stop=after(2), checkpoint_seconds=0.0, keep=3)
-    assert [event["step"] for event in log(tmp_path, "resumed")] == [10 - keep]
-    assert stored_steps(folder) == (12 - keep, 11 - keep, 10 - keep)
-    outcome = train(toy_run(), ToyTask(), tmp_path, **options)
-    assert stored_steps(folder) == tuple(range(40, 40 - keep, -1))
-    assert outcome.state_sha256 == whole[0].state_sha256
-    assert outcome.metrics == whole[0].metrics
-
-
-def test_an_existing_checkpoint_is_not_rewritten(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would stand under its name nowhere for a moment, and there may be no other."""
-    train(toy_run(), ToyTask(), tmp_path, stop=after(9), keep=1)
-    monkeypatch.setattr("qkvary.training.distribution.save_training_state", pytest.fail)
-    assert train(toy_run(), ToyTask(), tmp_path, stop=after(0), keep=1).status == "stopped"
-    assert stored_steps(tmp_path / "checkpoints") == (9,)
-
-
-def test_at_least_one_checkpoint_is_kept(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected to keep at least 1 checkpoint, got 0"):
-        train(toy_run(), ToyTask(), tmp_path, keep=0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_nothing_but_the_log_and_the_checkpoints_is_written(tmp_path: Path) -> None:
-    train(toy_run(), ToyTask(), tmp_path, checkpoint_seconds=0.0)
-    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
-    names = ("MANIFEST.json", "optimizer.safetensors", "weights.safetensors")
-    steps = [f"checkpoints/step-{step:012d}" for step in (39, 40)]
-    files = {f"{step}/{name}" for step in steps for name in names}
-    assert found == {"metrics.jsonl", "checkpoints", *steps, *files}
-    about = json.loads((tmp_path / steps[1] / "MANIFEST.json").read_text())["about"]
-    assert about["run_key"] == toy_run().run_key()
-    assert about["torch"] == torch.__version__
-    assert about["rounding"] == ROUNDING_VERSION
 
 
 def test_progress_is_told_within_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from qkvary.storage.checkpoint_folders import step_folder, stored_steps
 from tests.storage.quick_disk import quick_folder
 from tests.training.rank_server import Ended, RankServer
 
@@ -86,34 +85,6 @@ def test_two_processes_train_what_one_does(
     check_equal(references, 2, strategy, dtype=dtype)
 
 
-def test_what_a_clip_does_is_seen(references: References) -> None:
-    """The runs above are clipped: without, other losses come out."""
-    without, usual = references.alone(clip=None), references.alone(dtype="float64")
-    assert without.losses[-1] != pytest.approx(usual.losses[-1], rel=1e-6)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("dtype", TOLERANCE)
-def test_many_steps_of_many_processes_are_those_of_one(
-    references: References, strategy: str, dtype: str, ranks: int
-) -> None:
-    found = check_equal(references, ranks, strategy, dtype=dtype, steps=200)
-    print(f"E12 {strategy} {ranks} {dtype}: {found:.2g}")  # noqa: T201
-
-
-@pytest.mark.slow
-def test_a_mean_for_each_process_is_noticed(
-    rank_server: RankServer, references: References, quick_path: Path
-) -> None:
-    """A seeded mistake: all processes have equal weight, with few or many targets."""
-    together = rank_server.run(quick_path, 2, keep_weights=True, mutant="own_mean")
-    assert set(together.codes) == {0}
-    assert difference(together, references.alone(dtype="float64")) > 1e-4
-
-
 @pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
 def test_blocks_that_are_computed_again_and_bfloat16(references: References, strategy: str) -> None:
     run = {"dtype": "float32", "precision": "bf16", "recompute_blocks": True}
@@ -182,26 +153,6 @@ def test_a_stopped_run_resumes_bit_for_bit(
     check_repeats(rank_server, references, quick_path, 3, "ddp")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_every_number_of_processes_resumes_bit_for_bit(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str, ranks: int
-) -> None:
-    check_repeats(rank_server, references, quick_path, ranks, strategy)
-
-
-@pytest.mark.slow
-def test_what_gloo_adds_in_another_order_is_noticed(
-    rank_server: RankServer, quick_path: Path
-) -> None:
-    """The mutant of the above: three processes whose gradients torch adds up by itself."""
-    order = {"strategy": "ddp", "mutant": "no_hook", "run": {"dtype": "float32"}}
-    reference = rank_server.run(quick_path / "reference", 3, **order)
-    rank_server.run(quick_path / "stopped", 3, stop_after=4, **order)
-    assert rank_server.run(quick_path / "stopped", 3, **order).sha != reference.sha
-
-
 def check_changes(
     rank_server: RankServer, references: References, path: Path, plan: list[tuple[int, str]]
 ) -> None:
@@ -223,16 +174,6 @@ def test_the_number_of_processes_may_change(
     check_changes(rank_server, references, quick_path, plan)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_one_two_three_and_one_process(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str
-) -> None:
-    check_changes(
-        rank_server, references, quick_path, [(ranks, strategy) for ranks in (1, 2, 3, 1)]
-    )
-
-
 @pytest.mark.parametrize(("strategy", "poison"), [("ddp", "loss"), ("fsdp", "gradient")])
 def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
     rank_server: RankServer, quick_path: Path, strategy: str, poison: str
@@ -247,23 +188,6 @@ def test_what_is_not_finite_in_one_process_stops_all_before_the_update(
     assert [event["step"] for event in ended.log("diverged")] == [3]
     sound = rank_server.run(quick_path / "sound", 2, strategy=strategy, stop_after=3)
     assert ended.sha == sound.sha, "the last good weights were kept"
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_each_process_may_be_the_one_that_is_not_finite(
-    rank_server: RankServer, quick_path: Path, strategy: str, ranks: int
-) -> None:
-    for step in (0, 1, 5, 8):
-        sound = rank_server.run(quick_path / f"{step}", ranks, strategy=strategy, stop_after=step)
-        for rank in range(ranks):
-            task = {"poison": "loss", "poison_step": step, "poison_row": 12 // ranks * rank}
-            path = quick_path / f"{step}-{rank}"
-            ended = rank_server.run(path, ranks, strategy=strategy, task=task)
-            assert {found["status"] for found in ended.found} == {"diverged"}
-            assert ended.sha == sound.sha
 
 
 @pytest.mark.gpu
@@ -291,75 +215,6 @@ def test_a_batch_that_cannot_be_shared_evenly_is_refused(
     ended = rank_server.run(quick_path, 5)
     assert ended.codes == (2, 2, 2, 2, 2)
     assert "expected a batch size divisible by the 5 processes, got 12" in ended.printed[0]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_damaged_checkpoint_is_passed_over_by_all(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str
-) -> None:
-    """The file that is damaged is read by one process only, where they share the tensors."""
-    for _ in range(2):
-        rank_server.run(quick_path, 2, strategy=strategy, stop_after=3)
-    newest = quick_path / "checkpoints" / "step-000000000006"
-    name = "weights-00002-of-00002" if strategy == "fsdp" else "weights"
-    file = newest / f"{name}.safetensors"
-    data = file.read_bytes()
-    file.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    ended = rank_server.run(quick_path, 2, strategy=strategy)
-    assert ended.sha == references.together(2, strategy, dtype="float64").sha
-    first, second = ended.found
-    assert second["warnings"] == [], "one process says it"
-    (warning,) = first["warnings"]
-    assert "checkpoint of step 6 is damaged" in warning
-    assert f"{name}.safetensors was changed" in warning
-    assert [event["step"] for event in ended.log("resumed")] == [3]
-
-
-@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
-def test_a_damaged_log_costs_no_checkpoint(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str
-) -> None:
-    """Only rank 0 has the log, and all ranks keep the weights."""
-    rank_server.run(quick_path, 2, strategy=strategy, stop_after=6)
-    path = quick_path / "metrics.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"loss":', b'"loss":1', 1))
-    ended = rank_server.run(quick_path, 2, strategy=strategy)
-    assert ended.sha == references.together(2, strategy, dtype="float64").sha
-    first, second = ended.found
-    (warning,) = first["warnings"]
-    assert "line 1: the line is torn or was changed; the run resumes" in warning
-    assert second["warnings"] == [], "one process says it"
-    assert [event["step"] for event in ended.log("cut", "resumed")] == [6, 6]
-    assert "its log lacks lines between steps 0 and" in first["message"]
-
-
-@pytest.mark.parametrize("strategy", MOSTLY_SHARDED)
-def test_the_newest_checkpoints_are_left(
-    rank_server: RankServer, references: References, quick_path: Path, strategy: str
-) -> None:
-    """The newest two of 5 are damaged; the resumed run keeps 1, and then 2."""
-    order: dict[str, Any] = {"strategy": strategy, "checkpoint_seconds": 0.0}
-    rank_server.run(quick_path, 2, stop_after=7, keep=5, **order)
-    folder = quick_path / "checkpoints"
-    assert stored_steps(folder) == (7, 6, 5, 4, 3)
-    # Read by one process only, where they share the tensors.
-    part = "-00002-of-00002" if strategy == "fsdp" else ""
-    for step, name in ((7, "optimizer"), (6, "weights")):
-        damaged = step_folder(folder, step) / f"{name}{part}.safetensors"
-        data = damaged.read_bytes()
-        damaged.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    ended = rank_server.run(quick_path, 2, stop_after=1, keep=1, **order)
-    first, second = ended.found
-    assert second["warnings"] == [], "one process says it"
-    for warning, step in zip(first["warnings"], (7, 6), strict=True):
-        assert f"checkpoint of step {step} is damaged" in warning
-    assert f"{damaged.name} was changed" in warning
-    assert [event["step"] for event in ended.log("resumed")] == [5]
-    assert stored_steps(folder) == (6,)
-    ended = rank_server.run(quick_path, 2, **order)
-    assert stored_steps(folder) == (9, 8)
-    assert ended.sha == references.together(2, strategy, dtype="float64").sha
 
 
 def test_a_disk_that_is_full_for_one_process_ends_all(

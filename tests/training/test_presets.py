@@ -114,20 +114,6 @@ def test_networks_of_paper_3_have_the_published_sizes(name: str) -> None:
     assert sum(parameter.numel() for parameter in build(network).parameters()) == counts.total
 
 
-@pytest.mark.parametrize("name", PORTABLE)
-def test_portable_networks_are_those_of_their_size_with_another_attention(name: str) -> None:
-    network, plain = (find_preset(one).network for one in (name, name.removesuffix("-portable")))
-    block = dataclasses.replace(plain.block, norm_eps=1e-6)
-    unlike = network.with_variant(plain.layers[0].variant)
-    assert unlike == dataclasses.replace(plain, block=block)
-    (attention,) = set(network.layers)
-    assert (attention.bias, attention.out_bias, network.block.bias) == (False, False, False)
-    assert (network.block.norm, network.block.activation) == ("rmsnorm", "swiglu")
-    # Without positions of its own a variant keeps the shared rotary key.
-    varied = find_preset(name).with_variant("Q-GQA-4@kv-norm")
-    assert varied.variant == "Q-GQA-4@decoupled-16@kv-norm"
-
-
 @pytest.mark.parametrize(("name", "size"), MODERN.items())
 def test_networks_for_new_work_have_the_sizes_in_their_names(name: str, size: float) -> None:
     preset = find_preset(name)
@@ -219,14 +205,6 @@ def test_the_cosine_of_paper_3_falls_to_a_tenth_only_where_it_was_never_seen() -
     assert training.schedule.decay_steps == 600_000
     longer = learning_rate(training.schedule, peak=6e-4, step=600_000, steps=600_001)
     assert longer == pytest.approx(6e-5)
-
-
-def test_the_poster_trains_as_many_positions_as_the_public_code() -> None:
-    code, poster = find_preset("lm-300m"), find_preset("lm-300m-poster")
-    assert poster.network == code.network
-    assert poster.tokens_per_step == code.tokens_per_step == 2_359_296
-    assert (poster.training.steps, poster.training.evaluate_every) == (4_238, 500)
-    assert poster.validation_tokens == 9_994_240
 
 
 def test_protocols() -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.training.distribution import SingleProcess
-from qkvary.training.parallel import Replicated, join_process_group
+from qkvary.training.parallel import Replicated
 from qkvary.training.processes import Collectives, RankInfo, connect
 
 T = TypeVar("T")
@@ -132,24 +131,6 @@ def test_ranks_are_read_from_the_environment() -> None:
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="RANK"):
         RankInfo.from_environment(environment)
-
-
-def test_without_torchrun_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for strategy in ("ddp", "fsdp"):
-        with join_process_group(strategy, "cpu") as distribution:
-            assert isinstance(distribution, SingleProcess)
-    monkeypatch.setenv("WORLD_SIZE", "1")
-    monkeypatch.setenv("RANK", "0")
-    with join_process_group("ddp", "cpu") as distribution:
-        assert isinstance(distribution, SingleProcess)
-
-
-def test_another_strategy_is_refused() -> None:
-    with (
-        pytest.raises(UsageError, match=r"unknown strategy 'dp'; choices: ddp, fsdp"),
-        join_process_group("dp", "cpu"),  # type: ignore[arg-type]
-    ):
-        pass
 
 
 def test_a_device_that_is_not_there_is_refused() -> None:

@@ -119,22 +119,6 @@ def test_a_second_damage_is_added_to_the_first(path: Path) -> None:
     assert kept == [*BEFORE[1:3], *BEFORE[4:], {"event": "resumed", "step": 20}]
 
 
-def test_a_cut_log_has_marks_of_its_own(path: Path) -> None:
-    """The next checkpoint holds what is left, and a later damage is one of its own."""
-    mark = write(path)
-    change_digit(path, 0)
-    resume(path, mark)
-    journal = Journal(path)
-    later = journal.mark()
-    journal.append({"event": "train", "step": 28, "loss": 0.1, "seconds": 0.1})
-    journal.close()
-    assert resume(path, later, step=24) is None
-    change_digit(path, 3)
-    cut = resume(path, later, step=24)
-    assert cut
-    assert cut.gaps == [[0, 8], [13, 20]]
-
-
 @pytest.mark.parametrize(("whole", "torn"), [(4, 9), (4, 0), (1, 0)])
 def test_a_log_that_ends_early(path: Path, whole: int, torn: int) -> None:
     """Not only a torn last line: the lines after it are missing as well."""
@@ -178,16 +162,6 @@ def test_zeroed_bytes_are_no_torn_line(path: Path, to_the_end: bool) -> None:
     assert "line 3: the line holds zeroed bytes; the run resumes" in cut.message
     assert cut.gaps == [[8, 20]]
     assert events(path)[:-1] == BEFORE[:2] + ([] if to_the_end else BEFORE[5:])
-
-
-def test_lines_that_were_taken_out_whole_are_missed(path: Path) -> None:
-    mark = write(path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*lines[:2], *lines[3:], *(lines[-1:] * 2)]))
-    cut = resume(path, mark)
-    assert cut
-    assert "has other lines than at the checkpoint" in cut.message
-    assert cut.gaps == [[0, 20]]
 
 
 def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:

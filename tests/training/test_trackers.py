@@ -65,13 +65,6 @@ def test_without_its_library_it_says_what_to_install(
         require_tracker(tracker)
 
 
-def test_nothing_is_written_before_there_is_something(tmp_path: Path) -> None:
-    for tracker in ("tensorboard", None):
-        copy_to(tracker, tmp_path).finish()
-    copy_to(None, tmp_path).log({"event": "train", "step": 1, "loss": 1.0})
-    assert list(tmp_path.iterdir()) == []
-
-
 ENTRIES: list[dict[str, Any]] = [
     {"event": "resumed", "step": 3, "changed": {"device": ["cpu", "cuda"]}},
     {"event": "train", "step": 4, "loss": 0.5, "flag": None},

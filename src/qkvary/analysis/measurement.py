@@ -90,7 +90,7 @@ def analyze_windows(
         windows: Tokens, [tokens] each.
         context: The maximum tokens of a window.
         seed: The seed of all samples.
-        expected: The number of windows, as far as it is known.
+        expected: The number of windows, if it is known.
         on_progress: Called after each step of a layer.
 
     Raises:

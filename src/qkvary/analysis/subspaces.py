@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 SAMPLES = 8
-"""Pairs of random weights behind each sampled value."""
+"""Pairs of random weights that each sampled value is the mean of."""
 
 Matrix = Float[Tensor, "rows columns"]
 
@@ -36,7 +36,7 @@ class HeadMoments(NamedTuple):
 
 
 class Chance(NamedTuple):
-    """The values of two independent random weights on the same tokens: means of samples."""
+    """The measures of two independent random weights on the same tokens, averaged over samples."""
 
     overlap: float
     """The mean of ``mean_square`` of the principal cosines."""
@@ -45,7 +45,7 @@ class Chance(NamedTuple):
 
 
 class ReadChance(NamedTuple):
-    """The values of random weights that are read as those of a head: means of samples."""
+    """The measures of random weights that are read like a head, averaged over samples."""
 
     similarity: float
     """The mean of ``kernel_alignment``."""
@@ -163,7 +163,7 @@ def sample_read_chance(
 ) -> ReadChance:
     """Return the figures of a head whose weights read random directions of the same input.
 
-    A random W_K beside the head's own M_q would depend on the basis of the head. So the random
+    A random W_K with the head's own M_q would depend on the basis of the head. So the random
     matrix is W_K M_q^1/2: it has the singular values that the head has, and random directions in
     their place. The same holds for W_V M_o^1/2.
 

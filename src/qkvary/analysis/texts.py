@@ -1,4 +1,4 @@
-"""Calibration text as windows of tokens, encoded only as far as it is read."""
+"""Calibration text as windows of tokens; no more of it is encoded than is read."""
 
 from collections.abc import Iterable, Iterator
 

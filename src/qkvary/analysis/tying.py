@@ -1,7 +1,7 @@
 """A forecast: by how much does the loss rise if one tensor serves as key and as value?
 
 To second order in the change of keys and values. Uses derivatives of the loss, so that attention
-weights, rotations, score terms and everything behind the layer count with what they do.
+weights, rotations, score terms and everything after the layer count with what they do.
 """
 
 from typing import NamedTuple

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from qkvary.analysis.settings import DEFAULT_TOKENS, AnalysisSettings
-from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.arguments import open_checkpoint, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -16,6 +16,7 @@ from qkvary.api.options import (
     no_progress,
 )
 from qkvary.api.results import Result
+from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
     from qkvary.analysis.results import NetworkAnalysis
@@ -34,9 +35,9 @@ def analyze(
 ) -> "Result[NetworkAnalysis]":
     """Explain a trained network: how alike keys and values are, and what tying them would cost.
 
-    Every figure of weights stands beside that of random weights. Figures of keys and values do not
-    depend on the basis of a head. A given network is as before after the analysis. Half precision
-    is read as a copy in float32.
+    Every figure of weights is compared with that of random weights. Figures of keys and values do
+    not depend on the basis of a head. A given network is not changed. Half precision is read as
+    a copy in float32.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.

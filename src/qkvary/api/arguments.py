@@ -3,21 +3,23 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast, overload
+from typing import TYPE_CHECKING, cast
 
-from qkvary.api.options import NETWORK, Checkpoint, Labels, NetworkOptions
+from qkvary.api.options import NETWORK, Checkpoint, Count, Labels, NetworkOptions
 from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.checkpoints.reference_models import find_reference
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.paths import StrPath, read_name, read_path
-from qkvary.text.units import LARGEST_COUNT, parse_count, parse_share
+from qkvary.text.units import parse_share, read_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
+
+MOST_THREADS = 1024
+"""Threads or processes that any machine can be expected to start."""
 
 
 def find_model(given: object) -> Model:
@@ -28,6 +30,9 @@ def find_model(given: object) -> Model:
         DownloadError: if the hub cannot be reached.
     """
     if isinstance(given, str | os.PathLike):
+        # Its table of published models takes longer to read than most verbs take.
+        from qkvary.checkpoints.reference_models import find_reference
+
         return find_reference(cast("str | os.PathLike[str]", given))
     if isinstance(given, Model):
         return given
@@ -104,38 +109,17 @@ def read_labels(given: Labels) -> tuple[AnyVariant, ...]:
     return tuple(map(as_label, several))
 
 
-@overload
-def read_count(given: None, name: str, *, low: int = 1) -> None: ...
-@overload
-def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
-@overload
-def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
-def read_count(given: object, name: str, *, low: int = 1) -> int | None:
-    """Return a number of tokens or users, also from text such as ``32k``; ``None`` for ``None``.
-
-    Args:
-        given: What a caller gives.
-        name: The name of the parameter, for messages.
-        low: The least number.
+def read_threads(given: Count | None, name: str) -> int | None:
+    """Return a number of threads or processes, ``None`` for ``None``.
 
     Raises:
-        ValueError: for anything else.
+        ValueError: for anything but a positive whole number.
+        ResourceError: if there are more than a machine can start.
     """
-    if given is None:
-        return None
-    try:
-        count = parse_count(given) if isinstance(given, str) else given
-    except ValueError as error:
-        raise UsageError(f"{name}: {error}") from None
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise UsageError(f"{name}: expected a whole number such as '32k', got {given!r}")
-    if count < low:
-        raise UsageError(f"{name}: expected at least {low}, got {count}")
-    if count > LARGEST_COUNT:
-        raise UsageError(
-            f"{name}: expected a whole number of at most {LARGEST_COUNT:,}, got {count:,}"
-        )
-    return count
+    number = read_count(given, name)
+    if number is not None and number > MOST_THREADS:
+        raise ResourceError(f"{name}: expected at most {MOST_THREADS:,}, got {number:,}")
+    return number
 
 
 def read_share(given: float | str, name: str) -> float:
@@ -151,7 +135,7 @@ def read_share(given: float | str, name: str) -> float:
 
 
 def read_texts(given: object) -> tuple[Path, ...]:
-    """Return the paths of texts, of which one or several are given.
+    """Return the paths of one or several texts.
 
     Raises:
         ValueError: for anything but paths.

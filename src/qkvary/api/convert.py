@@ -1,71 +1,317 @@
-"""Rewrite a language model into another that computes the same: fewer or other matrices."""
+"""Make a language model another: exactly, with other matrices, or with a smaller cache."""
 
+import copy
 import os
-from typing import TYPE_CHECKING, Annotated
+import shutil
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import open_checkpoint
-from qkvary.api.options import Checkpoint, NetworkDtype, NetworkOptions
+from qkvary.api.arguments import open_checkpoint, read_count, read_share, read_texts
+from qkvary.api.options import (
+    Checkpoint,
+    CheckpointTokenizer,
+    Count,
+    NetworkDtype,
+    NetworkOptions,
+    Share,
+    ShowProgress,
+    Texts,
+    no_progress,
+    options,
+    say_nothing,
+    takes_options,
+)
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
+from qkvary.conversions.caches.budget import Budget
+from qkvary.conversions.caches.method import load_method, method_names
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
+from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder
+from qkvary.storage.errors import StoppedError, UsageError
 from qkvary.storage.paths import StrPath, read_path
 
 if TYPE_CHECKING:
+    from qkvary.checkpoints.models import LoadedModel
+    from qkvary.conversions.caches.stages import Plan, SmallerCache, Stage
     from qkvary.conversions.rewriting import Rewriting
 
+HEALING = ".healing"
+"""The end of the name of the folder in which a distillation keeps its checkpoints."""
 
+
+@options
+class CacheSize:
+    """The size of a smaller cache."""
+
+    cache: Share | None = None
+    """With --to: the share of the cache's bytes that is left, such as 50%."""
+    bytes_per_token: Count | None = None
+    """With --to: the bytes of a token over all layers, instead of --cache."""
+    cache_format: str = "fp16"
+    """Number format of the cache that the bytes are counted in: fp16, bf16, fp32, int8, int4-g32."""
+    layers: Literal["even", "auto"] = "even"
+    """Whether all layers get the same share, or those whose conversion costs more get more (latent
+    alone; such a network has no export to llama.cpp)."""
+
+    def resolve(self) -> Budget:
+        """Return the budget."""
+        share = None if self.cache is None else read_share(self.cache, "cache")
+        most = read_count(self.bytes_per_token, "bytes_per_token")
+        stored_as = parse_format(self.cache_format)
+        return Budget(share=share, bytes_per_token=most, stored_as=stored_as)
+
+
+@options
+class Calibration:
+    """The texts that a smaller cache is fitted to and measured on."""
+
+    data: Texts | None = None
+    """With --to: text that the network is fitted to, files or folders of .txt and .jsonl."""
+    tokens: Count = "32k"
+    """Tokens of it."""
+    context: Count = 256
+    """Tokens of a window."""
+    held_out: Texts | None = None
+    """Text on which losses are measured; every tenth window of --data if not given."""
+    held_out_tokens: Count = "8k"
+    """Tokens of it."""
+
+
+@options
+class Healing:
+    """Distillation of the network with a smaller cache from the network before."""
+
+    heal_tokens: Count | None = None
+    """Tokens of distillation, attention alone; none if not given. A stopped one resumes."""
+    learning_rate: float | None = None
+    """Peak of its learning rate."""
+    precision: Literal["full", "bf16"] = "full"
+    """Precision of its matrix products."""
+
+
+CACHE_SIZE, CALIBRATION, HEAL = CacheSize(), Calibration(), Healing()
+
+
+@overload
+def convert(model: Checkpoint, rewrite: str, **options: Any) -> "Result[Rewriting]": ...
+@overload
+def convert(
+    model: Checkpoint, rewrite: None = None, *, to: str, **options: Any
+) -> "Result[SmallerCache]": ...
+@takes_options
 def convert(
     model: Checkpoint,
-    rewrite: Annotated[str, Parameter(name="--rewrite", completer=lambda _: rewrite_names())],
+    rewrite: Annotated[
+        str | None, Parameter(name="--rewrite", completer=lambda _: rewrite_names())
+    ] = None,
     *,
+    to: Annotated[str | None, Parameter(completer=lambda _: method_names())] = None,
+    size: CacheSize = CACHE_SIZE,
+    calibration: Calibration = CALIBRATION,
+    healing: Healing = HEAL,
+    dry_run: bool = False,
     layer: int | None = None,
     seed: int = 0,
     dtype: NetworkDtype | None = None,
+    tokenizer: CheckpointTokenizer = None,
     out: StrPath | None = None,
-) -> "Result[Rewriting]":
-    """Rewrite a language model into another that computes the same: fewer or other matrices.
+    show_progress: ShowProgress = no_progress,
+    say: Callable[[str], None] = say_nothing,
+) -> "Result[Any]":
+    """Make a language model another: exactly, with other matrices, or with a smaller cache.
 
-    Conditions are checked, and differences of logits are measured, before anything is written.
+    A rewrite computes the same: conditions are checked, and differences of logits are measured,
+    before anything is written. A smaller cache changes what the network says: the loss on a
+    held-out text is measured after every stage.
 
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
-        rewrite: What to do, such as gauge or identity-query; an unknown name lists all.
-        layer: Only this layer, the first being 1.
+        rewrite: An exact rewrite, such as gauge or identity-query; an unknown name lists all.
+        to: A smaller cache: latent, shared (key and value are one tensor) or grouped (fewer KV
+            heads), or a baseline: mean-pooled, key-as-value, least-squares.
+        size: The size of a smaller cache.
+        calibration: The texts that it is fitted to and measured on.
+        healing: Distillation after it.
+        dry_run: Forecast what a smaller cache costs, and the time; convert nothing.
+        layer: With --rewrite: only this layer, the first being 1.
         seed: Seed of random choices.
-        dtype: Number format; as stored if not given.
+        dtype: Number format; as stored if not given, but float32 for half precision with --to.
+        tokenizer: The tokenizer of a checkpoint without one.
         out: Folder to write, another than that of the checkpoint; figures alone if not given.
+        show_progress: Opens a display of the progress.
+        say: Called with a sentence for each stage.
 
     Returns:
         A result whose ``value.network`` is the new network.
 
     Raises:
-        ValueError: for an unknown rewrite, one whose conditions do not hold, or ``out`` that would
-            replace the checkpoint.
+        ValueError: for an unknown rewrite or method, one whose conditions do not hold, or ``out``
+            that would replace the checkpoint.
         DamagedError: if the checkpoint is damaged.
+        StoppedError: if a distillation was stopped; the same call resumes it.
     """
-    load_rewrite(rewrite)
+    if (rewrite is None) == (to is None):
+        raise UsageError("expected --rewrite or --to, got " + ("both" if to else "neither"))
     path = model if isinstance(model, str | os.PathLike) else None
     if out is not None:
         if path is not None:
             check_output(path, out)
         check_folder(read_path(out, "the path of a folder").absolute().parent)
+    if to is not None:
+        if layer is not None:
+            raise UsageError("expected --layer with --rewrite, got it with --to")
+        plan = _make_plan(to, size, healing, seed)
+        opening = partial(open_checkpoint, model, tokenizer, NetworkOptions(dtype=dtype))
+        if path is not None:
+            _check_config(path, plan)
+        return _shrink(opening, plan, calibration, dry_run, out, show_progress, say)
+    given = {"cache size": size != CACHE_SIZE, "text": calibration != CALIBRATION}
+    given |= {"healing": healing != HEAL, "--dry-run": dry_run}
+    if any(given.values()):
+        names = ", ".join(name for name, is_given in given.items() if is_given)
+        raise UsageError(f"expected these options with --to, got them with --rewrite: {names}")
+    return _rewrite(model, path, rewrite or "", layer, seed, dtype, out)
+
+
+def _rewrite(
+    model: Checkpoint,
+    path: StrPath | None,
+    name: str,
+    layer: int | None,
+    seed: int,
+    dtype: NetworkDtype | None,
+    out: StrPath | None,
+) -> "Result[Rewriting]":
+    load_rewrite(name)
 
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
     from qkvary.reports.conversion import conversion_report
 
-    options = RewriteOptions(layer=layer, seed=seed)
+    chosen = RewriteOptions(layer=layer, seed=seed)
     config = None if path is None else read_config(path)
     if config is not None:
-        check_rewrite(rewrite, config, options)
-    loaded, name = open_checkpoint(model, options=NetworkOptions(dtype=dtype))
-    made = run_rewrite(rewrite, loaded.network, options)
-    report = conversion_report(made, name)
+        check_rewrite(name, config, chosen)
+    loaded, shown = open_checkpoint(model, options=NetworkOptions(dtype=dtype))
+    made = run_rewrite(name, loaded.network, chosen)
+    report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
         save_model(out, made.network, loaded.tokenizer)
     return Result(made, add_data(report, out=out), files=written)
+
+
+def _make_plan(to: str, size: CacheSize, healing: Healing, seed: int) -> "Plan":
+    load_method(to)
+    budget = size.resolve()
+    if size.layers == "auto" and to != "latent":
+        raise UsageError(f"expected --layers auto with --to latent, got --to {to}")
+    heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
+    if not heal_tokens and healing != HEAL:
+        raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
+
+    from qkvary.conversions.caches.stages import Plan
+
+    return Plan(
+        method=to,
+        budget=budget,
+        by_layer=size.layers == "auto",
+        heal_tokens=heal_tokens,
+        learning_rate=healing.learning_rate,
+        precision=healing.precision,
+        seed=seed,
+    )
+
+
+def _check_config(path: StrPath, plan: "Plan") -> None:
+    from qkvary.conversions.caches.stages import check_plan
+
+    config = read_config(path)
+    if config is not None:
+        check_plan(plan, config)
+
+
+def _shrink(
+    opening: "Callable[..., tuple[LoadedModel, str]]",
+    plan: "Plan",
+    calibration: Calibration,
+    dry_run: bool,
+    out: StrPath | None,
+    show_progress: ShowProgress,
+    say: Callable[[str], None],
+) -> "Result[SmallerCache]":
+    if calibration.data is None:
+        raise UsageError("expected a text that the network is fitted to (--data), got none")
+    if plan.heal_tokens and out is None and not dry_run:
+        raise UsageError(
+            "expected --out with --heal-tokens, for the checkpoints of healing, got none"
+        )
+    data, others = (
+        () if one is None else read_texts(one) for one in (calibration.data, calibration.held_out)
+    )
+
+    import torch
+
+    from qkvary.checkpoints.models import LoadedModel, save_model
+    from qkvary.conversions.caches.calibration import read_texts as read_windows
+    from qkvary.conversions.caches.stages import forecast_stages, run_stages
+    from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
+    from qkvary.studies.running.signals import handle_endings
+
+    loaded, name = opening(speaks=True)
+    if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
+        # Moments and roots need more digits. A network that was given stays as it is.
+        loaded = LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)
+    context = read_count(calibration.context, "context", low=2)
+    texts = read_windows(
+        loaded.tokenizer,
+        data,
+        tokens=read_count(calibration.tokens, "tokens"),
+        context=min(context, loaded.network.config.max_tokens),
+        held_out=others,
+        held_out_tokens=read_count(calibration.held_out_tokens, "held_out_tokens"),
+        trained_tokens=plan.heal_tokens,
+    )
+    if dry_run:
+        found = forecast_stages(loaded.network, plan, texts, show_progress=show_progress)
+        return Result(found, smaller_cache_report(found, name))
+    folder = None if out is None else Path(f"{read_path(out)}{HEALING}")
+    first: list[Stage] = []
+
+    def tell(stage: "Stage") -> None:
+        first.append(stage)
+        say(describe_stage(stage, first[0]))
+
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: object) -> None:
+        # The second ends it at once: the checkpoints stay.
+        if stopping.is_set() or folder is None:
+            raise StoppedError(number)
+        say("stopping after a checkpoint; interrupt again to stop at once")
+        stopping.set()
+
+    with handle_endings(stop) if plan.heal_tokens else nullcontext():
+        found = run_stages(
+            loaded.network,
+            plan,
+            texts,
+            healing=folder,
+            show_progress=show_progress,
+            on_stage=tell,
+            stop=stopping.is_set,
+        )
+    written = () if out is None else (read_path(out),)
+    if out is not None:
+        save_model(out, found.network, loaded.tokenizer)
+        if folder is not None and plan.heal_tokens:
+            shutil.rmtree(folder)
+    return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)

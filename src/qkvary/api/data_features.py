@@ -8,8 +8,7 @@ from cyclopts import Parameter
 
 from qkvary.api.options import ShowProgress, no_progress
 from qkvary.api.results import Result, say_in_lines
-from qkvary.data.feature_files import features_path
-from qkvary.data.feature_sets import FEATURE_SETS
+from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
 from qkvary.storage.paths import StrPath, read_path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, overload
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import open_checkpoint, read_count, read_texts
+from qkvary.api.arguments import open_checkpoint, read_texts
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -20,10 +20,11 @@ from qkvary.api.options import (
     takes_options,
 )
 from qkvary.api.results import Result
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
 from qkvary.storage.paths import StrPath, read_path
+from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
     from qkvary.inference.evaluation.task_measurement import TaskMeasurement

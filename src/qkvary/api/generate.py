@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast, overload
 
-from qkvary.api.arguments import open_checkpoint, read_count
+from qkvary.api.arguments import open_checkpoint
 from qkvary.api.options import (
     Checkpoint,
     CheckpointTokenizer,
@@ -30,6 +30,7 @@ from qkvary.inference.streaming import REPLACEMENT, count_replaced
 from qkvary.reports.generation import generation_report
 from qkvary.storage.errors import UsageError
 from qkvary.text.names import count
+from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -34,6 +34,7 @@ from qkvary.storage.paths import StrPath
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
+    from rich.console import Console
 
     from qkvary.arch.models import Model
     from qkvary.arch.networks import Network
@@ -163,6 +164,22 @@ def no_progress(_what: str, _unit: str = "windows") -> Display:
 
 def say_nothing(_sentence: str) -> None:
     """Show no sentence."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """What a long verb shows while it works; nothing by default."""
+
+    show_progress: ShowProgress = no_progress
+    """Opens a display of the progress."""
+    say: Callable[[str], None] = say_nothing
+    """Shows a sentence."""
+    warn: Callable[[str], None] = say_nothing
+    """Shows a warning."""
+    screen: "Console | None" = None
+    """The console on which all this is shown."""
+    command: str = ""
+    """The command line that was typed."""
 
 
 Checkpoint = Annotated[

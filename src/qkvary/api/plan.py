@@ -4,7 +4,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import find_model, read_count, read_labels, read_share
+from qkvary.api.arguments import find_model, read_labels, read_share
 from qkvary.api.options import AnyModel, Count, Share, Variants, options, takes_options
 from qkvary.api.results import Result
 from qkvary.costs.comparison import choose_context
@@ -15,6 +15,7 @@ from qkvary.costs.training import Precision
 from qkvary.planning.advice import Goal, TaskKind
 from qkvary.planning.plans import Plan, Regime, make_plan
 from qkvary.reports.plan import plan_report
+from qkvary.text.units import read_count
 
 
 @options

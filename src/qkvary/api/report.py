@@ -2,12 +2,11 @@
 
 import os
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import AnyStudy, Formats, takes_options
 from qkvary.api.results import Result, add_data
-from qkvary.api.selection import PART, Part, choose_study, choose_training
+from qkvary.api.selection import PART, Part, choose_runs
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder
@@ -44,23 +43,19 @@ def report(
     Raises:
         ValueError: if there is no such study, or none of its runs has begun.
     """
-    from qkvary.api.training_texts import write_texts
+    from qkvary.api.training_result import report_training
     from qkvary.reports.files import write_report
     from qkvary.reports.study import study_report
     from qkvary.reports.study_results import gather_results, report_folder
-    from qkvary.reports.training import training_report
 
     runs = read_path(out)
     store, typed = Store(runs), study.name if isinstance(study, Study) else os.fspath(study)
     if to is not None:
         check_folder(read_path(to))
-    training = choose_training(store, study, part)
-    chosen = choose_study(study, part) if training is None else training.study
+    chosen, training = choose_runs(store, study, part)
     results, name = gather_results(chosen, store, part.typed(typed, chosen)), chosen.name
     notices: list[str] = []
     if training is not None:
-        commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
-        results = replace(results, summary=replace(results.summary, commands=commands))
         name = page_name(store, chosen)
         older = describe_older(store, training) if typed == chosen.name else ()
         if older:
@@ -71,7 +66,8 @@ def report(
     if training is None:
         shown = study_report(results.summary, results.attention, results.samples)
     else:
-        shown = training_report(results.summary, write_texts(chosen, store), results.attention)
+        commands = (*training.commands, shlex.join(["qkvary", "report", typed]))
+        results, shown = report_training(chosen, store, results, commands)
     folder = report_folder(name, runs) if to is None else read_path(to)
     files = write_report(shown, folder, formats)
     return Result(

@@ -38,6 +38,8 @@ class Result(Generic[Value]):
     _: KW_ONLY
     files: tuple[Path, ...] = ()
     """The files that were written."""
+    closing: tuple[str, ...] = ()
+    """Lines after the report and the names of its files, in a terminal."""
     notices: tuple[str, ...] = ()
     """Warnings about the call, such as damaged runs that were left out."""
     exit_code: int = 0

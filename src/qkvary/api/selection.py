@@ -79,7 +79,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> Study:
     """
     from qkvary.studies.catalog import load_study
 
-    study = given if isinstance(given, Study) else load_study(given, part.protocol)
+    study = given.pinned() if isinstance(given, Study) else load_study(given, part.protocol)
     check_device(part.device)
     if part.tasks or part.settings or part.variants:
         study = study.select(tasks=part.tasks, settings=part.settings, variants=part.variants)
@@ -87,18 +87,20 @@ def choose_study(given: AnyStudy, part: Part = PART) -> Study:
     return dataclasses.replace(study, seeds=seeds, device=part.device, dtype=part.dtype)
 
 
-def choose_training(store: "Store", name: AnyStudy, part: Part = PART) -> "Training | None":
-    """Return the training of a name, or None if the name is not one of a training.
+def choose_runs(
+    store: "Store", name: AnyStudy, part: Part = PART
+) -> "tuple[Study, Training | None]":
+    """Return the runs of a study, or of a training by its name, and that training.
 
     Raises:
-        UsageError: if none or several have that name, or it has another device or dtype.
+        UsageError: as ``choose_study``, or if no training or several have that name, or it has
+            another device or dtype.
     """
+    is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
+    if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
+        return choose_study(name, part), None
     from qkvary.studies.running.trainings import find_training
 
-    if not isinstance(name, str) or not name.startswith(TRAINED):
-        return None
-    if name.endswith(".py") or "/" in name:
-        return None
     check_device(part.device)
     for option, given in (
         ("--protocol", part.protocol),
@@ -117,7 +119,7 @@ def choose_training(store: "Store", name: AnyStudy, part: Part = PART) -> "Train
         if given not in (default, noted):
             raise UsageError(f"expected {option} {noted}, as {name!r} was trained, got {given}")
     seeds = found.study.seeds if part.seeds is None else read_seeds(part.seeds)
-    return dataclasses.replace(found, study=dataclasses.replace(found.study, seeds=seeds))
+    return dataclasses.replace(found.study, seeds=seeds), found
 
 
 def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:

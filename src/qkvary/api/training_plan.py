@@ -1,18 +1,158 @@
-"""The report of a training that is planned."""
+"""A training that is planned: its costs, passes over its text, time, and the steps of a time."""
 
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
 
-from qkvary.api.training_effort import count_passes, describe_effort, estimate_seconds
 from qkvary.costs.network import network_costs
-from qkvary.data.reuse import PlannedSet
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
+from qkvary.storage.errors import UsageError
 from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import list_trainings
 from qkvary.studies.study import Study
-from qkvary.text.numbers import whole
+from qkvary.tasks.config import LanguageTaskConfig
+from qkvary.text.names import count
+from qkvary.text.numbers import real, whole
+from qkvary.text.units import duration
+from qkvary.training.config import RunConfig
+
+if TYPE_CHECKING:
+    from qkvary.data.prepared_sets import PlannedSet
+
+MOST_PASSES = 16
+"""Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,
+"Scaling Data-Constrained Language Models"."""
+TEST_PASSES = 3
+"""Forward passes of the test: windows, and documents with and without padding."""
+FIRST_STEPS = 1_000
+"""Steps from which the time of others is estimated."""
+FEWEST_STEPS = 200
+"""Steps below which a smaller batch is the better use of a text."""
 
 
-def plan_report(study: Study, store: Store, data: PlannedSet) -> Report:
+def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
+    """Return how often a run reads its text, or None if its tokens are not counted yet."""
+    if not training_tokens:
+        return None
+    training = run.training
+    return training.steps * training.batch_size * run.sequence_length / training_tokens
+
+
+def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
+    """Return the seconds of a run's steps and evaluations here, or None for another device."""
+    if run.device != "cpu":
+        return None
+    # It needs torch, which a training has not imported yet.
+    from qkvary.studies.running import timing
+
+    return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
+
+
+def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
+    """Return the tokens that all validations and the test score.
+
+    The size of a split that is not prepared is not known: only as many count as are asked for, and
+    no more than the text has bytes.
+    """
+    task = cast("LanguageTaskConfig", run.task)
+    splits = {} if planned.data is None else planned.data.splits
+    held_out, test = (
+        splits[name].tokens if name in splits else None for name in ("validation", "test")
+    )
+    unknown = planned.text_bytes
+    wanted = ((task.validation_tokens, held_out), (task.test_tokens, test or held_out))
+    each, last = (
+        min((one for one in (*limits, unknown) if one is not None), default=0) for limits in wanted
+    )
+    return each * -(-run.training.steps // run.training.evaluate_every) + TEST_PASSES * last
+
+
+def describe_effort(
+    run: RunConfig,
+    training_tokens: int | None,
+    seconds: Sequence[float | None] = (),
+    text_bytes: int | None = None,
+) -> str:
+    """Return passes and time as a sentence, with shorter options if the text is read too often.
+
+    Args:
+        run: One of the runs, which differ in variant and seed.
+        training_tokens: Tokens of the text, if they are counted.
+        seconds: The estimated seconds of each run, if they are estimated.
+        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
+    """
+    per_step = run.training.batch_size * run.sequence_length
+    parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
+    passes = count_passes(run, training_tokens or text_bytes)
+    if passes is not None and not training_tokens:
+        parts.append(f"at least {real(passes)} passes over the {whole(text_bytes)} bytes of text")
+    elif passes is not None:
+        parts.append(f"{real(passes)} passes over the {whole(training_tokens)} training tokens")
+    known = [one for one in seconds if one is not None]
+    if known and len(known) == len(seconds):
+        runs = "" if len(seconds) == 1 else f" for all {len(seconds)} runs"
+        parts.append(
+            f"about {duration(sum(known), 2)} on this machine{runs}, validations and test included"
+        )
+    text = "; ".join(parts)
+    if passes is None or passes <= MOST_PASSES:
+        return text
+    return f"{text}. More than {MOST_PASSES} passes teach little: {_suggest(run, passes)}"
+
+
+def _suggest(run: RunConfig, passes: float) -> str:
+    rows = run.training.steps * run.training.batch_size * MOST_PASSES / passes
+    steps = max(1, math.floor(rows / run.training.batch_size))
+    if steps >= FEWEST_STEPS:
+        return f"try --steps {steps}"
+    batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
+    return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
+
+
+def choose_steps(
+    minutes: float,
+    study_of: Callable[[int], Study],
+    planned: "PlannedSet",
+    store: Store,
+    command: str,
+) -> int:
+    """Return the steps that take so many minutes here, with two digits.
+
+    A command that was typed before has the steps that were chosen then, so that it resumes.
+
+    Args:
+        minutes: Minutes of each run, validations and test included.
+        study_of: Returns the training with a number of steps.
+        planned: The training data.
+        store: The store of the runs.
+        command: The command line.
+
+    Raises:
+        UsageError: for a time that is no time, or a device that cannot be timed.
+    """
+    if not 0 < minutes < math.inf:
+        raise UsageError(f"expected a number of minutes above 0, got {minutes}")
+    for training in list_trainings(store):
+        if command in training.commands and "minutes" in command:
+            return training.study.settings[0].training.steps
+    steps = FIRST_STEPS
+    # Validations and their sizes depend on the steps.
+    for _ in range(3):
+        run = study_of(steps).cells()[0].run
+        seconds = estimate_seconds(run, planned)
+        if seconds is None:
+            raise UsageError(
+                f"expected --steps on {run.device}, got --minutes, which is estimated for a "
+                "processor"
+            )
+        steps = max(1, int(steps * 60 * minutes / seconds))
+    digits = max(0, len(str(steps)) - 2)
+    return steps // 10**digits * 10**digits
+
+
+def plan_report(study: Study, store: Store, data: "PlannedSet") -> Report:
     """Return the report of the planned runs.
 
     Args:
@@ -70,5 +210,11 @@ def plan_report(study: Study, store: Store, data: PlannedSet) -> Report:
         question=study.question,
         lead=study.description,
         sections=(Section(key="runs", title="Planned runs", blocks=(table,), brief=True),),
-        data={"study": study.name, "task": setting.task, "data": known, "runs": rows},
+        data={
+            "study": study.name,
+            "task": setting.task,
+            "data": known,
+            "threads": setting.training.execution.threads,
+            "runs": rows,
+        },
     )

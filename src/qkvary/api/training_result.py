@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qkvary.api.results import Result
-from qkvary.api.training_texts import write_texts
-from qkvary.reports.study_results import gather_results
+from qkvary.api.results import Result, add_data
+from qkvary.api.training_plan import plan_report
+from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.files import write_report
+from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.reports.training import training_report
+from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import page_name
 from qkvary.studies.study import Study
+
+if TYPE_CHECKING:
+    from qkvary.data.prepared_sets import PlannedSet
+    from qkvary.reports.report import Report
+
+TEXT_TOKENS = 256
+TRIES = 8
+SHOWN_KEY = 8
+"""Digits of a run's key in the next command."""
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
@@ -28,14 +45,15 @@ class TrainingResult(Result[Summary | None]):
     """The folder of runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
-    warning: str | None = None
-    """A problem of the data; ``None`` if there is none."""
-    damage: tuple[str, ...] = ()
-    """One sentence per unreadable run."""
+
+
+def describe_plan(study: Study, store: Store, planned: PlannedSet) -> TrainingResult:
+    """Return the runs that are planned."""
+    return TrainingResult(None, plan_report(study, store, planned), study=study, store=store)
 
 
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:
-    """Read the runs of a training from the store.
+    """Read the runs of a training from the store, and write their report.
 
     Args:
         study: The runs.
@@ -43,17 +61,54 @@ def describe_runs(study: Study, store: Store, command: str, warning: str | None)
         command: What the report says how they were made.
         warning: A problem of the data; ``None`` if there is none.
     """
-    results = gather_results(study, store)
-    summary = replace(results.summary, commands=(command,))
+    results, report = report_training(study, store, gather_results(study, store), (command,))
     records = [store.record(cell.run_key) for cell in study.cells()]
     ends = {record.status for record in records if record is not None}
+    networks = {cell.title: store.network(cell.run_key) for cell in study.cells()}
+    trained = [(title, path) for title, path in networks.items() if path is not None]
+    closing = [f"{title}: {path}" for title, path in trained]
+    for _, path in trained[:1]:
+        key = path.parent.name[:SHOWN_KEY]
+        run = key if store.path == RUNS else shlex.quote(str(store.path / key))
+        closing.append(f"next: qkvary generate {run} --temperature 0.7")
     return TrainingResult(
-        summary,
-        training_report(summary, write_texts(study, store), results.attention),
+        results.summary,
+        add_data(report, networks=networks),
         study=study,
         store=store,
-        networks={cell.title: store.network(cell.run_key) for cell in study.cells()},
+        networks=networks,
         exit_code=5 if "diverged" in ends else 1 if "failed" in ends else 0,
-        warning=warning,
-        damage=results.damage,
+        files=write_report(report, report_folder(page_name(store, study), store.path)),
+        closing=tuple(closing),
+        notices=(*results.damage, *([] if warning is None else [warning])),
     )
+
+
+def report_training(
+    study: Study, store: Store, results: Results, commands: Sequence[str]
+) -> tuple[Results, Report]:
+    """Return the results of a training with the commands that made them, and its report."""
+    summary = replace(results.summary, commands=tuple(commands))
+    report = training_report(summary, write_texts(study, store), results.attention)
+    return replace(results, summary=summary), report
+
+
+def write_texts(study: Study, store: Store) -> dict[str, str]:
+    """Return a new document by each variant's first finished network, by the variants' labels."""
+    from qkvary.inference.samples import TextSampler
+
+    texts: dict[str, str] = {}
+    for cell in study.cells():
+        path = None if cell.variant in texts else store.network(cell.run_key)
+        if path is None:
+            continue
+        with suppress(DamagedError):
+            network, tokenizer = load_checkpoint(path)
+            if tokenizer is not None and tokenizer.separator is not None:
+                samples = (
+                    TextSampler(tokenizer, tokens=TEXT_TOKENS, seed=seed)(network)
+                    for seed in range(TRIES)
+                )
+                # A document may end before it begins.
+                texts[cell.variant] = next((text for text in samples if text.strip()), "")
+    return texts

@@ -34,7 +34,7 @@ VERBS: dict[str, dict[str, str]] = {
         "plan": "api.plan:plan",
     },
     "Train": {
-        "train": "cli.train:command",
+        "train": "api.train:train",
         "data prepare": "api.data_prepare:prepare_data",
         "data show": "api.data_show:show_data",
         "data features": "api.data_features:prepare_features",
@@ -43,6 +43,7 @@ VERBS: dict[str, dict[str, str]] = {
         "generate": "api.generate:generate",
         "evaluate": "api.evaluate:evaluate",
         "export": "api.export:export",
+        "serve": "api.serve:serve",
         "bench decode": "cli._bench_decode:command",
         "bench quantized": "cli._bench_quantized:command",
     },
@@ -52,8 +53,8 @@ VERBS: dict[str, dict[str, str]] = {
     },
     "Study": {
         "studies": "api.list_studies:list_studies",
-        "study": "cli.study:command",
-        "status": "cli.status:command",
+        "study": "api.study:study",
+        "status": "api.status:status",
         "report": "api.report:report",
         "show": "api.show:show",
         "pack": "api.pack:pack",

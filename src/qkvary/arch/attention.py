@@ -111,7 +111,7 @@ class PositionConfig:
     plus_per_head: bool = False
     """One map per head (character model) instead of one per layer, also of key biases."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
-    """Key positions with a bias of their own; those beyond have that of the last."""
+    """Key positions with their own bias; those beyond have that of the last."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5

@@ -67,7 +67,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that picks the tokens that sparse attention reads, by keys of its own.
+    """The module that picks the tokens that sparse attention reads, by its own keys.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -103,7 +103,7 @@ class LatentAttention:
     nope_dim: int
     """Channels of a head that are not rotated."""
     rope_dim: int
-    """Rotated channels, of which all heads share one key."""
+    """Rotated channels; all heads share their key."""
     value_dim: int
     """Channels of a value head."""
     bias: bool = False
@@ -453,7 +453,7 @@ def share_layer(layer: Layer, variant: Variant) -> Layer:
         kind = "latent" if isinstance(layer.attention, LatentAttention) else "compressed"
         # A choice that does not fit, not a type that is wrong.
         raise ValueError(
-            f"expected layers with projections of their own to share, got {kind} attention, which "
+            f"expected layers with their own projections to share, got {kind} attention, which "
             "already stores one tensor for keys and values"
         )
     cross = layer.cross.with_variant(variant) if layer.cross else None

@@ -16,7 +16,7 @@ made of it when read; other sources as with ``sources``."""
 
 CacheStorage = Literal["growing", "preallocated", "int8", "int4", "int3", "int2"]
 """A tensor as long as what is kept, a buffer allocated beforehand, or codes of so many bits with
-scales, of which those of fewer than 4 are for experiments."""
+scales; those of fewer than 4 bits are for experiments."""
 
 CacheScales = Literal["token", "channel"]
 """The codes that share a scale: a group of channels of one token, or one channel of a head over a

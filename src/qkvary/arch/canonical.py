@@ -1,6 +1,6 @@
 """Configurations as plain data: a dictionary and back, one canonical JSON, one fingerprint.
 
-What is written has names of its own: ``stored`` gives the kind of a class, ``stored_as`` the name
+What is written has separate names: ``stored`` gives the kind of a class, ``stored_as`` the name
 of a field, so that Python's names can change and stored files and run keys stay. A field that is
 ``ADDED_LATER`` is written only where it differs from its default, which never changes then.
 """
@@ -49,7 +49,7 @@ def stored(kind: str) -> Callable[[type[T]], type[T]]:
             # A module may be imported once more under another name, as when it is run.
             if known == kind and other.__qualname__ != cls.__qualname__:
                 raise ValueError(
-                    f"expected a kind of its own for {cls.__name__}, got {kind!r}, which is that "
+                    f"expected a separate kind for {cls.__name__}, got {kind!r}, which is that "
                     f"of {other.__name__}"
                 )
         _KINDS[cls] = kind
@@ -108,7 +108,7 @@ def _encode(config: Any, *, is_identity: bool) -> Any:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Written:
-    """A field of a configuration class, as it is stored."""
+    """A stored field of a configuration class."""
 
     attribute: str
     name: str

@@ -13,7 +13,7 @@ from qkvary.text.names import listed
 _FORMS = {
     "residual": "the query adds its projection to the layer input",
     "residual-gelu": "the query adds the GELU of its projection to the layer input",
-    "map": "the query is the shared source through a linear map of its own per head",
+    "map": "the query is the shared source through a linear map for each head",
 }
 
 

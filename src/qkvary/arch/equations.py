@@ -1,4 +1,4 @@
-"""The attention of a variant as an equation in plain text, of which drawings show parts.
+"""The attention of a variant as an equation in plain text; drawings show parts of it.
 
 The tests evaluate the text and compare the result with the layer.
 """
@@ -94,7 +94,7 @@ def _define_scale(variant: Variant) -> str:
 
 
 def _write_seen(variant: Variant) -> str:
-    """Return the condition on the pairs that a window and a stride leave, behind a semicolon."""
+    """Return the condition on the pairs that a window and a stride leave, after a semicolon."""
     window = [] if variant.window is None else [f"|i-j| < {variant.window}"]
     stride = [] if variant.stride is None else [f"{variant.stride} divides i-j"]
     return "".join(f"; {' or '.join(part)}" for part in (window + stride,) if part)

@@ -169,7 +169,7 @@ def as_label(given: AnyVariant | str) -> AnyVariant:
 
 
 def as_variant(given: AnyVariant | str) -> Variant:
-    """Return a variant as it is, or read its label.
+    """Return a variant unchanged, or read its label.
 
     Raises:
         ValueError: as :func:`parse_variant`, or for something else.

@@ -147,7 +147,7 @@ def count_kinds(layers: Sequence[Layer]) -> list[tuple[Layer, int]]:
 
 
 def as_model(network: Network, name: str = "network") -> Model:
-    """Return a network of this package as a model, of which all costs are derived.
+    """Return a network of this package as a model, from which all costs are derived.
 
     Args:
         network: A network of a kind in ``DESCRIPTIONS``, or of a subclass, of which the rest is
@@ -199,7 +199,7 @@ def block_norms(network: Network) -> tuple[Norm, ...]:
 
 
 def final_norms(network: Network) -> tuple[Norm, ...]:
-    """Return the normalisation behind the last block, where there is one."""
+    """Return the normalisation after the last block, where there is one."""
     return block_norms(network) if network.block.has_final_norm else ()
 
 
@@ -214,7 +214,7 @@ def _describe_encoder(network: EncoderConfig) -> Model:
         tables=() if vectors else (table,),
         others=(matrix,) if vectors else (),
         positions=_position_tables(network, network.positions),
-        # The head has a LayerNorm of its own, whatever the blocks have.
+        # The head has its own LayerNorm, whatever the blocks have.
         norms=(*final_norms(network), Norm(width=d_model, bias=True)),
         head=(
             Linear(inputs=d_model, outputs=d_model, bias=True, is_pooled=pooled),

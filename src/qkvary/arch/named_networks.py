@@ -37,7 +37,7 @@ _MODERN = {
     "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
 PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
-"""The modern networks that have a portable form of their own name."""
+"""The modern networks with a portable form of the same name."""
 
 NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
     {
@@ -79,7 +79,7 @@ def find_network(name: str, variant: AnyVariant | str | None = None) -> Language
 
     Args:
         name: A name or a size, such as ``lm-300m`` or ``300M``.
-        variant: Its attention, if not its own. Without positions of its own it keeps the network's.
+        variant: Its attention, if not its own. Without named positions it keeps the network's.
 
     Raises:
         ValueError: for an unknown name, or a variant that does not fit the network.

@@ -37,11 +37,11 @@ class BlockConfig:
     """Kind of normalisation, or none anywhere in the stack; ``rmsnorm-plus-one`` multiplies by one
     more than its learned numbers."""
     norm_placement: NormPlacement = "pre"
-    """``pre``: before each sublayer, and one behind the last block, which ``pre-only`` omits.
-    ``post``: after each residual sum; ``post-final`` has one more behind the last block.
-    ``stream``: the residual stream itself before each sublayer, and one behind the last block.
+    """``pre``: before each sublayer, and one after the last block, which ``pre-only`` omits.
+    ``post``: after each residual sum; ``post-final`` has one more after the last block.
+    ``stream``: the residual stream itself before each sublayer, and one after the last block.
     ``output``: the output of each sublayer before the sum, ``sandwich``: before each sublayer and
-    its output, and one behind the last block."""
+    its output, and one after the last block."""
     bias: bool = True
     """Biases in the feed-forward network and in LayerNorm."""
     dropout: float = 0.0
@@ -51,7 +51,7 @@ class BlockConfig:
     inner_dropout: float = 0.0
     """Dropout inside the feed-forward network, before its nonlinearity."""
     norm_eps: float = field(default=1e-5, metadata=ADDED_LATER)
-    """Epsilon of the normalisations around the sublayers and behind the last block."""
+    """Epsilon of the normalisations around the sublayers and after the last block."""
     skips: Skips = field(default="both", metadata=ADDED_LATER)
     """The sublayers whose input is added to their output."""
     parallel: bool = field(default=False, metadata=ADDED_LATER)
@@ -212,7 +212,7 @@ class EncoderConfig(TokenNetwork):
     input_dropout: float = 0.0
     """Dropout on the input tokens."""
     reads_vectors: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether a token is a vector of ``vocabulary`` numbers, of which an id is the one-hot case."""
+    """Whether a token is a vector of ``vocabulary`` numbers; an id is the one-hot case."""
     pooling: Pooling = field(default="none", metadata=ADDED_LATER)
     """The input of the head: every token, or the mean of the hidden states of real tokens."""
 
@@ -316,7 +316,7 @@ class EncoderDecoderConfig(TokenNetwork):
     """An encoder and a decoder of as many layers each, which attends to the encoder's output.
 
     ``attention`` is that of the decoder, ``vocabulary`` its tokens; the encoder has the same layers
-    without causality. Source and target have tables of their own.
+    without causality. Source and target have separate tables.
 
     Source: Vaswani et al. 2017; the public code of paper 2 (Key-Value Transformer), translation.
     """
@@ -358,7 +358,7 @@ class EncoderDecoderConfig(TokenNetwork):
             )
         if self.block.norm == "none" or self.block.skips != "both" or self.shared_blocks:
             raise ValueError(
-                "expected norms, both skips and blocks of their own in an encoder-decoder, got "
+                "expected norms, both skips and separate blocks in an encoder-decoder, got "
                 f"norm {self.block.norm}, skips {self.block.skips} and shared_blocks "
                 f"{self.shared_blocks}"
             )
@@ -380,8 +380,8 @@ class EncoderDecoderConfig(TokenNetwork):
             if order != (None, None) or layer.variant.diagonal != "none":
                 raise ValueError(
                     "expected cross attention without window, stride and diagonal normalisation, "
-                    "whose tokens have no order with those of the source; choices: cross_sharing "
-                    "none"
+                    "because its tokens have no common order with the source; choices: "
+                    "cross_sharing none"
                 )
 
     @property

@@ -23,7 +23,7 @@ PREFIX = f"{PACKAGE}_own_"
 
 
 def import_file(path: Path) -> ModuleType:
-    """Import a Python file, which may register classes; an error in the file is raised as it is.
+    """Import a Python file, which may register classes; an error in the file is raised unchanged.
 
     Raises:
         ValueError: if it is not a Python file.

@@ -36,7 +36,7 @@ class NamedVariant:
 
     @property
     def variant(self) -> Variant:
-        """The value behind the label."""
+        """The variant that the label names."""
         return parse_variant(self.label)
 
 

@@ -58,7 +58,7 @@ class ScoreTerms(RoleTerms):
     soft_cap: float | None = None
     """The bound that a tanh keeps scores within."""
     window: int | None = None
-    """Keys this many tokens or more behind the query (bidirectional: away from it) are masked."""
+    """Keys this many tokens or more before the query (bidirectional: away from it) are masked."""
     stride: int | None = None
     """Keys whose distance this number does not divide are masked, except those in the window."""
     diagonal: DiagonalNorm = "none"
@@ -205,7 +205,7 @@ class Option:
     """The form of a field in labels."""
 
     form: str
-    """The option with its value, behind ``@``."""
+    """The option with its value, after ``@``."""
     pattern: str
     """A regular expression for the option, whose group is the value."""
     help: str

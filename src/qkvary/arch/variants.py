@@ -93,7 +93,7 @@ class Variant(ScoreTerms):
         query, form = self.sharing.query, self.query_form
         if form in ("residual", "residual-gelu") and query != "q":
             raise ValueError(
-                f"expected a query with a projection of its own for the {form} form, "
+                f"expected a query with its own projection for the {form} form, "
                 f"got a query that reads {query}; choices: Q[{form}]-K-V, Q[{form}]-K=V"
             )
         if form == "map" and len(self.sharing.readers(query)) == 1:
@@ -140,7 +140,7 @@ class Variant(ScoreTerms):
             )
         if self.v_rank and self.sharing.value != "v":
             raise ValueError(
-                "expected a value with a projection of its own for a value rank, got a value that "
+                "expected a value with its own projection for a value rank, got a value that "
                 f"reads {self.sharing.value}; give the rank to that projection instead"
             )
 
@@ -170,7 +170,7 @@ class Variant(ScoreTerms):
             )
         if self.positions == "rotary":
             raise ValueError(
-                "expected positions that leave keys as they are made of a latent, got rotary; "
+                "expected positions that do not change keys made of a latent, got rotary; "
                 "choices: decoupled-N, alibi, relative"
             )
 
@@ -334,7 +334,9 @@ class LayerVariants:
                 "all layers has no number"
             )
         if any(one[0] == other[0] for one, other in itertools.pairwise(self.runs)):
-            raise ValueError("expected neighbouring layers of one variant as one number, got two")
+            raise ValueError(
+                "expected one number for neighbouring layers of the same variant, got two"
+            )
 
     @property
     def layers(self) -> tuple[Variant, ...]:

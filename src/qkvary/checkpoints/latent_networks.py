@@ -2,14 +2,19 @@
 
 Key and value of every head are made of the tensor by a matrix each. Where they are one tensor of
 KV heads, these matrices pick the block of a head. The rotary part is one key for all heads.
+
+The architecture always normalises the tensor. One that is not normalised is written so small that
+the epsilon of the norm is all that it is divided by, and the gain of the norm makes it large again:
+``c s / sqrt(mean (c s)^2 + eps) * sqrt(eps) / s`` is c, to a relative error of STILL / 2.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.sharing import Source
 from qkvary.nn.attention import Attention
@@ -20,6 +25,8 @@ from qkvary.nn.role_maps import make_role_maps
 Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
 """The advice for a network that latent attention cannot express."""
+STILL = 2.0**-26
+"""The largest mean square of a tensor that is written small, over the epsilon of its norm."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
@@ -28,8 +35,8 @@ def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:
         variant = layer.variant
         if variant.decoupled is None:
             yield f"positions that are not decoupled; {TRAIN}"
-        if not variant.kv_norm:
-            yield f"keys and values that are not one normalised tensor; {TRAIN}"
+        if variant.sharing.key != variant.sharing.value:
+            yield f"keys and values that are not one tensor; {TRAIN}"
         if layer.bias or layer.out_bias:
             yield "biases in attention; choices: bias and out_bias false"
         if layer.position.scaling is not None:
@@ -74,10 +81,29 @@ def make_latent_weights(network: LanguageModel) -> Weights:
         shared = make_role_maps(attention).key.weight.flatten(0, 1)
         rope = _interleave(_rope(attention, "k_rope")).flatten(0, 1)
         up = torch.cat(_up_projections(attention), dim=1)
+        if attention.kv_norm is None:
+            scale = still_scale(shared, part.attention_norm.get_parameter("weight"))
+            shared = shared * scale
+            gain = torch.full((len(shared),), KV_NORM_EPS**0.5 / scale, dtype=torch.float64)
+            weights[f"{at}.kv_a_layernorm.weight"] = gain
         weights[f"{at}.q_proj.weight"] = _make_query(attention)
         weights[f"{at}.kv_a_proj_with_mqa.weight"] = torch.cat((shared, rope))
         weights[f"{at}.kv_b_proj.weight"] = up.flatten(0, 1)
     return weights
+
+
+def still_scale(shared: Tensor, norm: Tensor, epsilon: float = KV_NORM_EPS) -> float:
+    """Return the largest power of two with which a tensor stays as it is through a norm.
+
+    Args:
+        shared: The rows of the tensor.
+        norm: The gain of the norm before it, whose output divided by it has a mean square of 1.
+        epsilon: That of the norm after it.
+    """
+    gained = shared.double() * norm.detach().cpu().double()
+    largest = float(torch.linalg.matrix_norm(gained, 2)) ** 2 * shared.shape[1] / len(shared)
+    # An exponent that single precision has.
+    return 2.0 ** max(-60, math.floor(math.log2((STILL * epsilon / max(largest, 1e-30)) ** 0.5)))
 
 
 def _make_query(attention: Attention) -> Tensor:

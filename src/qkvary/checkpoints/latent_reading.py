@@ -4,17 +4,18 @@ Where the matrices of key and value pick blocks of the tensor, these are KV head
 is a latent. Weights have the names of transformers.
 """
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, PositionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.arch.sharing import share
 from qkvary.arch.variants import Variant
-from qkvary.checkpoints.latent_networks import make_selectors
+from qkvary.checkpoints.latent_networks import STILL, make_selectors, still_scale
 from qkvary.checkpoints.stock_names import list_tensors
 from qkvary.storage.errors import DamagedError, UsageError
 
@@ -43,6 +44,8 @@ class LatentSizes(NamedTuple):
     max_tokens: int
     rotary_base: float
     norm_eps: float
+    kv_norm_eps: float = KV_NORM_EPS
+    """The epsilon of the norm of that tensor."""
 
 
 class _Form(NamedTuple):
@@ -76,9 +79,44 @@ def read_latent_network(
             found[row.ours] = weights[row.theirs]
     for layer in range(sizes.layers):
         found |= _restore_attention(sizes, form, layer, weights)
+    still = [_find_still_scale(sizes, layer, weights) for layer in range(sizes.layers)]
+    if None in still and sizes.kv_norm_eps != KV_NORM_EPS:
+        raise UsageError(
+            f"{where} has a norm of keys and values with the epsilon {sizes.kv_norm_eps}, expected "
+            f"{KV_NORM_EPS}"
+        )
+    is_still = None not in still
+    for layer, scale in enumerate(still):
+        at = f"stack.blocks.{layer}.attention"
+        if is_still and scale is not None:
+            found[f"{at}.k_proj.weight"] = found[f"{at}.k_proj.weight"] / scale
+            del found[f"{at}.kv_norm.weight"]
     tied = "lm_head.weight" not in weights
-    config = _make_config(sizes, form, len(weights["model.embed_tokens.weight"]), tied=tied)
+    vocabulary = len(weights["model.embed_tokens.weight"])
+    config = _make_config(sizes, form, vocabulary, tied=tied, kv_norm=not is_still)
     return ReadNetwork(config, found)
+
+
+def _find_still_scale(
+    sizes: LatentSizes, layer: int, weights: Mapping[str, Tensor]
+) -> float | None:
+    """Return the scale of a tensor that its norm leaves as it is, None for one that it changes."""
+    gain = weights.get(_name(layer, "kv_a_layernorm"))
+    norm = weights.get(f"model.layers.{layer}.input_layernorm.weight")
+    shared = weights[_name(layer, "kv_a_proj_with_mqa")][: sizes.width]
+    if gain is None or norm is None or norm.shape != shared.shape[1:]:
+        return None
+    first = float(gain.flatten()[0])
+    if (
+        first <= 0
+        or not torch.isfinite(shared).all()
+        or not torch.equal(gain, gain[:1].expand_as(gain))
+    ):
+        return None
+    if still_scale(shared, norm, sizes.kv_norm_eps) < 1:
+        return None
+    exponent = math.log2(sizes.kv_norm_eps**0.5 / first)
+    return 2.0 ** round(exponent) if abs(exponent - round(exponent)) < STILL**0.5 else None
 
 
 def _name(layer: int, part: str) -> str:
@@ -156,14 +194,14 @@ def _split_halves(heads: Tensor) -> Tensor:
 
 
 def _make_config(
-    sizes: LatentSizes, form: _Form, vocabulary: int, *, tied: bool
+    sizes: LatentSizes, form: _Form, vocabulary: int, *, tied: bool, kv_norm: bool
 ) -> LanguageModelConfig:
     variant = Variant(
         sharing=share("q", "k", "k"),
         num_kv_heads=None if form.kv_heads == sizes.heads else form.kv_heads,
         decoupled=sizes.rope,
         latent=None if form.picks_blocks else sizes.width,
-        kv_norm=True,
+        kv_norm=kv_norm,
     )
     attention = AttentionConfig(
         d_model=sizes.d_model,

@@ -2,4 +2,4 @@
 
 from qkvary.cli._benchmarks import load_command
 
-command = load_command("decoding.quantized")
+command = load_command("decoding.quantized", "quantized")

@@ -4,14 +4,13 @@ Works without a terminal, in a narrow one, and in an ASCII locale.
 """
 
 import os
-import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -23,7 +22,7 @@ from qkvary.text.units import duration
 
 if TYPE_CHECKING:
     from qkvary.api.results import Result
-    from qkvary.reports.report import Report, ReportFormat
+    from qkvary.reports.report import ReportFormat
 
 PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
 """Seconds between two lines of progress."""
@@ -56,16 +55,6 @@ def print_json(document: Mapping[str, Any]) -> None:
     sys.stdout.write(to_json(document))
 
 
-def show_lines(document: Mapping[str, Any], lines: Iterable[str], *, json_output: bool) -> None:
-    """Print a document as JSON, or what it says in a few lines."""
-    if json_output:
-        print_json(document)
-        return
-    screen = console()
-    for line in lines:
-        print_line(screen, line)
-
-
 def print_line(screen: Console, text: str, style: str = "") -> None:
     """Print one text without control characters; the terminal breaks its lines."""
     screen.print(Text(printable(text), style=style), soft_wrap=True)
@@ -73,42 +62,14 @@ def print_line(screen: Console, text: str, style: str = "") -> None:
 
 def say(sentence: str) -> None:
     """Print a sentence on standard error."""
+    ProgressLine.clear_all()
     print_line(console(sys.stderr), sentence)
 
 
-def show(
-    report: "Report",
-    *,
-    json_output: bool,
-    target: Path | None = None,
-    formats: "Sequence[ReportFormat] | None" = None,
-    full: bool = False,
-    **more: object,
-) -> None:
-    """Write a report, print it or its data as JSON, and the written files.
-
-    Args:
-        report: The report.
-        json_output: Print JSON.
-        target: The folder or file to write; nothing is written if not given.
-        formats: The formats to write; all by default.
-        full: Print the whole report.
-        more: Further keys of the JSON document.
-    """
-    files: list[Path] = []
-    if target is not None:
-        from qkvary.reports.files import write_report
-
-        files += write_report(report, target, formats)
-    if json_output:
-        written: dict[str, object] = {"files": files} if files else {}
-        print_json({**report.data, **more, **written})
-        return
-    # Some commands print no report.
-    from qkvary.reports.terminal import print_report
-
-    print_report(report, console(), full=full)
-    _print_files(files)
+def warn(sentence: str) -> None:
+    """Print a warning on standard error."""
+    ProgressLine.clear_all()
+    print_error(sentence)
 
 
 def print_result(
@@ -138,8 +99,11 @@ def print_result(
         # Its colours take longer to import than many commands take.
         from qkvary.reports.terminal import print_report
 
-        print_report(result.report, console(), full=full)
+        screen = console()
+        print_report(result.report, screen, full=full)
         _print_files(files)
+        for line in result.closing:
+            print_line(screen, line)
     for notice in result.notices:
         print_error(notice)
     return result.exit_code
@@ -186,7 +150,7 @@ def show_progress(what: str, unit: str = "windows") -> Generator[Callable[..., N
 
 
 class OrderedTexts:
-    """Prints concurrent texts in order, the first unfinished one as it is generated."""
+    """Prints concurrent texts in order; the first unfinished one appears while it is generated."""
 
     def __init__(self, screen: Console, prompts: Sequence[str]) -> None:
         self._stream = screen.file
@@ -216,12 +180,13 @@ class OrderedTexts:
 class ProgressLine:
     """Progress on one updated line of a terminal; elsewhere a line from time to time."""
 
+    _drawn_lines: ClassVar[set["ProgressLine"]] = set()
+
     def __init__(self, screen: Console, shown: float = 0.0) -> None:
         """Print to a console, the first time a while after ``shown``."""
         self.screen = screen
         self._pause = PAUSE_ON_TERMINAL if screen.is_terminal else PAUSE_ELSEWHERE
         self._shown = shown
-        self._drawn = False
 
     def show(self, describe: Callable[[], str]) -> None:
         """Print a text, unless the last one is too recent."""
@@ -230,7 +195,7 @@ class ProgressLine:
             return
         self._shown = now
         if self.screen.is_terminal:
-            self._drawn = True
+            self._drawn_lines.add(self)
             width = self.screen.width - 1
             self.screen.print(Text(describe().ljust(width)), end="\r", no_wrap=True)
         else:
@@ -238,12 +203,12 @@ class ProgressLine:
 
     def clear(self) -> None:
         """Clear the line."""
-        if self._drawn:
+        if self in self._drawn_lines:
+            self._drawn_lines.remove(self)
             self.screen.print(" " * (self.screen.width - 1), end="\r", no_wrap=True)
-            self._drawn = False
 
-
-def command_line(command: str, otherwise: str) -> str:
-    """Return the command line of this process, or a text if another command started it."""
-    words, own = sys.argv[1:], command.split()
-    return shlex.join(["qkvary", *words]) if words[: len(own)] == own else otherwise
+    @classmethod
+    def clear_all(cls) -> None:
+        """Clear the line that is drawn, if one is."""
+        for line in list(cls._drawn_lines):
+            line.clear()

@@ -5,6 +5,7 @@ Imports neither rich nor a report, so that the help and errors of the command li
 
 import codecs
 import io
+import os
 import sys
 from typing import TextIO
 
@@ -16,6 +17,14 @@ NEAR = dict(
 """The replacements of characters in an ASCII stream."""
 LONGEST_MESSAGE = 2000
 """The most characters of an error that are printed: a message may quote a value of a file."""
+
+TYPED: list[str] = []
+"""The words after ``qkvary`` of the command that runs."""
+
+
+def is_first_process() -> bool:
+    """Return whether this is the only process, or the first that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def print_error(message: str) -> None:

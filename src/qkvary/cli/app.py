@@ -13,6 +13,7 @@ Errors become exit codes in ``qkvary.cli.main``. Does not know what the verbs do
 """
 
 import inspect
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -24,17 +25,34 @@ from typing import Annotated, Any, ForwardRef, Union, cast, get_args, get_origin
 from cyclopts import App, Parameter
 from docstring_parser import parse_from_object
 
-from qkvary.api.options import Formats, option_groups
+from qkvary.api.options import Formats, Terminal, no_progress, option_groups, say_nothing
 from qkvary.api.verbs import GROUPS, find_targets
-from qkvary.cli._output import OrderedTexts, console, print_result, say, show_progress
+from qkvary.cli._output import (
+    OrderedTexts,
+    console,
+    print_json,
+    print_result,
+    say,
+    show_progress,
+    warn,
+)
+from qkvary.cli._streams import TYPED, is_first_process
 from qkvary.cli.main import EPILOGUE, HELP, HELP_WIDTH, summarise
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import EndedEarlyError, UsageError
 
 DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
     "show_progress": lambda _json: show_progress,
     "open_texts": lambda json: None if json else partial(OrderedTexts, console()),
-    "say": lambda _json: say,
+    "say": lambda json: None if json else say,
     "own_process": lambda _json: True,
+    "terminal": lambda json: Terminal(
+        # A program that reads the document reads no sentences.
+        show_progress=no_progress if json else show_progress,
+        say=say_nothing if json else say,
+        warn=warn,
+        screen=console(sys.stderr),
+        command=shlex.join(["qkvary", *TYPED]),
+    ),
 }
 """The displays that verbs take, by the names of their parameters; made from ``--json``."""
 
@@ -91,9 +109,16 @@ def make_command(function: Callable[..., Any]) -> Callable[..., int]:
         _check_target(asked.get("out"), asked.get("formats", ()))
         shown = {name: DISPLAYS[name](asked["json_output"]) for name in displays}
         given |= {name: display for name, display in shown.items() if display is not None}
-        found = function(*args, **given)
+        try:
+            found = function(*args, **given)
+        except EndedEarlyError as error:
+            if asked["json_output"]:
+                print_json(error.document)
+            raise
         # A text is a result too, which is printed already.
-        return print_result(getattr(found, "result", found), **asked)
+        found = getattr(found, "result", found)
+        # Under torchrun one process prints.
+        return print_result(found, **asked) if is_first_process() else found.exit_code
 
     texts = {**_read_help(_added), **_read_help(function)}
     typed = [one for one in own.values() if one.name not in displays]
@@ -138,6 +163,8 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
     choices, names = _unwrap(parameter.annotation)
     kind = _choose_kind(choices)
     about = Parameter(help=text, show_default=False if get_origin(kind) is tuple else None)
+    if bool in choices and parameter.default is not False:
+        names.insert(0, Parameter(negative=f"--no-{parameter.name.replace('_', '-')}"))
     place, is_named = parameter.kind, any(one.name for one in names)
     if place is parameter.POSITIONAL_OR_KEYWORD:
         is_required = parameter.default is parameter.empty
@@ -146,7 +173,7 @@ def _type(parameter: inspect.Parameter, text: str) -> inspect.Parameter:
 
 
 def _unwrap(kind: Any) -> tuple[list[Any], list[Parameter]]:
-    """Return the types of which a value may be, and what annotations say beyond them."""
+    """Return the types that a value may have, and what annotations say beyond them."""
     if get_origin(kind) is Annotated:
         inside, *names = get_args(kind)
         choices, more = _unwrap(inside)

@@ -6,6 +6,7 @@ makes commands of the verbs. Does not know what they do.
 
 import errno
 import os
+import shlex
 import shutil
 import sys
 import textwrap
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.api.verbs import GROUPS, VERBS, find_targets
-from qkvary.cli._streams import never_fail_to_encode, print_error
+from qkvary.cli._streams import TYPED, is_first_process, never_fail_to_encode, print_error
+from qkvary.storage.errors import StoppedError
 from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
 from qkvary.text.names import suggest
@@ -99,6 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_missing_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = _pop_debug(given)
+    TYPED[:] = given
     try:
         status = _run(given)
         sys.stdout.flush()
@@ -150,15 +153,20 @@ def _check_command(arguments: list[str]) -> None:
 
 def _report(error: Exception) -> int:
     """Print an error and return its exit code."""
-    from cyclopts import CycloptsError
+    from cyclopts import CycloptsError, UnusedCliTokensError
 
     if isinstance(error, ImportError) and isinstance(error.__cause__, ImportError):
         # A command that cannot be imported: report the missing module.
         return _report(error.__cause__)
     code = getattr(error, "exit_code", None)
     if isinstance(code, int):
-        print_error(str(error))
+        # All processes that torchrun started are stopped together.
+        if is_first_process() or not isinstance(error, StoppedError):
+            print_error(str(error))
         return code
+    if isinstance(error, UnusedCliTokensError):
+        print_error(f"expected no further argument, got {shlex.join(error.unused_tokens or ())}")
+        return BAD_INPUT
     if isinstance(error, CycloptsError):
         print_error(str(error))
         return BAD_INPUT

@@ -1,4 +1,4 @@
-"""An attention layer in other bases: its input, its output, and a source that becomes the identity.
+"""An attention layer in other bases of its input and output, or with a source as the identity.
 
 Queries, keys and values stay what they are, number by number: only the residual stream is written
 in another basis. So every score term, core and mask goes through unchanged.

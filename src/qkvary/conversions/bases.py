@@ -113,7 +113,7 @@ def move_network(
 
 
 def _last_basis(config: LanguageModelConfig, bases: Sequence[Basis]) -> tuple[Basis, bool]:
-    """Return the basis behind the last layer, and whether the head stays the embedding."""
+    """Return the basis after the last layer, and whether the head stays the embedding."""
     first = bases[0]
     if not config.tied_head:
         return (first if is_uniform(config) else None), False

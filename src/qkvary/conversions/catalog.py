@@ -21,7 +21,7 @@ class Rewrite(Protocol):
     """The interface of every module in ``rewrites``."""
 
     STATEMENT: str
-    """The theorem or proposition behind it."""
+    """The theorem or proposition that it applies."""
 
     def rewrite(self, draft: "Draft", options: "RewriteOptions", /) -> "Rewritten":
         """Return the new network.

@@ -36,7 +36,7 @@ class Gauge:
 
 
 def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
-    """Draw a random gauge of a layer out of those that leave its output as it is.
+    """Draw a random gauge of a layer that does not change the output.
 
     Raises:
         UsageError: if there is none but the identity.
@@ -73,7 +73,7 @@ def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
     value = gauge.value.repeat_interleave(group, 0)
     weights = dict(layer.weights)
     matrices: dict[Source, Tensor] = {sharing.query: query}
-    # Behind the query, whose source the others may share: then it is one matrix, or has a map.
+    # After the query, whose source the others may share: then it is one matrix, or has a map.
     matrices |= {sharing.value: gauge.value, sharing.key: gauge.key}
     for source in sharing.projections:
         _turn(weights, source, matrices[source])

@@ -87,7 +87,7 @@ def run_rewrite(name: str, network: LanguageModel, options: RewriteOptions) -> R
 
     Args:
         name: A rewrite out of ``rewrite_names()``.
-        network: A network in evaluation mode; it stays as it is.
+        network: A network in evaluation mode; it is not changed.
         options: The options of the user.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Bytes that decoding keeps, and reads for a token: only those that key and value need.
+"""Bytes of the cache: what decoding keeps, and what it reads for one token.
 
 A layer keeps the tokens that a later token can still see: the last w - 1 with a window of w tokens,
 every token with a stride. A layer of linear attention keeps sums instead of tokens, from the first

@@ -57,7 +57,7 @@ class CostRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostComparison:
-    """A model, the case for which costs are derived, and those of its variants."""
+    """A model, the case for which costs are derived, and the costs of its variants."""
 
     model: Model
     """The given model."""

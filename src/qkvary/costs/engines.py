@@ -26,9 +26,9 @@ from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 VLLM_BLOCK = 16
 """Tokens of a block, where no backend asks for more."""
 LATENT_STEP = 128
-"""Tokens of which a block of latents is a multiple, beside layers with a state."""
+"""A block of latents is a multiple of this many tokens in models that have states too."""
 CELLS_STEP = 256
-"""Cells of which llama.cpp allocates a multiple."""
+"""llama.cpp allocates a multiple of this many cells."""
 GGML_BLOCK = 32
 """Numbers that share a scale of 16 bits in the types q8_0 and q4_0."""
 
@@ -196,7 +196,7 @@ def _vllm_specs(layer: Layer, form: Format, devices: int) -> Iterator[_Spec]:
 def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
     """Yield the latent, which every device keeps whole, and the key of an indexer.
 
-    The key has 8 bits and a scale for 128 channels. Beside one, latents of 8 bits have scales too,
+    The key has 8 bits and a scale for 128 channels. With one, latents of 8 bits have scales too,
     and the rotated key has 16 bits (``fp8_ds_mla``).
     """
     if form.group is not None:
@@ -218,7 +218,7 @@ class LlamaCppCache:
     cells: int
     """Cells of a stream in layers that see everything."""
     window_cells: int | None
-    """Cells of a stream in layers with a window; ``None`` where they have as many, or are none."""
+    """Cells of a stream in layers with a window; ``None`` if they have as many, or are none."""
     kv_bytes: int
     """Keys and values of layers that see everything."""
     window_bytes: int
@@ -356,7 +356,7 @@ def sequence_bytes(model: Model, *, context: int, stored_as: Format) -> dict[str
 
 
 def _layers_with_entries(model: Model) -> list[ProjectedAttention | LatentAttention]:
-    """Return the attention of the layers that keep entries of their own."""
+    """Return the attention of the layers that keep their own entries."""
     found = [_with_entries(layer.attention) for layer in model.layers]
     return [attention for attention in found if attention is not None]
 

@@ -82,9 +82,9 @@ def visible_pairs(config: AttentionConfig, length: int) -> int:
 
 
 def visible_keys(attention: AttentionLayer, context: int) -> int:
-    """Stored entries that are read for the newest of ``context`` tokens, its own included.
+    """Return how many stored entries the last of ``context`` tokens reads, its own included.
 
-    All that it attends to; the gaps that a stride leaves between them are read and masked.
+    It reads all that it attends to, and the gaps of a stride, which are masked.
     """
     if isinstance(attention, ProjectedAttention):
         reach = attention.config.variant.reach
@@ -97,7 +97,7 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
 
 
 def visible_summaries(attention: CompressedAttention, context: int) -> int:
-    """Summaries that the newest of ``context`` tokens attends to."""
+    """Return how many summaries the last of ``context`` tokens attends to."""
     if attention.compressor is None:
         return 0
     closed = context // attention.compressor.rate

@@ -8,7 +8,7 @@ A backward pass costs twice the products of a forward pass.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from qkvary.arch.attention import LINEAR_CHUNK, AttentionConfig
 from qkvary.arch.blocks import (
@@ -22,9 +22,11 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
-from qkvary.costs.devices import Device
 from qkvary.costs.macs import TRAINING_FACTOR, Pairs, count_encoder_tokens, forward_macs
 from qkvary.costs.parameters import model_parameters
+
+if TYPE_CHECKING:
+    from qkvary.costs.devices import Device
 
 Precision = Literal["mixed", "fp32"]
 ACTIVATION_BYTES: dict[Precision, int] = {"mixed": 2, "fp32": 4}
@@ -60,7 +62,7 @@ class TrainingPlan:
 def plan_training(
     model: Model,
     *,
-    device: Device,
+    device: "Device",
     tokens: int,
     precision: Precision = "mixed",
     checkpointing: bool = False,

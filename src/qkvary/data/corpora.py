@@ -105,7 +105,7 @@ CORPORA = {corpus.name: corpus for corpus in _CORPORA}
 
 
 def canonical_reference(reference: str) -> str:
-    """Return a reference with the name of a corpus in its own spelling, everything else as it is.
+    """Return a reference with the name of a corpus in its own spelling, and any other unchanged.
 
     Args:
         reference: As for :func:`open_source`, or ``name/tokenizer`` of a set in the cache.

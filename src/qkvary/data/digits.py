@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from qkvary.arch.choices import check_word
 from qkvary.data.random_numbers import random_words
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 
 def draw_digits(

@@ -27,7 +27,7 @@ def find_file(folder: str, file: str, endings: Sequence[str] = ("",)) -> Path | 
     Args:
         folder: The folder of the data set.
         file: The name of the file.
-        endings: Suffixes of the name, of which the first that exists is taken.
+        endings: Suffixes of the name; the first that exists is taken.
     """
     bases = [base for base in (data_root(), cache_directory()) if base is not None]
     paths = (base / folder / f"{file}{end}" for base in bases for end in endings)
@@ -60,7 +60,7 @@ def decompress(data: bytes, where: str, *, limit: int) -> bytes:
     if not is_whole:
         raise DamagedError(f"{where} is incomplete: its compressed data ends early")
     if unpack.unused_data:
-        raise DamagedError(f"expected one compressed file in {where}, got more data behind it")
+        raise DamagedError(f"expected one compressed file in {where}, got more data after it")
     return plain
 
 

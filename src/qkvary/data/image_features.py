@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
-from qkvary.data.feature_files import find_features
-from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet
+from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet, find_features
 from qkvary.data.images import find_images
 from qkvary.data.random_numbers import random_words
 from qkvary.storage.errors import DamagedError, UsageError

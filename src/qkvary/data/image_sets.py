@@ -1,6 +1,6 @@
 """Image data sets by name: shape, files, checksums and origin. Imports neither numpy nor torch.
 
-A subset is a data set of its own: its name says how many images or classes it has, and nothing
+A subset is a separate data set: its name says how many images or classes it has, and nothing
 published is compared with it. Checksums are those of the uncompressed files.
 """
 
@@ -89,7 +89,7 @@ class ImageSet:
     classes: int
     """Distinct labels."""
     train_images: int
-    """Images for training, of which a protocol may hold some out."""
+    """Images for training; a protocol may hold some out."""
     test_images: int
     """Images for the test."""
     origin: str | Archive | None = None
@@ -140,7 +140,7 @@ class OwnImages:
     std: tuple[float, ...]
     """Their standard deviation."""
     train_images: int
-    """Images for training, of which some are held out for validation."""
+    """Images for training; some are held out for validation."""
     test_images: int
     """Images for the test."""
 

@@ -5,16 +5,13 @@ import hashlib
 import io
 import tarfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
-from qkvary.data.cifar import read_cifar
 from qkvary.data.downloads import DownloadError, keep_in_cache
 from qkvary.data.files import decompress, download, find_file
-from qkvary.data.idx import read_idx
+from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
@@ -26,26 +23,6 @@ LARGEST_FILE = 2**28
 """Maximum bytes of a file, compressed or not."""
 DOWNLOAD_SECONDS = 1_800.0
 _SUFFIXES = ("", ".gz", ".xz")
-
-
-@dataclass(frozen=True, slots=True)
-class Images:
-    """Images with their labels, in the order of their files."""
-
-    pixels: NDArray[np.uint8]
-    """``[count, channels, size, size]``, read-only."""
-    labels: NDArray[np.int64]
-    """``[count]``, from 0 to ``classes - 1``."""
-
-
-@dataclass(frozen=True, slots=True)
-class LoadedImages:
-    """The images of a data set."""
-
-    train: Images
-    """The images for training, and for validation where a protocol holds some out."""
-    test: Images
-    """The images of the test."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -91,7 +68,7 @@ def find_images(name: str) -> LoadedImages | None:
 def check_images(name: str) -> None:
     """Check that a data set is here and valid, or download it.
 
-    Images that are files of their own are decoded and not kept: they take more memory than others.
+    Images in separate files are decoded and not kept: they take more memory than others.
 
     Raises:
         UsageError: as :func:`load_images`, and so the other errors.
@@ -124,13 +101,16 @@ def _place_of_folders(images: ImageSet) -> Path:
 
 def _load_folders(images: ImageSet) -> LoadedImages:
     place, (digest,) = _place_of_folders(images), images.train.values()
-    train, test = read_tiny_imagenet(
+    loaded = read_tiny_imagenet(
         place, classes=images.classes, size=images.pixels.size, digest=digest
     )
-    found, expected = (len(train[1]), len(test[1])), (images.train_images, images.test_images)
+    found, expected = (
+        tuple(len(part.labels) for part in loaded),
+        (images.train_images, images.test_images),
+    )
     if found != expected:
         raise DamagedError(f"expected {expected} images in {place}, got {found}")
-    return LoadedImages(train=_freeze(*train), test=_freeze(*test))
+    return loaded
 
 
 def _find(images: ImageSet, file: str) -> Path | None:
@@ -161,15 +141,10 @@ def _read_split(
             )
     for (place, data), sha256 in zip(contents, files.values(), strict=True):
         _check_sum(images, data, sha256, place)
-    return _freeze(
+    return freeze(
         np.concatenate([pixels for pixels, _ in parts]),
         np.concatenate([labels for _, labels in parts]).astype(np.int64),
     )
-
-
-def _freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
-    pixels.flags.writeable = labels.flags.writeable = False
-    return Images(pixels, labels)
 
 
 def _check_sum(images: ImageSet, data: bytes, sha256: str, where: str) -> None:

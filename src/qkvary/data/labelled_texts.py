@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from qkvary.data.corpora import CORPORA, find_local
 from qkvary.data.documents import NULS
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest

@@ -1,7 +1,7 @@
 """Tokenizers of Hugging Face, run by the ``tokenizers`` library from a ``tokenizer.json``.
 
 The bytes of a token depend on the decoder: byte-level letters, or the text that the library
-decodes, including its treatment of spaces. The library runs in a process of its own: a stranger's
+decodes, including its treatment of spaces. The library runs in a separate process: a stranger's
 file can make it panic, take hours or fill the memory.
 """
 

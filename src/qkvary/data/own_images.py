@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.files import decompress
-from qkvary.data.idx import read_idx
+from qkvary.data.image_files import Images, freeze, read_idx
 from qkvary.data.image_sets import OwnImages
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
@@ -34,18 +34,11 @@ _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
 
 
-class Labelled(NamedTuple):
-    """Images, ``[count, channels, size, size]``, and labels, ``[count]``."""
-
-    pixels: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-
-
 class OwnSplits(NamedTuple):
     """The images of a folder, and the names of their classes."""
 
-    train: Labelled
-    test: Labelled
+    train: Images
+    test: Images
     classes: tuple[str, ...]
 
 
@@ -112,12 +105,10 @@ def read_own_images(folder: str) -> OwnSplits:
     sides = {part.pixels.shape[1:] for part in (found.train, found.test)}
     if len(sides) > 1:
         raise DamagedError(f"expected images of one size in {folder}, got {sorted(sides)}")
-    for part in (found.train, found.test):
-        part.pixels.flags.writeable = part.labels.flags.writeable = False
-    return found
+    return OwnSplits(freeze(*found.train), freeze(*found.test), found.classes)
 
 
-def _fingerprint(train: Labelled, test: Labelled, classes: Sequence[str]) -> str:
+def _fingerprint(train: Images, test: Images, classes: Sequence[str]) -> str:
     digest = hashlib.sha256("\n".join(classes).encode())
     for part in (train, test):
         digest.update(str(part.pixels.shape).encode())
@@ -145,7 +136,7 @@ def _read_idx(root: Path) -> OwnSplits | None:
     }
     if not any(places.values()):
         return None
-    parts: dict[str, Labelled] = {}
+    parts: dict[str, Images] = {}
     for split in _IDX:
         files = [places[split, kind] for kind in ("images-idx3", "labels-idx1")]
         if None in files:
@@ -158,7 +149,7 @@ def _read_idx(root: Path) -> OwnSplits | None:
             raise DamagedError(f"expected square images in {files[0]}, got {pixels.shape}")
         if labels.shape != pixels.shape[:1]:
             raise DamagedError(f"expected {len(pixels):,} labels in {files[1]}, got {labels.shape}")
-        parts[split] = Labelled(pixels[:, None].copy(), labels.astype(np.int64))
+        parts[split] = Images(pixels[:, None].copy(), labels.astype(np.int64))
     last = max((int(part.labels.max()) for part in parts.values() if part.labels.size), default=0)
     return OwnSplits(parts["train"], parts["test"], tuple(map(str, range(last + 1))))
 
@@ -199,7 +190,7 @@ def _read_pictures(root: Path) -> OwnSplits | None:
             f"expected pictures of one size in {root}, got {len(sides)}, among them that of {odd}"
         )
     parts = [
-        Labelled(
+        Images(
             np.array(
                 [np.broadcast_to(decoded[path], (channels, *min(sides))) for _, _, path in some],
                 dtype=np.uint8,

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
-from qkvary.data.overlap import count_overlap
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.shard_groups import (
     PendingGroup,
@@ -140,7 +139,7 @@ def pin_source(source: Source, folder: Path) -> Source:
     plan = unfinished_plan(folder) if finished is None else finished
     files = None if plan is None else plan["source"]["files"]
     commit = cast("dict[str, Any]", files).get("commit") if isinstance(files, dict) else None
-    # A complete set from before commits were recorded stays as it is.
+    # A complete set from before commits were recorded is kept.
     return source if commit is None and finished is not None else source.pin(commit)
 
 
@@ -207,7 +206,7 @@ def _run(
             "vocabulary": tokenizer.vocabulary,
             "separator": tokenizer.separator,
         },
-        "overlap": count_overlap(directory),
+        "overlap": directory.count_overlap(),
     }
     directory.finish(about, description)
 

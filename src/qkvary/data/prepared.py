@@ -3,11 +3,13 @@
 A set is a folder with a manifest. Each split has shards of three files: tokens (little-endian, 2 or
 4 bytes each), the start of each document in the split (8 bytes), and the first 8 bytes of each
 document's sha256. A document never crosses a shard border, and its last token is the separator.
-Files are verified by sha256 before use.
+Files are verified by sha256 before use; a verified file is not read again while its inode,
+modification time and size stay the same, which is remembered across processes for large files.
 """
 
 import hashlib
 import math
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,21 +20,28 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.data.downloads import keep_in_cache
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
-from qkvary.data.verification import verify_file
 from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import decode, encode
-from qkvary.storage.manifest import MANIFEST_NAME, Manifest, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from qkvary.storage.paths import StrPath, read_path
 
 KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
 TOKENIZER_FILE = "tokenizer.json"
 BLOCKS_FILE = "blocks.json"
-"""Digests of the blocks of large files, only used to locate damage."""
+"""Written by older versions; not part of the fingerprint."""
 SPLITS = ("train", "validation", "test")
 _TOKENS, _STARTS, _DIGESTS = ".bin", ".starts.bin", ".digests.bin"
+REMEMBERED_BYTES = 2**26
+"""The minimum size from which checks are remembered on disk: smaller files are fast to check."""
+_SETTLED_NANOSECONDS = 2_000_000_000
+"""A file changed more recently could change again with the same timestamp."""
+
+_checked: dict[str, tuple[list[int], str]] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +210,7 @@ def open_prepared(
 
     Raises:
         UsageError: if the folder does not exist, or the preparation is not complete.
-        DamagedError: if a file is missing or changed; the message names it and the position.
+        DamagedError: if a file is missing or changed; the message names it.
         NewerFormatError: if a newer qkvary wrote it.
         UnsafeError: if the manifest names a file outside of the folder.
     """
@@ -214,7 +223,7 @@ def open_prepared(
         raise UsageError(f"expected a prepared set of documents in {path}, got something else")
     FORMAT.check(about, path)
     for name in manifest.files:
-        verify_file(path, name, manifest, blocks=BLOCKS_FILE, by_digest=verify)
+        _verify_file(path / name, manifest.files[name], by_digest=verify)
     try:
         return _assemble(path, manifest, about, tokenizer)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -302,3 +311,58 @@ def fingerprint_of(manifest: Manifest, about: Mapping[str, Any]) -> str:
         },
     }
     return hashlib.sha256(encode(content).encode()).hexdigest()
+
+
+def _verify_file(path: Path, entry: FileEntry, *, by_digest: bool = True) -> None:
+    """Compare a file with its entry in a manifest.
+
+    Args:
+        path: The file.
+        entry: Its entry.
+        by_digest: Whether to compare the sha256; the size is always compared.
+
+    Raises:
+        DamagedError: if the file is missing or changed.
+    """
+    try:
+        found = path.stat()
+        if found.st_size != entry.size:
+            raise DamagedError(f"expected {entry.size:,} bytes in {path}, got {found.st_size:,}")
+        mark = [found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size]
+        if not by_digest or _is_known(path, mark, entry.sha256):
+            return
+        now = time.time_ns()
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+    if digest != entry.sha256:
+        raise DamagedError(f"{path} was changed")
+    if now - max(found.st_mtime_ns, found.st_ctime_ns) > _SETTLED_NANOSECONDS:
+        _remember(path, mark, entry.sha256)
+
+
+def _memory(path: Path) -> Path | None:
+    cache = cache_directory()
+    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:32]
+    return cache / "checked" / f"{name}.json" if cache else None
+
+
+def _is_known(path: Path, mark: list[int], sha256: str) -> bool:
+    if _checked.get(str(path.resolve())) == (mark, sha256):
+        return True
+    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
+    if memory is None:
+        return False
+    try:
+        return decode(memory.read_bytes()) == {"mark": mark, "sha256": sha256}
+    except (OSError, ValueError):
+        return False
+
+
+def _remember(path: Path, mark: list[int], sha256: str) -> None:
+    _checked[str(path.resolve())] = (mark, sha256)
+    memory = _memory(path) if mark[-1] >= REMEMBERED_BYTES else None
+    if memory is not None:
+        # Without a writable cache, files are only checked more often.
+        keep_in_cache(memory, encode({"mark": mark, "sha256": sha256}).encode())

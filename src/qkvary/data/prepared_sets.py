@@ -1,23 +1,38 @@
-"""Prepared sets by name: their location, and their preparation on first use."""
+"""Prepared sets by name or by their text: location, reuse, and preparation on first use.
+
+A set is reused while its source files are unchanged. Its preparation options (token limit, field,
+held-out share) are kept as they were chosen.
+"""
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
-from qkvary.data.corpora import CORPORA, Corpus, canonical_reference, find_local, open_source
+from qkvary.data.corpora import (
+    CORPORA,
+    Corpus,
+    canonical_reference,
+    find_local,
+    identify_source,
+    open_source,
+)
 from qkvary.data.preparation import PreparationSettings, pin_source, prepare
-from qkvary.data.prepared import PreparedData, is_prepared, read_fingerprint
+from qkvary.data.prepared import PreparedData, is_prepared, open_prepared, read_fingerprint
 from qkvary.data.shard_groups import finished_plan, unfinished_plan
 from qkvary.data.sources import Source, SourceOptions
-from qkvary.data.tokenizer_files import load_tokenizer, name_tokenizer, plain_name
+from qkvary.data.splits import explain_share_error
+from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
 from qkvary.storage.errors import UsageError
 from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"
-TRAINING = ("train", "documents")
+_TRAINING = ("train", "documents")
 """The keys of training files in a list of files."""
+_HELD_OUT = ("validation", "test")
 
 
 def default_folder(name: str, tokenizer: str) -> Path:
@@ -117,7 +132,7 @@ def prepare_corpus(
     # Two files of one name are two sets.
     is_own = name not in CORPORA and source.pin is None
     by_content = by_content or (is_own and _is_taken(source, tokenizer))
-    folder = out or choose_folder(source, tokenizer, by_content=by_content)
+    folder = out or _choose_folder(source, tokenizer, by_content=by_content)
     # Pinned first, because the alphabet comes from the documents.
     source = pin_source(source, folder)
     return prepare(
@@ -129,7 +144,7 @@ def prepare_corpus(
     )
 
 
-def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
+def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
     """Return the folder of a source's set in the cache.
 
     Args:
@@ -146,31 +161,33 @@ def choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
     return default_folder(name, name_tokenizer(tokenizer))
 
 
-def list_entries(files: JsonValue, *names: str) -> list[str]:
-    """Return the files of some parts of a source; of a text that was split, those of the whole.
+def _list_entries(files: JsonValue, *names: str) -> list[str]:
+    """Return the files of some parts of a source; a text that was split counts as a whole.
 
     Args:
         files: The files of the source.
         names: The parts.
     """
-    parts = parts_of(files)
+    parts = _parts_of(files)
     return sorted(encode(entry) for name in names for entry in parts.get(name, []))
 
 
-def parts_of(files: JsonValue) -> dict[str, Any]:
-    """Return the files of a source by part; for a text that was split, those of the whole text."""
+def _parts_of(files: JsonValue) -> dict[str, Any]:
+    """Return the files of a source by part; a text that was split counts as a whole."""
     listed = cast("dict[str, Any]", files) if isinstance(files, dict) else {}
-    return parts_of(listed["files"]) if "files" in listed else listed
+    return _parts_of(listed["files"]) if "files" in listed else listed
 
 
 def _is_taken(source: Source, tokenizer: str) -> bool:
     """Return whether the name of a source's folder belongs to other training files."""
-    folder = choose_folder(source, tokenizer, by_content=False)
+    folder = _choose_folder(source, tokenizer, by_content=False)
     finished = finished_plan(folder)
     plan = unfinished_plan(folder) if finished is None else finished
     if plan is None:
         return False
-    return list_entries(plan["source"]["files"], *TRAINING) != list_entries(source.files, *TRAINING)
+    return _list_entries(plan["source"]["files"], *_TRAINING) != _list_entries(
+        source.files, *_TRAINING
+    )
 
 
 def check_prepared(reference: str, sha256: str, report: Callable[[str], None]) -> None:
@@ -219,3 +236,181 @@ def _local_corpus(reference: str) -> Corpus | None:
     corpus = CORPORA.get(canonical_reference(reference).partition("/")[0])
     is_path = Path(reference).expanduser().exists()
     return None if corpus is None or corpus.local is None or is_path else corpus
+
+
+def find_or_prepare(
+    reference: str,
+    tokenizer: str | None,
+    *,
+    default: str,
+    warn: Callable[[str], None],
+    settings: PreparationSettings | None = None,
+) -> PreparedData:
+    """Return the existing set of a text, or prepare it.
+
+    Args:
+        reference: As for :func:`open_source`, or ``name`` or ``name/tokenizer`` of a set in the
+            cache.
+        tokenizer: As for :func:`load_tokenizer`, if the user named one.
+        default: The tokenizer otherwise.
+        warn: Called with a message if the reused set has a token limit.
+        settings: The settings of the preparation.
+
+    Raises:
+        UsageError: if the text, set or tokenizer does not exist.
+        QkvaryError: as :func:`prepare_corpus`.
+    """
+    found, reference, tokenizer = _find(reference, tokenizer, default, warn)
+    if found is not None:
+        return found
+    by_content = reference not in CORPORA
+    return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedSet:
+    """The set of a text, which need not be prepared yet."""
+
+    name: str
+    """The name of the set."""
+    vocabulary: int
+    """The size of its vocabulary."""
+    data: PreparedData | None
+    """The set, if it is prepared."""
+    text_bytes: int | None = None
+    """The bytes of the text, if it is not prepared and they are known."""
+
+    @classmethod
+    def of(cls, data: PreparedData) -> Self:
+        """Return a set that is prepared."""
+        return cls(name=data.name, vocabulary=data.tokenizer.vocabulary, data=data)
+
+
+def plan_set(
+    reference: str, tokenizer: str | None, *, default: str, warn: Callable[[str], None]
+) -> PlannedSet:
+    """Return the set that :func:`find_or_prepare` would return, without writing or downloading.
+
+    The arguments are those of that function.
+
+    Raises:
+        UsageError: if the text, set or tokenizer does not exist, or the vocabulary depends on
+            documents that are not on this machine.
+    """
+    found, reference, tokenizer = _find(reference, tokenizer, default, warn)
+    if found is None:
+        source = open_source(reference)
+        folder = _choose_folder(source, tokenizer, by_content=reference not in CORPORA)
+        if not is_prepared(folder):
+            if tokenizer == "characters" and source.pin is not None:
+                raise UsageError(
+                    "expected a text on this machine for the alphabet of a plan, got "
+                    f"{reference}: prepare it first"
+                )
+            vocabulary = count_tokens(tokenizer, documents=source.documents())
+            return PlannedSet(
+                name=source.name, vocabulary=vocabulary, data=None, text_bytes=source.total_bytes
+            )
+        found = open_prepared(folder)
+    return PlannedSet.of(found)
+
+
+def _find(
+    reference: str, tokenizer: str | None, default: str, warn: Callable[[str], None]
+) -> tuple[PreparedData | None, str, str]:
+    """Return the existing set, if there is one, and the text and tokenizer that are meant."""
+    reference = canonical_reference(reference)
+    name, _, own = reference.partition("/")
+    if own and not reference.startswith("hf:") and not Path(reference).expanduser().exists():
+        folder = None
+        # A reference that names neither a set nor a corpus is that of a text.
+        with suppress(UsageError):
+            folder = find_prepared(reference)
+        if folder is not None or (name in CORPORA and "/" not in own):
+            if tokenizer is not None:
+                raise UsageError(
+                    f"expected no --tokenizer with a prepared set, got {tokenizer} with {reference}"
+                )
+            if folder is not None:
+                return open_prepared(folder), reference, own
+            reference, tokenizer = name, own
+    tokenizer = tokenizer or default
+    found = _find_reusable(reference, tokenizer)
+    if found is not None:
+        _warn_of_limit(found, reference, warn)
+    return found, reference, tokenizer
+
+
+def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
+    """Return the set under the text's own name if the text has not changed since it was prepared.
+
+    Args:
+        reference: As for :func:`open_source`, or the name of a set in the cache.
+        tokenizer: As for :func:`load_tokenizer`.
+
+    Raises:
+        UsageError: if the reference is invalid.
+        DamagedError: if the set is damaged.
+    """
+    found = identify_source(reference)
+    if found is None:
+        return None
+    name, files = found
+    try:
+        folder = default_folder(name, name_tokenizer(tokenizer))
+    except UsageError:
+        # There is no cache, or the name is not valid for a folder.
+        return None
+    plan = finished_plan(folder) if is_prepared(folder) else None
+    if plan is None:
+        return None
+    if files is not None and not _is_same_text(plan["source"]["files"], files):
+        return None
+    data = open_prepared(folder)
+    return data if _is_same_tokenizer(data, tokenizer) else None
+
+
+def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:
+    """Return whether a set was made of exactly these files and trains on no held-out file."""
+    before, after = _parts_of(stored), _parts_of(now)
+    if "hub" in before or "hub" in after:
+        return all(
+            before.get(key) == after.get(key) for key in ("hub", "configuration", "revision")
+        )
+    held_out = {*_list_entries(before, *_HELD_OUT), *_list_entries(after, *_HELD_OUT)}
+    if not held_out.isdisjoint(_list_entries(before, *_TRAINING)):
+        return False
+    # The validation documents may be from another source.
+    return _list_entries(after, *_TRAINING, *_HELD_OUT) in (
+        _list_entries(before, *_TRAINING, *_HELD_OUT),
+        _list_entries(before, *_TRAINING, "test"),
+    )
+
+
+def _is_same_tokenizer(data: PreparedData, reference: str) -> bool:
+    stored = data.tokenizer.describe()
+    if reference == "characters" or stored["kind"] == "characters":
+        # The alphabet depends on the texts.
+        return reference == stored["kind"]
+    separator = stored["separator"] if stored["kind"] == "library" else ""
+    try:
+        return load_tokenizer(reference, separator=separator).describe() == stored
+    except UsageError:
+        return False
+
+
+def _warn_of_limit(data: PreparedData, reference: str, warn: Callable[[str], None]) -> None:
+    streams, corpus = data.about["plan"]["source"]["streams"], CORPORA.get(reference)
+    limits = (one["max_tokens"] for one in streams if one["split"] in (None, "train"))
+    limit = next(limits, None)
+    if limit is not None and (corpus is None or limit != corpus.max_tokens):
+        warn(f"reusing {data.path}, prepared with --max-tokens {limit:,}")
+
+
+def find_share_error(data: PreparedData) -> str | None:
+    """Return a warning if the held-out share is far from the requested one, else None."""
+    rule = data.about["plan"]["source"]["held_out"]
+    if rule is None:
+        return None
+    held_out, rest = (data.splits[name].text_bytes for name in ("validation", "train"))
+    return explain_share_error(rule["share"], held_out, rest)

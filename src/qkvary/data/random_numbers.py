@@ -1,15 +1,20 @@
-"""Random numbers as pure functions of their purpose.
+"""Random numbers and orders as pure functions of a purpose.
 
 Only the raw bit stream of a bit generator is used: numpy guarantees it across versions, unlike the
 distributions built on it.
 """
 
+import functools
 import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
 
 Words = NDArray[np.uint64]
+ROUNDS = 10
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
+LARGEST_COUNT = 2**62
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
@@ -41,6 +46,90 @@ def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
         purpose: As in ``random_words``.
     """
     return np.argsort(random_words(count, *purpose), kind="stable").astype(np.int64)
+
+
+def epoch_batch(
+    count: int, batch_size: int, *, step: int, seed: int, what: str = "examples"
+) -> NDArray[np.int64]:
+    """Return the indices of the examples of one step; an epoch drops its last partial batch.
+
+    Args:
+        count: Number of examples.
+        batch_size: Examples per batch.
+        step: Counted from 0 over all epochs.
+        seed: Seed of the order; every epoch has another one.
+        what: Name of the examples; each has its own orders.
+
+    Raises:
+        ValueError: if a batch is larger than an epoch.
+    """
+    per_epoch = count // batch_size
+    if per_epoch < 1:
+        raise ValueError(f"expected batches of at most {count:,} {what}, got {batch_size:,}")
+    epoch, index = divmod(step, per_epoch)
+    return _order(count, what, seed, epoch)[index * batch_size : (index + 1) * batch_size]
+
+
+@functools.lru_cache(maxsize=2)
+def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
+    order = permutation(count, f"order of {what}", seed, epoch)
+    order.flags.writeable = False
+    return order
+
+
+def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Return where a permutation of ``range(count)`` maps indices.
+
+    No order is stored: a Feistel network permutes the next power of two, and results outside of the
+    range are permuted again. The cost of an index does not depend on ``count``.
+
+    Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
+
+    Args:
+        indices: Indices in ``range(count)``, of any shape.
+        count: The size of the range.
+        purpose: A name and any numbers; every purpose has its own order.
+
+    Raises:
+        ValueError: if an index is out of range.
+    """
+    given = np.asarray(indices, dtype=np.int64)
+    if not 1 <= count <= LARGEST_COUNT:
+        raise ValueError(f"expected a count from 1 to 2**62, got {count}")
+    if given.size and (given.min() < 0 or given.max() >= count):
+        raise ValueError(f"expected indices from 0 to {count - 1}, got one outside")
+    bits = (count - 1).bit_length()
+    if bits == 0 or not given.size:
+        return given.copy()
+    keys = random_words(ROUNDS, *purpose)
+    words = given.astype(np.uint64).ravel()
+    limit = np.uint64(count)
+    outside = np.arange(words.size)
+    while outside.size:
+        words[outside] = _permute(words[outside], bits, keys)
+        outside = outside[words[outside] >= limit]
+    return words.astype(np.int64).reshape(given.shape)
+
+
+def _permute(words: Words, bits: int, keys: Words) -> Words:
+    low_bits = np.uint64(bits // 2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    low, high = words & low_mask, words >> low_bits
+    for number, key in enumerate(keys):
+        if number % 2:
+            low = low ^ (_mixed(high, key) & low_mask)
+        else:
+            high = high ^ (_mixed(low, key) & high_mask)
+    return high << low_bits | low
+
+
+def _mixed(words: Words, key: np.uint64) -> Words:
+    """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    mixed = words + key
+    mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
+    mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND
+    return mixed ^ (mixed >> _THIRTY_ONE)
 
 
 def _generator(purpose: tuple[str | int, ...]) -> np.random.PCG64:

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 
 from qkvary.data.random_numbers import random_words
 from qkvary.data.recall_sizes import check_recall
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 NO_ANSWER = -1
 """The answer where no key is queried."""
 _ROWS = 1_024
-"""Sequences that are drawn at once, from a stream of their own."""
+"""Sequences that are drawn at once, from a separate stream."""
 
 
 class RecallSequences(NamedTuple):
@@ -42,7 +42,7 @@ def draw_recall(
 ) -> RecallSequences:
     """Draw ``count`` sequences, always the same ones for the same arguments.
 
-    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct, from there on. Behind
+    Keys are distinct, from 1 to ``vocabulary // 2 - 1``; values are distinct, from there on. After
     the pairs each key is queried once, at an even distance ``2 g`` from their end. The distances
     of the pairs are drawn in the order of the pairs, without replacement, with probabilities
     proportional to ``(g + 1) ** (power - 1)``. A larger ``count`` begins with the sequences of a

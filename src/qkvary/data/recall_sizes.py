@@ -1,7 +1,7 @@
 """The bounds of the sizes of associative recall. Never imports numpy."""
 
 LONGEST = 2**16
-"""Tokens of the longest sequence, of which 1,024 are drawn at once."""
+"""Tokens of the longest sequence; 1,024 sequences are drawn at once."""
 LARGEST_VOCABULARY = 2**24
 MOST_TOKENS = 2**31
 """Tokens of a split, which is kept in memory: 16 GiB with the numbers of the pairs."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.prepared import TokenSplit
-from qkvary.data.shuffling import shuffled
+from qkvary.data.random_numbers import shuffled
 
 Rows = NDArray[np.int64]
 

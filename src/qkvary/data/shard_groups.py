@@ -8,10 +8,12 @@ preparation gives the same bytes as an uninterrupted one.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qkvary.data.encoding import EncodedDocument
 from qkvary.data.prepared import (
@@ -23,11 +25,10 @@ from qkvary.data.prepared import (
     fingerprint_of,
     shard_files,
 )
-from qkvary.data.verification import block_digests
 from qkvary.storage.durable import atomic_write_file, remove_file
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import from_line, to_line
-from qkvary.storage.jsonvalues import JsonValue, encode
+from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 
@@ -56,8 +57,6 @@ class ShardGroup:
     """Tokens, documents and UTF-8 bytes of each split that received documents."""
     files: Mapping[str, FileEntry]
     """The files of the group."""
-    blocks: Mapping[str, Sequence[str]]
-    """Digests of the blocks of the files."""
 
     def to_bytes(self) -> bytes:
         """Return the record with a checksum."""
@@ -69,7 +68,6 @@ class ShardGroup:
                 "stream_tokens": self.stream_tokens,
                 "shards": {name: list(counts) for name, counts in self.shards.items()},
                 "files": {name: [one.size, one.sha256] for name, one in self.files.items()},
-                "blocks": dict(self.blocks),
             }
         )
 
@@ -81,6 +79,8 @@ class ShardGroup:
             ValueError: if it was changed.
         """
         fields = from_line(data.removesuffix(b"\n"))
+        # Older versions stored digests of blocks too.
+        fields.pop("blocks", None)
         fields["shards"] = {name: tuple(counts) for name, counts in fields["shards"].items()}
         fields["files"] = {
             name: FileEntry(size=size, sha256=sha256)
@@ -192,14 +192,13 @@ class PreparationDirectory:
             ResourceError: if the disk is full, broken or not writable.
         """
         files: dict[str, FileEntry] = {}
-        blocks: dict[str, Sequence[str]] = {}
         shards: dict[str, tuple[int, int, int]] = {}
         for split, documents in pending.documents.items():
             number = sum(split in one.shards for one in self.groups)
             contents, shards[split] = _pack(documents, self.count(split, 0))
             for name, data in zip(shard_files(split, number), contents, strict=True):
                 atomic_write_file(self.folder / name, data)
-                files[name], blocks[name] = FileEntry.of(data), block_digests(data)
+                files[name] = FileEntry.of(data)
         group = ShardGroup(
             stream=stream,
             position=position,
@@ -207,11 +206,29 @@ class PreparationDirectory:
             stream_tokens=stream_tokens,
             shards=shards,
             files=files,
-            blocks=blocks,
         )
         atomic_write_file(self._record(len(self.groups)), group.to_bytes())
         self.groups.append(group)
         return group
+
+    def count_overlap(self) -> dict[str, JsonValue]:
+        """Count documents of a split that are in another split too, and repeated documents.
+
+        Documents are equal if their stripped texts agree in the first 64 bits of the sha256.
+        """
+        digests: dict[str, NDArray[np.uint64]] = {}
+        for split in filter(lambda split: self.count(split, 1), SPLITS):
+            shards = sum(split in group.shards for group in self.groups)
+            files = (self.folder / shard_files(split, number)[2] for number in range(shards))
+            digests[split] = np.concatenate([np.fromfile(path, dtype="<u8") for path in files])
+        shared: dict[str, JsonValue] = {}
+        for first, second in combinations(digests, 2):
+            found = np.isin(digests[second], digests[first])
+            shared[f"{second} in {first}"] = int(found.sum())
+        repeated: dict[str, JsonValue] = {
+            name: int(found.size - np.unique(found).size) for name, found in digests.items()
+        }
+        return {"shared_documents": shared, "repeated_documents": repeated}
 
     def finish(self, about: Mapping[str, JsonValue], tokenizer: bytes) -> None:
         """Write the tokenizer and then the manifest, which completes the set.
@@ -224,11 +241,8 @@ class PreparationDirectory:
             ResourceError: if the disk is full, broken or not writable.
         """
         files = {name: one for group in self.groups for name, one in group.files.items()}
-        blocks = {name: one for group in self.groups for name, one in group.blocks.items()}
-        listed = (encode(blocks) + "\n").encode()
-        atomic_write_file(self.folder / BLOCKS_FILE, listed)
         atomic_write_file(self.folder / TOKENIZER_FILE, tokenizer)
-        files |= {BLOCKS_FILE: FileEntry.of(listed), TOKENIZER_FILE: FileEntry.of(tokenizer)}
+        files[TOKENIZER_FILE] = FileEntry.of(tokenizer)
         whole: dict[str, JsonValue] = {
             **about,
             "kind": KIND,

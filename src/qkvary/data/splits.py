@@ -1,4 +1,4 @@
-"""The rule that assigns documents to splits if their corpus does not.
+"""The splits of a data set, and the rule for documents whose corpus has none.
 
 A share of the documents is held out by the sha256 of the text. So equal texts are always in the
 same split, and additional data does not move documents.
@@ -7,8 +7,12 @@ same split, and additional data does not move documents.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from qkvary.storage.jsonvalues import JsonValue
+
+DataSplit = Literal["train", "validation", "test"]
+"""The names of the splits of a data set."""
 
 MAX_SHARE_ERROR = 2.0
 """The factor by which a share of the bytes may differ from the requested one."""
@@ -46,8 +50,7 @@ def make_held_out(share: float, digests: Iterable[int]) -> HeldOut | None:
 
     Args:
         share: The share of the documents.
-        digests: The digests of the documents, of which the first ``MAX_EXACT_DOCUMENTS + 1``
-            are read.
+        digests: The digests of the documents; the first ``MAX_EXACT_DOCUMENTS + 1`` are read.
 
     Returns:
         ``None`` if there is only one distinct document.

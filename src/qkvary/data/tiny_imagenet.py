@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from qkvary.data.image_files import Images, LoadedImages, freeze
 from qkvary.storage.errors import DamagedError
 from qkvary.storage.packages import require
 from qkvary.storage.untrusted_files import check_regular_file, read_file
@@ -35,14 +36,11 @@ DIGESTED_CLASSES = 20
 """The first classes, whose files are verified by their sha256 wherever they come from."""
 _NOT_WHOLE = (
     *(tarfile.TarError, zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError),
-    # A password, an unknown compression, numbers or names that are none.
+    # A password, an unknown compression, invalid numbers or names.
     *(RuntimeError, ValueError, IndexError),
 )
 """The exceptions that readers of archives raise."""
 _CLASSES, _ANNOTATIONS = "wnids.txt", "val/val_annotations.txt"
-
-Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
-"""Images, ``[count, 3, size, size]``, and labels, ``[count]``."""
 
 
 def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
@@ -58,9 +56,7 @@ def find_tiny_imagenet(folder: Path, stem: str) -> Path | None:
     return next((path for path in (*folders, *archives) if path.exists()), None)
 
 
-def read_tiny_imagenet(
-    place: Path, *, classes: int, size: int, digest: str
-) -> tuple[Labelled, Labelled]:
+def read_tiny_imagenet(place: Path, *, classes: int, size: int, digest: str) -> LoadedImages:
     """Return the training and the validation images; those of the test have no labels.
 
     A label is the place of its class in ``wnids.txt``. Grey images become three equal channels.
@@ -88,7 +84,7 @@ def read_tiny_imagenet(
             f"{digest[:12]} in {place}, got {found[:12]}: remove or replace it"
         )
     by_name = {name: name.split("/")[1] for name in train}
-    return (
+    return LoadedImages(
         _decode_all(files, by_name, labels, size, place),
         _decode_all(files, validation, labels, size, place),
     )
@@ -244,7 +240,7 @@ def _decode_all(
     labels: Mapping[str, int],
     size: int,
     place: Path,
-) -> Labelled:
+) -> Images:
     """Decode images into one array; their classes come from ``named``."""
     unknown = {wnid for wnid in named.values() if wnid not in labels}
     if unknown or not named:
@@ -258,7 +254,7 @@ def _decode_all(
         warnings.simplefilter("ignore")
         for index, name in enumerate(named):
             pixels[index] = _decode(files[name], size, f"{place}: {name}")
-    return pixels, np.array([labels[wnid] for wnid in named.values()])
+    return freeze(pixels, np.array([labels[wnid] for wnid in named.values()]))
 
 
 def _decode(data: bytes, size: int, where: str) -> NDArray[np.uint8]:

@@ -53,7 +53,7 @@ def load_tokenizer(
     """
     shortened = _SHORTENED.fullmatch(reference)
     if separator and (shortened or reference in NAMES):
-        raise UsageError(f"{reference} has a separator of its own: leave --separator out")
+        raise UsageError(f"{reference} has its own separator: leave --separator out")
     if reference == "gpt2":
         return load_gpt2()
     if shortened:

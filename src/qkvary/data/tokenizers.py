@@ -89,7 +89,7 @@ def encode_documents(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 class _Separable:
-    """A tokenizer of so many tokens, behind which an optional one ends documents."""
+    """A tokenizer whose last token may be an optional one that ends documents."""
 
     beginning: int | None = None
 

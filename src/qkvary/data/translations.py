@@ -12,7 +12,7 @@ from typing import Literal
 
 from qkvary.data.checksums import MULTI30K_FILES
 from qkvary.data.files import decompress, find_file, load_published
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 
@@ -61,7 +61,7 @@ def load_translations(
 
     Args:
         data: ``multi30k``, a folder with files of the same names, or the common path of two files,
-            each with the name of a language behind it: ``mine`` for ``mine.fr`` and ``mine.en``.
+            each with the name of a language at the end: ``mine`` for ``mine.fr`` and ``mine.en``.
         languages: The two languages.
 
     Raises:

@@ -14,12 +14,12 @@ _TOKEN = re.compile(r" ?\w+|'\w+| ?[^\w\s]")
 
 
 def split_words(sentence: str) -> list[str]:
-    """Return the words and marks of a sentence, each with the space before it, the first too."""
+    """Return the words and marks of a sentence, each with a space before it, also the first."""
     return _TOKEN.findall(" " + " ".join(sentence.split()))
 
 
 class WordTokenizer:
-    """Words by frequency, most frequent first, behind the special tokens."""
+    """The special tokens, then words by frequency, most frequent first."""
 
     def __init__(self, words: Iterable[str]) -> None:
         """Number the words.
@@ -53,7 +53,7 @@ class WordTokenizer:
         return [self._numbers.get(word, UNKNOWN) for word in split_words(sentence)]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the sentence of tokens; an unknown one is written, other special ones are not."""
+        """Return the sentence of tokens; of the special tokens only the unknown one is shown."""
         shown = (token for token in tokens if token not in (PADDING, BEGIN, END))
         unknown = f" {SPECIALS[UNKNOWN]}"
         words = (unknown if token == UNKNOWN else self.words[token] for token in shown)

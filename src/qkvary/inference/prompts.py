@@ -18,7 +18,7 @@ def choose_sampling(
     min_p: float | None = None,
     repetition_penalty: float = 1.0,
 ) -> Sampling:
-    """Return the settings of sampling; a filter without a temperature samples at 1.
+    """Return the settings of sampling; a filter alone implies a temperature of 1.
 
     Raises:
         ValueError: for a number out of its range.
@@ -34,7 +34,7 @@ def choose_sampling(
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; an empty one is the token before or at the start of a text.
+    """Return the tokens of a prompt; an empty one becomes the token that begins or separates texts.
 
     Raises:
         ValueError: if it is not a text, there is no such token, or it cannot be encoded.

@@ -105,7 +105,7 @@ class Stepper:
                 return "step"
             if "graph" in self._functions:
                 return "graph"
-            # Without a kernel of its own, attention is not ahead of the layers.
+            # Without its own kernel, attention is not ahead of the layers.
             return "attention" if tokens.is_cuda or library() is not None else "layer"
         if not all(layer.can_undo(1) for layer in self.cache.layers):
             # A timed step could not be undone.

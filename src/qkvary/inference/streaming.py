@@ -79,7 +79,7 @@ def count_replaced(tokenizer: Tokenizer, text: str, tokens: Sequence[int]) -> in
     Args:
         tokenizer: The tokenizer.
         text: The text of the tokens.
-        tokens: The tokens, of which some may be replacement characters themselves.
+        tokens: The tokens; some may be replacement characters themselves.
     """
     written = b"".join(map(tokenizer.piece, tokens)).count(REPLACEMENT.encode())
     return max(0, text.count(REPLACEMENT) - written)

@@ -1,6 +1,6 @@
 """The attention layer: every variant, in one class that interprets the sharing.
 
-Knows the order of things: sources, roles, terms, core, output. Each has a module of its own. Does
+Knows the order of things: sources, roles, terms, core, output. Each has its own module. Does
 not know residuals, norms or what the tokens mean.
 """
 
@@ -241,7 +241,7 @@ class Attention(nn.Module):
             document_ids: Instead of a layout: the document of each of them.
 
         Raises:
-            ValueError: if a bidirectional layer is given a cache of its own tokens, a layer that
+            ValueError: if a bidirectional layer is given a cache of its tokens, a layer that
                 goes by the order of tokens a memory, or a tensor does not cover all seen and new
                 tokens.
         """

@@ -90,7 +90,7 @@ class LayerCache:
         return state + sum(store.nbytes for store in self._stores.values())
 
     def append(self, new: Parts) -> dict[str, Tensor]:
-        """Store the tokens just seen and return them behind everything stored before.
+        """Store the tokens just seen and return all that is stored, with them at the end.
 
         Keeps only what a later token can see: the first of many new tokens may be returned without
         being kept.

@@ -188,7 +188,7 @@ def rotate_back(entries: Entries) -> Entries:
 
 
 def _exact(entries: Tensor) -> Tensor:
-    """Entries in a format that decides rounding well; some devices have none of 64 bits."""
+    """Return entries in float64 where the device has it, so that they are rounded correctly."""
     return entries.to(torch.float32 if entries.device.type == "mps" else torch.float64)
 
 

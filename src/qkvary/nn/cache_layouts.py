@@ -86,7 +86,7 @@ class SourceCodec:
 class RoleCodec:
     """Stores the tensors that the softmax reads: each once, or key and value separately.
 
-    A latent that they are made of is stored once, and separately what is made of it.
+    A latent is stored once; what is made of it is stored separately.
     """
 
     maker: RoleMaker
@@ -133,7 +133,7 @@ CacheLayoutCodec = SourceCodec | RoleCodec | InputCodec
 
 
 def needs_slice(config: AttentionConfig) -> bool:
-    """Return whether the softmax reads one tensor turned as key and as it is as value."""
+    """Return whether one tensor serves as the key, rotated, and as the value, not rotated."""
     sharing = config.variant.sharing
     turned = config.variant.positions == "rotary"
     return turned and sharing.key == sharing.value and config.position.value_rope == "none"

@@ -32,7 +32,7 @@ class ClaimedCodes(NamedTuple):
     scales: Scales
     """The scales of these tokens, with the same room."""
     newest: Entries
-    """The tokens that are no codes yet, with room for the new ones behind them."""
+    """The tokens that are not quantized yet, with room for new ones at the end."""
     closing: int
     """The first of the newest, to be quantised once the new ones are written."""
     bits: int
@@ -75,7 +75,7 @@ class TokenRing:
         return 0 if self._buffer is None else self._buffer.untyped_storage().nbytes()
 
     def append(self, new: Rows) -> None:
-        """Add rows behind the others."""
+        """Append rows."""
         count = new.shape[2]
         if not count:
             return
@@ -87,7 +87,7 @@ class TokenRing:
         self.num_tokens += count
 
     def claim(self, new: Rows) -> Rows:
-        """Return all rows and room for new ones behind them, without counting these.
+        """Return all rows, and after them room for new ones, which are not counted.
 
         Args:
             new: Rows of the same form.
@@ -158,7 +158,7 @@ class QuantizedStore:
     ``append`` returns what is stored after it, so that of many new tokens the first see those
     between as they were rounded: where tokens are kept as they are, what a network makes of a text
     depends on how it was cut into calls, within what rounding costs. A crop into a block keeps the
-    codes and scales of what is left, and the tokens that follow get a scale of their own up to the
+    codes and scales of what is left, and the tokens that follow get a new scale up to the
     end of the block. Padding counts as tokens, which whoever appends it leaves zero, so that it has
     no part in the scales. No gradient passes.
     """

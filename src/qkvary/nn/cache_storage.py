@@ -171,7 +171,7 @@ class PlacedStore(PreallocatedStore):
 
 
 TokenStore = GrowingStore | QuantizedStore
-"""The store of one kind of entry, of which ``PreallocatedStore`` is one too."""
+"""The store of one kind of entry; ``PreallocatedStore`` is one too."""
 
 
 class StateStore:

@@ -214,7 +214,7 @@ class DecoderStack(Stack):
 
 
 class EncoderDecoder(nn.Module):
-    """Pre-norm encoder and decoder with a final norm each, tables of their own and an untied head.
+    """Pre-norm encoder and decoder with a final norm each, separate tables and an untied head.
 
     ``model(tokens, source=source)`` gives the logits of the target's next tokens; with ``targets``
     the loss of them. Decoding is over the memory of an :class:`EncoderDecoderCache`, so that it is

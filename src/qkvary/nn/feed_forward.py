@@ -35,7 +35,7 @@ class FeedForward(nn.Module):
         return F.gelu(inner, approximate="tanh" if kind.endswith("-tanh") else "none")
 
     def initialize(self, initializer: Initializer, init: Initialization) -> None:
-        """Draw the matrices; under ``normal`` the last has a deviation of its own."""
+        """Draw the matrices; under ``normal`` the last has its own deviation."""
         initializer.linear("up", self.up, init)
         if self.gate is not None:
             initializer.linear("gate", self.gate, init)

@@ -1,4 +1,4 @@
-"""Initializer of first values: every parameter from a generator of its own.
+"""Initializer of first values: every parameter from its own generator.
 
 The generator is seeded by the network's seed and the parameter's name. So two variants of one seed
 start equal wherever they have the same parameter, which is what makes their differences paired.

@@ -74,7 +74,7 @@ class LanguageModel(nn.Module):
             num_layers: Blocks.
             vocabulary: Distinct tokens.
             max_tokens: Longest sequence.
-            variant: Its attention, or the label. Without positions of its own it keeps the
+            variant: Its attention, or the label. Without named positions it keeps the
                 network's.
             seed: The seed of the initial values.
 
@@ -171,7 +171,7 @@ class LanguageModel(nn.Module):
             positions=positions,
             document_ids=document_ids,
         )
-        x = self._embed(tokens, layout)
+        x = self.embed(tokens, layout)
         return self.stack(x, layout=layout, cache=cache, kernel=kernel)
 
     def head(self, features: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch vocabulary"]:
@@ -231,7 +231,7 @@ class LanguageModel(nn.Module):
         """Return the attention probabilities of every layer, without dropout."""
         check_length(self.config, cached=0, new=tokens.shape[1])
         layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
-        return self.stack.attention_maps(self._embed(tokens, layout), layout=layout)
+        return self.stack.attention_maps(self.embed(tokens, layout), layout=layout)
 
     def _check_positions(self, positions: Tensor | None) -> None:
         if positions is None or self.position_embedding is None:
@@ -245,7 +245,10 @@ class LanguageModel(nn.Module):
                 f"{int(positions.min())} to {int(positions.max())}"
             )
 
-    def _embed(self, tokens: Tensor, layout: Layout) -> Tensor:
+    def embed(
+        self, tokens: Int[Tensor, "batch tokens"], layout: Layout
+    ) -> Float[Tensor, "batch tokens d_model"]:
+        """Return what the first block reads."""
         x = F.embedding(tokens, self.embedding)
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)

@@ -94,14 +94,14 @@ class Layout:
         return self._positions_from(self.num_keys - self.num_queries)
 
     def _positions_from(self, first: int) -> Int[Tensor, "rows some"]:
-        """Return the positions of the keys from one on, without counting the others if possible."""
+        """Return the positions of the keys from ``first`` on, without the others if possible."""
         is_plain = self.attention_mask is None and self.document_ids is None
         if self._key_positions is None and is_plain:
             return torch.arange(first, self.num_keys, device=self.device)[None]
         return self.key_positions[:, first:]
 
     def distances(self) -> Int[Tensor, "rows queries keys"]:
-        """Return how far behind the query each key is: i - j."""
+        """Return how many tokens each key comes before the query: i - j."""
         return self.query_positions[:, :, None] - self.key_positions[:, None, :]
 
     def over(self, memory: Tensor, memory_mask: AttentionMask | None = None) -> "Layout":
@@ -293,8 +293,8 @@ def find_far(
 ) -> Bool[Tensor, "queries keys"] | None:
     """Return the pairs that a window and a stride hide, ``None`` if there are none.
 
-    Without a stride those at a distance of the window or more; with one, of these those whose
-    distance it does not divide.
+    Without a stride: the pairs at a distance of at least the window. With one: only those of them
+    at distances that it does not divide.
 
     Source: the window and the stride of Child et al. 2019, "Generating Long Sequences with Sparse
     Transformers", as one pattern of every head.

@@ -70,7 +70,7 @@ def is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def apply(layer: nn.Module, x: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch width"]:
-    """Return ``layer(x)``: of a plain layer by :func:`linear`, of another by calling it."""
+    """Return ``layer(x)``, computed by :func:`linear` if the layer is a plain one."""
     return linear(x, layer.weight, layer.bias) if is_plain(layer) else layer(x)
 
 

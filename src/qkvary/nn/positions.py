@@ -38,7 +38,7 @@ class Rotation:
 
     The first half of the rotated slice pairs with the second half. Where the value reads the key's
     source, or is rotated as if it did, ``value_rope`` says what it is. Decoupled positions rotate
-    all channels of heads of their own.
+    all channels of separate heads.
 
     Source: Su et al. 2021, RoFormer.
     """

@@ -91,7 +91,7 @@ def read_matrix(projection: nn.Module) -> tuple[Tensor, Tensor | None]:
     """
     if not (is_plain(projection) or isinstance(projection, LowRank)):
         raise ValueError(
-            f"expected a projection of its own weights, got {type(projection).__name__}; "
+            f"expected a projection with its own weights, got {type(projection).__name__}; "
             "merge an adapter before its weights are read"
         )
     weight, bias = projection.weight.detach().cpu().double(), projection.bias

@@ -23,7 +23,7 @@ GROUP = 64
 
 
 class Numbers(NamedTuple):
-    """A parameter as it is stored."""
+    """A stored parameter."""
 
     module: nn.Module
     """The module that has it."""
@@ -95,7 +95,7 @@ def quantize_weights(model: LanguageModel) -> LanguageModel:
 
 
 def find_numbers(model: nn.Module) -> Iterator[Numbers]:
-    """Yield every parameter of a network as it is stored; the embedding of one comes first."""
+    """Yield every parameter of a network in its stored form, the embedding first."""
     for module in list(model.modules()):
         if isinstance(module, parametrize.ParametrizationList):
             continue

@@ -1,4 +1,4 @@
-"""The roles of a layer: what is stored of their sources, and how they are made of that.
+"""The roles of a layer: what is stored of their sources, and how roles are made from that.
 
 Between the projection of a source and the role that reads it stand the role terms of
 ``arch.terms``: a norm, a latent that is expanded, a rotation. Knows these; does not know scores or

@@ -73,7 +73,7 @@ class Scores:
         return replace(self, query_rope=None, key_rope=None), products
 
     def _join(self) -> tuple[Tensor, Tensor]:
-        """Return query and key with the channels of decoupled positions behind their own."""
+        """Return query and key with the channels of decoupled positions appended."""
         if self.query_rope is None or self.key_rope is None:
             return self.query, self.key
         rope = self.key_rope.expand(-1, self.key.shape[1], -1, -1)
@@ -113,7 +113,7 @@ def append_key_bias(
 
     [q, c] . [k, g] = q . k + c g, so that the bias needs no pass over the map of scores, neither
     forward nor backward. It takes one channel, or one for each query head of a group where heads
-    have biases of their own.
+    have their own biases.
     """
     batch, heads, queries, _ = query.shape
     kv_heads, keys = key.shape[1], key.shape[2]

@@ -22,9 +22,9 @@ def smoothed_loss_sum(
     The target of a token t is 1 - s on t, 0 on the excluded token and c = s/(V - 2) on every other.
     With logits z and their sum S,
 
-        KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded),
+        KL = (1-s) log(1-s) + s log c + logsumexp(z) - z_t + (s + c) z_t - c (S - z_excluded).
 
-    of which only the cross entropy needs all logits.
+    Only the cross entropy needs all logits.
 
     Args:
         features: Hidden states.

@@ -44,7 +44,7 @@ def published_file(name: str) -> Any:
 
 
 def find_by_end(text: str, names: Collection[str], what: str) -> str:
-    """Return the name that is a text, or the only one that ends in it.
+    """Return the name that equals a text, or the only one that ends with it.
 
     Args:
         text: The whole name or its end.

@@ -41,14 +41,14 @@ NAMES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedClaim:
-    """A claim with its verdict and the findings behind it."""
+    """A claim with its verdict and the findings that decide it."""
 
     claim: Claim
     verdict: ClaimVerdict
     condition: str
     """Sentences on where the claim holds and where it does not; empty for none."""
     scale: str
-    """The networks behind the verdict; empty if none were trained for it."""
+    """The networks that the verdict rests on; empty if none were trained for it."""
     needs: str
     """A sentence that says what a test requires; empty for a claim that is tested."""
     findings: tuple[Finding, ...]
@@ -169,7 +169,7 @@ def _places(start: str, findings: Sequence[Finding], shown: str = "") -> str:
 
 
 def _conditions(start: str, findings: Sequence[Finding], others: Sequence[Finding] = ()) -> str:
-    """Return a sentence for each condition of findings that others do not have too."""
+    """Return a sentence for each condition that not all findings share."""
     known = {one.condition for one in others} | {""}
     conditions = dict.fromkeys(one.condition for one in findings)
     return _join(*(f"{start} {one}." for one in conditions if one not in known))
@@ -180,8 +180,8 @@ def _join(*sentences: str) -> str:
 
 
 def _scale(claim: Claim, verdict: ClaimVerdict, findings: Sequence[Finding]) -> str:
-    """Write the sizes of the networks behind a verdict, and their studies."""
-    # What is not distinguished beside a failure is no reason of the verdict.
+    """Write the sizes of the networks that a verdict rests on, and their studies."""
+    # What is not distinguished next to a failure is no reason for the verdict.
     alone = verdict in ("does not hold", "not distinguished")
     reasons = [one for one in findings if one.verdict == verdict] if alone else findings
     named = list(dict.fromkeys(one.study for one in reasons if one.study))

@@ -148,7 +148,7 @@ def _near(name: str, known: list[str]) -> str:
 
 
 def _near_word(words: list[str], every: list[JudgedClaim]) -> str:
-    """Return the word of a claim that is nearest to a word that no claim has; empty for none."""
+    """Return the word of the claims that is nearest to an unknown word; empty if none is near."""
     known = {word for one in every for word in re.findall(r"[\w-]+", _searched(one))}
     unknown = (word for word in words if not any(word in one for one in known))
     return next((near for word in unknown for near in near_names(word, sorted(known))), "")

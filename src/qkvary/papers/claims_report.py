@@ -41,7 +41,7 @@ CAVEATS = (
 FOLDED = 3
 """The most findings of a claim that are all shown; of more, one of each record and a count."""
 MANY = 5
-"""The most findings of which one of each record is shown; of more, one that does not hold."""
+"""Up to so many findings, one of each record is shown; of more, one that does not hold."""
 _TONES: dict[ClaimVerdict, Tone] = {
     "holds": "better",
     "does not hold": "worse",
@@ -197,7 +197,7 @@ def _evidence(one: JudgedClaim) -> Iterator[str]:
 
 
 def _telling(group: Sequence[Finding]) -> Finding:
-    """Return the first finding of a record that does not plainly hold, or the first of all."""
+    """Return the first finding that does not simply hold, or else the first."""
     return next((one for one in group if one.verdict != "holds"), group[0])
 
 

@@ -172,7 +172,7 @@ def _printed_table(figure: PaperFigure, drawn: _Drawn, read: ReadRecords) -> Tab
 def _printed_rows(
     figure: PaperFigure, drawn: _Drawn, read: ReadRecords
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of the table; what two tables print is that of the figure's first."""
+    """Yield the rows of the table; a number that two tables print comes from the first."""
     tables = {name: load_published(name) for name in figure.published}
     columns = {
         (name, column.key): column for name, table in tables.items() for column in table.columns
@@ -250,7 +250,7 @@ def _draw_curves(figure: PaperFigure, read: ReadRecords) -> _Drawn:
 def _differences(
     panel: Panel, records: Records, curves: Sequence[LearningCurve], total: int
 ) -> Iterator[str]:
-    """Yield sentences on what the runs of a panel differ in from the published ones."""
+    """Yield sentences on how the runs of a panel differ from the published ones."""
     if records.differs:
         yield f"{records.study}: {records.differs}."
     have = len({curve.setting for curve in curves})

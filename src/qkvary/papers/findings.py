@@ -99,7 +99,7 @@ class Finding:
     condition: str = ""
     """The cases in which the finding agrees with the claim, or contradicts it; ends a sentence."""
     study: str = ""
-    """The study and the number of its runs behind the figure, such as ``lm-small: 5 pairs``."""
+    """The study and the number of runs of the figure, such as ``lm-small: 5 pairs``."""
     parameters: tuple[int, int] | None = None
     """The parameters of the smallest and the largest of its networks."""
     is_small: bool = False
@@ -226,7 +226,7 @@ def _by_comparison(judge: ByComparison) -> Finding:
         second = _published(judge.second)[1].figure
         least, most = printed_interval(second)
         value = value - (second.value or 0.0)
-        # Deviations stand beside figures; where none does, the column has one.
+        # Deviations stand next to figures; where none does, the column has one.
         deviation = math.hypot(first.figure.std or 0.0, second.std or 0.0)
         spread = deviation or spread
         low, high = low - most - spread, high - least + spread

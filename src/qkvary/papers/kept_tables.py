@@ -151,7 +151,7 @@ def _parameters(tables: Path, judge: ByStudy) -> tuple[int, int] | None:
     if path is None:
         return None
     rows = read_rows(path, {"variant", "task", "parameters_total"})
-    # A contrast between settings names them behind its variants.
+    # A contrast between settings names them after its variants.
     labels = {name.partition(" (")[0] for name in (judge.variant, judge.reference)}
     own = [row for row in rows if row["variant"] in labels] or rows
     near = [row for row in own if judge.table in row["task"] or row["task"] in judge.table]

@@ -288,7 +288,7 @@ def _change(row: ServedVariant) -> str:
 
 
 def _at_equal_cost(rows: Sequence[ServedVariant]) -> Iterator[str]:
-    """Yield the missing comparison: K=V against head sharing of equal bytes and parameters."""
+    """Yield what nobody published: K=V against head sharing of equal bytes and parameters."""
     tied = next((row for row in rows if row.label == "Q-K=V" and row.quality), None)
     if tied is None or tied.quality is None:
         return

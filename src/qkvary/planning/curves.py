@@ -96,7 +96,7 @@ class CacheCurves(_Curves):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCurves(_Curves):
-    """Users of one device against its memory, as lines of steps from bytes to users."""
+    """Users of one device against its memory, as step lines."""
 
     loads: tuple[tuple[int, int], ...]
     """Bytes of the weights and of one user, per curve."""

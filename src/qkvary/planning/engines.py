@@ -1,4 +1,4 @@
-"""What an engine allocates for a demand, beside the exact minimum.
+"""What an engine allocates for a demand, compared with the exact minimum.
 
 vLLM divides the heads among the devices of a copy, llama.cpp and transformers the layers.
 Never imports torch.

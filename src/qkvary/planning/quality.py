@@ -69,7 +69,7 @@ class Quality:
     perplexity: float
     """The printed perplexity, over padded positions instead of real tokens."""
     seeds: int
-    """The number of trained networks behind the figure."""
+    """The number of trained networks that the figure is a mean of."""
     source: str
     """The paper and its table."""
     caveats: tuple[str, ...]

@@ -59,7 +59,7 @@ DEFINITIONS = {
         "For tokens and explained: two weights with independent normal entries on the same "
         "tokens, 8 pairs sampled with the seed. For CKA and lost: W_K M_q^1/2 and W_V M_o^1/2 "
         "keep their singular values, and read random orthogonal directions of the same layer "
-        "input, 8 pairs sampled. (A random W_K beside the head's M_q would depend on the "
+        "input, 8 pairs sampled. (A random W_K with the head's M_q would depend on the "
         "basis.) A constant of keys or values needs no cache, so all tokens are read around "
         "their mean."
     ),

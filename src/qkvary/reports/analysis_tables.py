@@ -1,4 +1,4 @@
-"""The tables of an analysis: each figure beside that of random weights."""
+"""The tables of an analysis: each figure, and that of random weights."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict

@@ -187,7 +187,7 @@ def _show_text(document: Mapping[str, Any]) -> Iterator[Block]:
         paper = document["paper"]
         note = (
             f"as the papers count: {count(paper['rows'], 'document')} of {protocol.context:,} "
-            f"targets, of which {100 * paper['real_share']:.1f} % are text and the others padding"
+            f"targets, {100 * paper['real_share']:.1f} % of them text and the others padding"
         )
         yield Prose(note, small=True)
 

@@ -1,7 +1,7 @@
 """Placement of names in a scatter chart, so that none covers another name or a point.
 
 Greedy and deterministic: each name takes the first free place on a spiral around its point; a
-thin line connects them if that place is not beside the point.
+thin line connects them if that place is not next to the point.
 """
 
 import itertools
@@ -34,7 +34,7 @@ class Label:
     y: float
     """The baseline of the text."""
     leader: tuple[float, float] | None
-    """The end of the line from the point; None if the name is beside the point."""
+    """The end of the line from the point; None if the name is next to the point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ _AREA = (36.0, 24.0, _WIDTH - 8, _HEIGHT - 20)
 
 
 def thinned(length: int, points: int = POINTS) -> list[int]:
-    """Return at most ``points`` indices spread over ``length``, its first and last among them."""
+    """Return at most ``points`` indices spread over ``length``, both ends included."""
     if length <= points:
         return list(range(length))
     return sorted({round(index * (length - 1) / (points - 1)) for index in range(points)})
@@ -168,7 +168,7 @@ def curves_chart(
     Args:
         curves: The curves.
         baseline: The baseline of the study.
-        behind: Curves to draw in grey behind the others, as far as they are on the same scale.
+        behind: Curves to draw in grey below the others, as far as they are on the same scale.
         size: Width and height.
     """
     labels = [names.short(curve.variant) for curve in curves]

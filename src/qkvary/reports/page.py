@@ -128,7 +128,7 @@ def _unbroken(sentence: str) -> str:
 
 
 def _swatch(mark: Drawing) -> Markup:
-    """Draw a mark of a legend, which the text beside it explains."""
+    """Draw a mark of a legend, which the text next to it explains."""
     size = {"width": mark.width, "height": mark.height}
     box = f"0 0 {mark.width:g} {mark.height:g}"
     return element("svg", *mark.inlined, viewBox=box, aria_hidden="true", **size)

@@ -46,7 +46,7 @@ class EndName:
 
 
 def wrap_names(names: Sequence[str]) -> tuple[str, ...]:
-    """Break the names of a curve into lines that fit beside a chart."""
+    """Break the names of a curve into lines that fit next to a chart."""
     kept = (short(name, 60).replace(" *", "\N{NO-BREAK SPACE}*") for name in names)
     broken = (textwrap.wrap(name, NAME_LENGTH) for name in kept)
     return tuple(short(piece, NAME_LENGTH + 4) for pieces in broken for piece in pieces)
@@ -198,7 +198,7 @@ def cache_range(data: CacheCurves) -> tuple[float, float]:
 
 
 def users_range(data: UserCurves) -> tuple[float, float]:
-    """Return the range of users of the chart, from below the first."""
+    """Return the range of users of the chart; it starts below the first user."""
     values = [value for curve in data.curves for _, value in curve.points]
     return (0.8 if min(values) < 4 else min(values) / 2), max(max(values) * 1.5, 4.0)
 
@@ -328,7 +328,7 @@ def _lines(
 
 
 def _from_axis(curve: Curve, low: float) -> Curve:
-    """Return the curve with its first step, which begins at 0."""
+    """Return the curve with an additional first step that begins at 0."""
     first = curve.points[0][0]
     return (
         curve if first <= low else dataclasses.replace(curve, points=((first, 0.0), *curve.points))
@@ -347,7 +347,7 @@ def _marks(
     across: svg.Scale,
     up: svg.Scale,
 ) -> list[Markup]:
-    """Mark the values of the table at the requested position."""
+    """Draw a mark on each curve at the requested position."""
     return [
         mark(family_of(curve.label, BASELINE), across(place), up(value), 4)
         for curve, value in zip(curves, values, strict=True)
@@ -373,7 +373,7 @@ def _published(
             parts.append(svg.path([(x - 4, y - 7), (x, y - 13), (x + 4, y - 7)], "reference open"))
             words += f" {point.change_percent:+.1f} %"
         else:
-            # Wide enough to be visible beside the mark, which is higher than most intervals.
+            # Wide enough to be visible next to the mark, which is higher than most intervals.
             if point.high > point.low:
                 ends = up(point.low), up(point.high)
                 parts.extend(_interval(x, *ends, 8, f"whisker f-{family.key}"))

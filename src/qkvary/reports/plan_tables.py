@@ -1,4 +1,4 @@
-"""The tables of a plan: every variant, and the figures behind its charts."""
+"""The tables of a plan: every variant, and the figures that its charts show."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -244,7 +244,7 @@ def _serving_notes(plan: Plan, answer: ServingAnswer) -> Iterator[str]:
 
 
 def engines_table(answer: ServingAnswer, *, decimal: bool) -> Table:
-    """Return the cache of one user in each engine, beside the minimum."""
+    """Return the cache of one user in each engine, and the minimum."""
     least = answer.engines[0].user_bytes
 
     def against(held: int | None) -> Cell:

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Any
 
 from qkvary.data.prepared import PreparedData
-from qkvary.data.reuse import find_share_error
+from qkvary.data.prepared_sets import find_share_error
 from qkvary.reports.report import Block, Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.text.numbers import fixed, whole

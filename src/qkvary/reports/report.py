@@ -1,4 +1,4 @@
-"""A report: a question, its answer and the sections behind it, as values without a layout.
+"""A report: a question, its answer and the sections that support it, as values without a layout.
 
 Each subject builds one ``Report``; page, Markdown, CSV, figures, terminal and JSON render it.
 """
@@ -51,7 +51,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing with its caption and the table behind it."""
+    """A drawing with its caption and the table of its figures."""
 
     draw: Callable[[], Drawing]
     """The function that draws it; only renderers with drawings call it."""
@@ -145,7 +145,7 @@ class Report:
     lead: str = ""
     answer: tuple[str, ...] = ()
     picture: Chart | None = None
-    """The chart beside the answer."""
+    """The chart next to the answer."""
     caveats: tuple[str, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     sections: tuple[Section, ...] = ()
@@ -156,7 +156,7 @@ class Report:
     stem: str = "report"
     """The file name of the page and of the Markdown document, without ending."""
     record: bytes = b""
-    """The measurement behind the report, if it is not in a store of runs."""
+    """The measurement that is reported, if it is not in a store of runs."""
 
 
 def is_shortened(report: Report) -> bool:

@@ -1,4 +1,4 @@
-"""The tables behind the results: published figures, runs, problems, attention, learning rates."""
+"""The supporting tables: published figures, runs, problems, attention, learning rates."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -93,7 +93,7 @@ def _repeat(cell: PublishedCell) -> Cell:
 
 
 def _repeat_note(comparison: PublishedComparison) -> str:
-    """Count the published figures that lie where a repeat of our runs would not."""
+    """Count the published figures outside the prediction interval of a repeat of our runs."""
     known = [cell.repeats for cell in comparison.cells if cell.repeats is not None]
     return (
         f"Each published figure is a mean of {names.count(comparison.published_runs or 0, 'run')}. "

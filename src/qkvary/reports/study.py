@@ -49,7 +49,7 @@ from qkvary.text import names, numbers, units
 MOST_PANELS = 320
 """The maximum of curve panels per page, each over steps and seconds; the CSV has all."""
 _PICTURE_AXES: tuple[CostAxis, ...] = ("cache_bytes_per_token", "parameters")
-"""The costs of the picture beside the answer, the first that the study has."""
+"""The costs of the picture next to the answer; the first that the study has is drawn."""
 _TRAINING = "train loss"
 
 
@@ -92,7 +92,7 @@ def study_report(
 
 
 def _picture(summary: Summary) -> Chart | None:
-    """Return quality against cache, in the table that the answer is about if that has one."""
+    """Return the chart of quality against cache, for the table of the answer if it has one."""
     charts = [one for one in summary.frontiers if one.axis in _PICTURE_AXES]
     if not summary.headline_table or not charts:
         return None
@@ -444,7 +444,7 @@ def moment(stamp: str) -> str:
 
 
 def records_digest(runs: Sequence[RunRow]) -> str:
-    """Return a fingerprint of the records behind a report: every run, its state, its metrics."""
+    """Return a fingerprint of the records that are reported: every run, its state, its metrics."""
     content = [
         (run.run_key, run.state, [(name, repr(value)) for name, value in run.metrics])
         for run in runs

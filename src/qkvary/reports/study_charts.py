@@ -197,7 +197,7 @@ def difference_chart(table: ResultTable, baseline: str) -> svg.Drawing:
 
 
 def _margin(rows: Sequence[VariantRow]) -> float:
-    """Return the left end of a chart beside the names of its rows."""
+    """Return the left end of a chart, to the right of the names of its rows."""
     names = (short(row.variant, _NAME_LENGTH) for row in rows)
     return max((84.0, *(24.0 + label_placement.text_width(name) for name in names)))
 

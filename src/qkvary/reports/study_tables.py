@@ -53,7 +53,7 @@ def main_tables(summary: Summary) -> list[ResultTable]:
 
 
 def metric_name(table: ResultTable | Frontier) -> str:
-    """Return the name of a table's metric as it is printed."""
+    """Return the printed name of a table's metric."""
     return names.clip(table.metric_title, 40)
 
 
@@ -153,7 +153,7 @@ def contrast_table(summary: Summary, key: str) -> Table:
     corrected = f"corrected for {names.count(comparisons, 'comparison')}"
     note = (
         "The first variant minus the second, in pairs of the same setting and seed. These "
-        f"comparisons are a family of their own, separate from those with {summary.baseline}. "
+        f"comparisons are a separate family from those with {summary.baseline}. "
         f"{ARROWS['better']} better and {ARROWS['worse']} worse are supported by the data."
     )
     return tabulate(

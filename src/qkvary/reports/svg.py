@@ -15,9 +15,9 @@ from qkvary.text.names import clean
 from qkvary.text.numbers import trim
 
 EDGE = 8.0
-"""Pixels behind the end of an axis that its last value may take."""
+"""Pixels beyond the end of an axis that its last value may take."""
 _TICK_LETTER = 6.4
-"""Pixels of a digit of a value beside an axis."""
+"""Pixels of a digit of a value next to an axis."""
 Attribute = str | float | int | None
 Point = tuple[float, float]
 
@@ -119,7 +119,7 @@ def _pair(x: int, y: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """Parts that other drawings of a page have too, or this one at other places.
+    """Parts that are drawn more than once on a page.
 
     A page holds them once: the others refer to them.
     """
@@ -307,7 +307,7 @@ def x_axis(
 ) -> Markup:
     """Write the bottom line with its values below, and grid lines up to ``top`` where given.
 
-    A value that would end more than ``EDGE`` behind the axis is moved to the left.
+    A value that would end more than ``EDGE`` beyond the axis is moved to the left.
     """
     marks = [line((scale.start, bottom), (scale.end, bottom), "axis")]
     for value in scale.ticks(count):

@@ -72,7 +72,7 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
     main: bool = False
-    """Whether this is the main table of its page: larger, without a title of its own."""
+    """Whether this is the main table of its page: larger, without its own title."""
     brief: Brief | None = None
     """The part that the terminal prints by default; ``None`` for all."""
 
@@ -192,7 +192,7 @@ def shorten(table: Table) -> Table:
 
 
 def csv_field(value: Raw) -> str:
-    """Return one field: numbers as numbers, formulas behind an apostrophe."""
+    """Return one field: numbers as numbers, formulas after an apostrophe."""
     if value is None:
         return ""
     if isinstance(value, bool):

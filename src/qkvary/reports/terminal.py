@@ -104,7 +104,7 @@ def _print_block(screen: Console, block: Block) -> None:
 
 
 def _grid(table: Table, start: int, end: int) -> Grid:
-    """Return the first column beside those from ``start`` to ``end``."""
+    """Return the first column and those from ``start`` to ``end``."""
     places = [0, *range(start, end)]
     heading = any(column.title for column in table.columns)
     grid = Grid(box=None, show_header=heading, pad_edge=False, header_style="bold")

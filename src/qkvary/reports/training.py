@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from qkvary.reports.attention_maps import RunAttention
@@ -12,8 +12,8 @@ from qkvary.reports.report import Block, Chart, Code, Group, Report, Section
 from qkvary.reports.run_tables import metric
 from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.reports.study import study_report
-from qkvary.reports.tables import label, number, tabulate, word
-from qkvary.studies.results.summary import Summary
+from qkvary.reports.tables import Cell, label, number, plain, tabulate, word
+from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.text import names, numbers, units
 
 COMPARING = ("results", "frontiers", "solving", "published")
@@ -22,10 +22,20 @@ _COUNTS = ("variants", "all variants with", "tasks")
 """Facts that are 1 where nothing is compared."""
 _PICTURE_SIZE = (560.0, 320.0)
 _TEXT_WIDTH = 96
+_PADDED = ("test_paper_loss", "test_real_share")
+"""Scores that differ from the others only where rows are padded."""
+_SPEEDS = (
+    ("tokens_per_second", "tokens/s", numbers.whole),
+    ("gigaflops_per_second", "GFLOP/s", partial(numbers.fixed, decimals=1)),
+    ("utilization", "of a large product", numbers.percent),
+)
 _SCORES = (
     ("test_loss", "test loss", "nats per token"),
     ("test_perplexity", "perplexity", ""),
     ("test_bits_per_byte", "bits", "per byte"),
+    ("test_document_loss", "a document per row", "nats per token"),
+    ("test_paper_loss", "with padding, as published", "nats per token"),
+    ("test_real_share", "share of real tokens", ""),
     ("validation_loss", "validation loss", "nats per token"),
     ("final_train_loss", "training loss", "nats per token"),
 )
@@ -87,6 +97,8 @@ def _describe(summary: Summary, variant: str) -> str:
 
 
 def _scores(summary: Summary) -> Section:
+    is_padded = any(dict(run.metrics).get("test_real_share", 1.0) != 1.0 for run in summary.runs)
+    measured = {name for run in summary.runs for name, _ in run.timing}
     table = tabulate(
         "scores",
         "Scores",
@@ -96,6 +108,12 @@ def _scores(summary: Summary) -> Section:
         *(
             number(f"{key}=", title, partial(metric, key), below=unit)
             for key, title, unit in _SCORES
+            if is_padded or key not in _PADDED
+        ),
+        *(
+            number(f"{key}=", title, partial(_speed, key, write))
+            for key, title, write in _SPEEDS
+            if key in measured
         ),
         number("training_seconds", "training", units.duration),
         word("state"),
@@ -110,7 +128,13 @@ def _scores(summary: Summary) -> Section:
         "exponential of the test loss: the number of equally likely tokens among which the network "
         "would be as unsure. Bits per byte compare networks with different tokenizers.",
         blocks=(table,),
+        brief=True,
     )
+
+
+def _speed(name: str, write: Callable[[float], str], run: RunRow) -> Cell:
+    value = dict(run.timing).get(name)
+    return plain(value, numbers.MISSING if value is None else write(value))
 
 
 def _texts(texts: Mapping[str, str]) -> Iterator[Section]:

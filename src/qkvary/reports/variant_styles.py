@@ -1,7 +1,7 @@
 """The style of a variant in every drawing: colour, marker and dash of its family.
 
 A study may have more variants than distinguishable colours. So the colour gives the family, the
-marker repeats it for readers who cannot see the colour, and the name is always beside the point.
+marker repeats it for readers who cannot see the colour, and the name is always next to the point.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ _BY_KEY = {family.key: family for family in FAMILIES}
 
 
 def read_variant(label: str) -> Variant | None:
-    """Return the variant behind a label, or None for a name that is not a label."""
+    """Return the variant that a label names, or None for a name that is not a label."""
     try:
         return parse_variant(label)
     except ValueError:
@@ -57,7 +57,7 @@ def read_variant(label: str) -> Variant | None:
 
 
 def family_of(label: str, baseline: str) -> Family:
-    """Return the family that a label belongs to; the baseline of the study is one of its own."""
+    """Return the family that a label belongs to; the baseline of the study has its own."""
     if label == baseline:
         return _BY_KEY["base"]
     variant = read_variant(label)

@@ -241,7 +241,7 @@ def _share(value: int, of: int) -> Cell:
 
 
 def _published_quality(variant: Variant, size: LayerSize) -> PublishedQuality | None:
-    """Return the published change of a variant from networks with the layer's share of cache."""
+    """Return the published change of a variant, of networks with the same share of cache."""
     return published_quality(format_label(variant), num_heads=size.num_heads)
 
 

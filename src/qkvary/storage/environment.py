@@ -5,6 +5,8 @@ import os
 import platform
 import re
 import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +23,20 @@ def check_device(device: str) -> None:
     """
     if not re.fullmatch(r"cpu|mps|cuda(:[0-9]{1,3})?", device):
         raise UsageError(f"expected a device such as cpu, cuda, cuda:1 or mps, got {device!r}")
+
+
+@contextmanager
+def without_downloads() -> Generator[None]:
+    """Let nothing be downloaded inside the block, as with ``HF_HUB_OFFLINE``."""
+    before = os.environ.get("HF_HUB_OFFLINE")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["HF_HUB_OFFLINE"]
+        else:
+            os.environ["HF_HUB_OFFLINE"] = before
 
 
 def now() -> str:

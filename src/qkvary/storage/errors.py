@@ -4,6 +4,8 @@ The command line prints the message (what failed, which file, what to do) and ex
 a traceback is a bug.
 """
 
+from collections.abc import Mapping
+
 
 class QkvaryError(Exception):
     """An error that the user can act on."""
@@ -61,6 +63,14 @@ class StoppedError(QkvaryError):
     def __init__(self, number: int) -> None:
         self.exit_code = 128 + number
         super().__init__("stopped; the same command resumes where it stopped")
+
+
+class EndedEarlyError(QkvaryError):
+    """A signal or an error ended a study; ``document`` says how far it came."""
+
+    def __init__(self, message: str, exit_code: int, document: Mapping[str, object]) -> None:
+        self.exit_code, self.document = exit_code, document
+        super().__init__(message)
 
 
 class BusyError(QkvaryError):

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Literal
 
+from qkvary.arch.variants import AnyVariant
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
+from qkvary.text.units import read_count
 from qkvary.training.config import (
     ExecutionConfig,
     OnNonfinite,
@@ -32,7 +34,7 @@ on; the final test scores as many at most where this makes validations smaller."
 class ExecutionOptions:
     """Execution settings of a training; None keeps the preset's."""
 
-    micro_batch_size: int | None = None
+    micro_batch_size: int | str | None = None
     """Rows per forward pass, in each process."""
     precision: Precision | None = None
     """full, or bf16: products in bfloat16."""
@@ -40,7 +42,7 @@ class ExecutionOptions:
     """Compile the network with torch."""
     recompute_blocks: bool | None = None
     """Recompute blocks for their gradient: less memory, a third more work."""
-    threads: int | None = None
+    threads: int | str | None = None
     """Threads on a CPU; the number of processors if not given, 1 under torchrun."""
 
 
@@ -48,21 +50,21 @@ class ExecutionOptions:
 class PresetOptions(ExecutionOptions):
     """Changes to a preset; None keeps its value."""
 
-    steps: int | None = None
+    steps: int | str | None = None
     """Steps; warm-up and validations are shortened with them."""
     minutes: float | None = None
     """Minutes of each run instead of steps, estimated on this processor."""
-    batch_size: int | None = None
+    batch_size: int | str | None = None
     """Rows per step, over all processes."""
-    context: int | None = None
+    context: int | str | None = None
     """Tokens per row: 256, 1k."""
     learning_rate: float | None = None
     """The peak of the learning rate."""
-    evaluate_every: int | None = None
+    evaluate_every: int | str | None = None
     """Steps between validations."""
-    validation_tokens: int | None = None
+    validation_tokens: int | str | None = None
     """Tokens per validation; as many as published, else 64k, fewer in a short run."""
-    test_tokens: int | None = None
+    test_tokens: int | str | None = None
     """Tokens scored at the end; all if not given, fewer in a short run."""
     on_nonfinite: OnNonfinite | None = None
     """Action at a step with a non-finite loss or gradient: stop, or skip."""
@@ -90,7 +92,7 @@ class TrainingOptions(PresetOptions):
     """A tracker that gets a copy of the logs; none if not given."""
     checkpoint_seconds: float = 60.0
     """Seconds between two checkpoints."""
-    keep: int = DEFAULT_KEEP
+    keep: int | str = DEFAULT_KEEP
     """Number of newest checkpoints to keep; at least 1."""
     allow_change: bool = False
     """Resume runs that were begun with another device, other threads or micro-batches."""
@@ -118,7 +120,7 @@ class TrainingOptions(PresetOptions):
 
 
 NO_OPTIONS = TrainingOptions()
-"""The preset as it is."""
+"""The preset without changes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,7 @@ def training_study(
     preset: Preset,
     data: DataReference,
     *,
-    variants: tuple[str, ...] = (),
+    variants: Sequence[AnyVariant | str] = (),
     seeds: tuple[int, ...] = (0,),
     options: TrainingOptions = NO_OPTIONS,
 ) -> Study:
@@ -150,7 +152,7 @@ def training_study(
     Args:
         preset: The preset.
         data: The prepared set.
-        variants: Labels, the first of which is the baseline; by default the preset's variant.
+        variants: Labels; the first is the baseline. By default the preset's variant.
         seeds: Seeds of the runs.
         options: Changes to the preset.
 
@@ -161,9 +163,8 @@ def training_study(
     chosen = [preset.with_variant(label) for label in variants] or [preset]
     labels = tuple(found.variant for found in chosen)
     first = chosen[0].with_vocabulary(data.vocabulary)
-    if options.context is not None:
-        network = replace(first.network, max_tokens=options.context)
-        first = replace(first, network=network)
+    if (context := _count(options, "context")) is not None:
+        first = replace(first, network=replace(first.network, max_tokens=context))
     setting = Setting(
         name=f"{preset.name} on {data.name}",
         task=_task(first, data, options),
@@ -187,11 +188,12 @@ def training_study(
 def _task(preset: Preset, data: DataReference, options: TrainingOptions) -> LanguageTaskConfig:
     task = preset.task(data=data.folder, data_sha256=data.fingerprint)
     reported = preset.reported_step or preset.training.steps
-    whole = options.steps is None or options.steps >= reported
+    steps = _count(options, "steps")
+    whole = steps is None or steps >= reported
     usual = (preset.validation_tokens if whole else None) or VALIDATION_TOKENS
     tested = None
-    if options.steps is not None and options.steps < preset.training.steps:
-        rows = options.steps * (options.batch_size or preset.training.batch_size)
+    if steps is not None and steps < preset.training.steps:
+        rows = steps * (_count(options, "batch_size") or preset.training.batch_size)
         most = max(1, int(MOST_SCORED * rows / VALIDATIONS)) * preset.context
         if most < VALIDATION_TOKENS:
             usual, tested = most, most * VALIDATIONS
@@ -199,14 +201,18 @@ def _task(preset: Preset, data: DataReference, options: TrainingOptions) -> Lang
         task,
         protocol=options.protocol or task.protocol,
         document_mask=options.document_mask,
-        validation_tokens=options.validation_tokens or usual,
-        test_tokens=options.test_tokens or tested,
+        validation_tokens=_count(options, "validation_tokens") or usual,
+        test_tokens=_count(options, "test_tokens") or tested,
         has_test=data.has_test,
     )
 
 
+def _count(options: ExecutionOptions, name: str) -> int | None:
+    return read_count(getattr(options, name), name)
+
+
 def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingConfig:
-    steps = options.steps or training.steps
+    steps = _count(options, "steps") or training.steps
     short = steps < training.steps
     schedule = training.schedule
     warmup = min(schedule.warmup_steps, max(1, steps // 10)) if short else schedule.warmup_steps
@@ -214,14 +220,15 @@ def _training(training: TrainingConfig, options: TrainingOptions) -> TrainingCon
     rate, guards = options.learning_rate, training.guards
     if rate is None:
         rate = training.optimizer.learning_rate
-    batch = options.batch_size or training.batch_size
+    batch = _count(options, "batch_size") or training.batch_size
     return replace(
         training,
         steps=steps,
         batch_size=batch,
         schedule=replace(schedule, warmup_steps=warmup),
         optimizer=replace(training.optimizer, learning_rate=rate),
-        evaluate_every=options.evaluate_every or (every if short else training.evaluate_every),
+        evaluate_every=_count(options, "evaluate_every")
+        or (every if short else training.evaluate_every),
         log_every=min(training.log_every, max(1, steps // 100)) if short else training.log_every,
         guards=replace(
             guards,
@@ -237,6 +244,8 @@ def _execution(
 ) -> ExecutionConfig:
     named = {one.name: getattr(options, one.name) for one in fields(ExecutionOptions)}
     given = {name: value for name, value in named.items() if value is not None}
+    counts = given.keys() & {"micro_batch_size", "threads"}
+    given |= {name: _count(options, name) for name in counts}
     if given.get("micro_batch_size", 0) > batch_size:
         raise UsageError(
             f"expected a micro-batch of at most the {batch_size:,} rows of a step, got "

@@ -75,7 +75,7 @@ class PublishedTable:
     figures: tuple[PublishedFigure, ...]
     note: str
     runs: int | None = None
-    """Runs behind each figure, where it is their mean."""
+    """Runs that each figure is the mean of."""
 
     @property
     def source(self) -> str:

@@ -257,8 +257,9 @@ class Study:
             _unique(self.name, "learning_rates", self.learning_rates)
         self._check_label("a baseline among its variants", self.baseline, labels)
         self._check_settings()
-        self._check_contrasts()
-        self._check_cross_setting_contrasts()
+        if self.contrasts:
+            self._check_contrasts()
+            self._check_cross_setting_contrasts()
 
     def _read(self, field_name: str, kinds: Any, expected: str) -> tuple[Any, ...]:
         """Return the values of a field that may be any sequence; variants as their labels."""

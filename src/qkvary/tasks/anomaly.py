@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.epochs import epoch_batch
 from qkvary.data.image_features import find_pictures, load_features
-from qkvary.data.random_numbers import random_words
+from qkvary.data.random_numbers import epoch_batch, random_words
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
     ClassificationTask,
@@ -158,7 +157,7 @@ class AnomalyTask(ClassificationTask[AnomalyTaskConfig]):
         if self.config.order == "last":
             places = torch.full_like(places, size - 1)
         columns = torch.arange(size)
-        # Columns behind the anomaly take the image before them.
+        # Columns after the anomaly take the image before them.
         taken = (columns - (columns > places[:, None]).long()).clamp_(max=size - 2)
         sets = torch.where(columns == places[:, None], anomalies[:, None], usual.gather(1, taken))
         return sets, places

@@ -69,7 +69,7 @@ class ClassificationTask(Generic[Config]):
         return model(inputs)
 
     def scored(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return logits and targets where a batch is scored: everywhere."""
+        """Return the logits and targets that are scored: by default all of them."""
         return self.logits(model, batch.inputs), batch.targets
 
     def evaluation_batches(self, split: Split) -> Iterable[Batch]:

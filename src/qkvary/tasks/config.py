@@ -122,7 +122,7 @@ class SequenceTaskConfig(DrawnExamples):
 @stored("RecallTaskConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecallTaskConfig(DrawnExamples):
-    """Multi-query associative recall: answer each key with the value that stood behind it.
+    """Multi-query associative recall: answer each key with the value that followed it.
 
     Source: Arora et al. 2023 (Zoology), section 4, and its code.
     """
@@ -131,9 +131,9 @@ class RecallTaskConfig(DrawnExamples):
     name: Literal["recall"] = "recall"
     """Constant; it identifies the task in a record."""
     length: int
-    """Tokens in one sequence: pairs, and behind them queries among zeros."""
+    """Tokens in one sequence: pairs, then queries among zeros."""
     pairs: int
-    """Key-value pairs in one sequence, each of which is queried once."""
+    """Key-value pairs in one sequence; each is queried once."""
     vocabulary: int = 8_192
     """Distinct tokens: zero, and one half keys, the other half values."""
     power: float = 0.01
@@ -265,7 +265,7 @@ class LanguageTaskConfig(HashedData, NextToken):
             )
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the fewest tokens that the network's table may have been padded for."""
+        """Return the smallest vocabulary that may have been padded to the network's table."""
         rows: int | None = getattr(network, "vocabulary", None)
         is_padded = rows is not None and rows > PADDING_MULTIPLE and not rows % PADDING_MULTIPLE
         return rows - PADDING_MULTIPLE + 1 if rows is not None and is_padded else rows
@@ -347,7 +347,7 @@ class TextTaskConfig(HashedData, Accuracy):
         return self.context
 
     def count_answers(self, network: Network) -> int | None:
-        """Return the number of labels, which the network's classes are."""
+        """Return the number of labels: the classes of the network."""
         return getattr(network, "classes", None)
 
     def find_fingerprint(self) -> str:
@@ -428,7 +428,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
         return "bleu" if self.protocol == "clean" else "published_bleu"
 
     def scale(self, network: Network, metric: str) -> Scale | None:
-        """Return the scale of a BLEU, which nothing but a translation reaches, or of the loss."""
+        """Return the scale of BLEU, where a guess scores 0, or of the loss."""
         if metric.endswith("bleu"):
             return Scale(0.0, 1.0 if metric.endswith("published_bleu") else 100.0)
         return TaskConfig.scale(self, network, metric)

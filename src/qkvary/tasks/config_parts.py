@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Self, cast
 
 from qkvary.arch.networks import Network
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 SequenceTaskName = Literal["reverse", "sort", "sub", "swap", "copy"]
 """The five synthetic tasks."""
@@ -34,7 +34,7 @@ AnomalyOrder = Literal["shuffled", "last"]
 """Place of the anomaly in a set."""
 
 TEXT_VOCABULARY = 257
-"""Distinct tokens of labelled texts: all bytes, and the padding behind short texts."""
+"""Distinct tokens of labelled texts: all bytes, and the padding after short texts."""
 
 MULTI30K_TOKENS = 14
 """Words of an average training sentence of Multi30k and the mark at its end, in both languages."""
@@ -73,7 +73,7 @@ class TaskConfig:
     """What a task is, and everything about it that is known without training.
 
     A task is a frozen dataclass of this class with a stored kind, in the file that has its ``load``
-    or, where commands have to know it without torch, in one of its own.
+    or, where commands have to know it without torch, in its own file.
     """
 
     module: ClassVar[str] = ""

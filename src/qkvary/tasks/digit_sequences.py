@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.digits import draw_digits
-from qkvary.data.epochs import epoch_batch
-from qkvary.data.split_names import DataSplit
+from qkvary.data.random_numbers import epoch_batch
+from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
     EVALUATION_BATCH_TOKENS,

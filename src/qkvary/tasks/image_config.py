@@ -35,7 +35,7 @@ class ImageTaskConfig(Accuracy):
     """``clean`` holds ``validation_images`` out of the training images. ``as-published`` does what
     the code of paper 2 does: MNIST and FashionMNIST validate on the test images, and CIFAR draws
     training and validation images apart from each other, so that nine of ten validation images are
-    trained on. Tiny ImageNet, of which there is no code, is validated on what is tested."""
+    trained on. Tiny ImageNet, which has no public code, is validated on what is tested."""
     validation_images: int = 5_000
     """Validation images; where validation is on the test images, all of those instead."""
     augment: bool = False
@@ -85,7 +85,7 @@ class ImageTaskConfig(Accuracy):
         """Return the patches that a network cuts an image into, and its class token.
 
         Raises:
-            ValueError: if the network is none over patches.
+            ValueError: if the network does not read patches.
         """
         if isinstance(network, VisionTransformerConfig):
             return network.tokens
@@ -174,7 +174,7 @@ class AnomalyTaskConfig(Accuracy):
         """Return the task with the sha256 of the features that were made on this machine."""
         if self.features_sha256 is not None:
             return self
-        found = data_module("feature_files").hash_features(self.features)
+        found = data_module("feature_sets").hash_features(self.features)
         return replace(self, features_sha256=found)
 
     def check_data(self, report: Callable[[str], None]) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import Network, VisionTransformerConfig
 from qkvary.data.augmentation import Crops, draw_crops
-from qkvary.data.epochs import epoch_batch
-from qkvary.data.images import Images, load_images
-from qkvary.data.own_images import Labelled, load_own_images
-from qkvary.data.random_numbers import permutation
+from qkvary.data.image_files import Images
+from qkvary.data.images import load_images
+from qkvary.data.own_images import load_own_images
+from qkvary.data.random_numbers import epoch_batch, permutation
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.tasks.classification import (
     ClassificationTask,
@@ -160,7 +160,7 @@ def split_rows(config: ImageTaskConfig) -> tuple[Tensor, Tensor | None]:
     return train[:-held_out].sort().values, validation[-held_out:].sort().values
 
 
-def _as_tensors(images: Images | Labelled) -> tuple[Tensor, Tensor]:
+def _as_tensors(images: Images) -> tuple[Tensor, Tensor]:
     with warnings.catch_warnings():
         # torch has no read-only tensors, and a copy may take gigabytes; nothing writes to these.
         warnings.simplefilter("ignore")

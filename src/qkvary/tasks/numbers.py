@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.data.epochs import epoch_batch
 from qkvary.data.number_words import load_number_words
+from qkvary.data.random_numbers import epoch_batch
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.classification import (
     EVALUATION_BATCH_TOKENS,

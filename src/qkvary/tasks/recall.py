@@ -1,4 +1,4 @@
-"""Recall: answer each queried key with the value that stood behind it before."""
+"""Recall: answer each queried key with the value that followed it before."""
 
 import functools
 from collections.abc import Iterator
@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.data.epochs import epoch_batch
+from qkvary.data.random_numbers import epoch_batch
 from qkvary.data.recall import NO_ANSWER, draw_recall
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
 from qkvary.tasks.classification import (
@@ -27,7 +27,7 @@ from qkvary.tasks.examples import AttentionExample
 class RecallTask(ClassificationTask[RecallTaskConfig]):
     """Multi-query associative recall by a language model.
 
-    A sequence begins with pairs of a key and a value; behind them every key occurs once more,
+    A sequence begins with pairs of a key and a value; after them every key occurs once more,
     among zeros, and there the next token is its value. Only these positions are scored. Loss: mean
     cross entropy. Metric: accuracy.
 

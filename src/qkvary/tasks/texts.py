@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
 from qkvary.data.random_numbers import random_indices
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.classification import (
     ClassificationTask,
@@ -24,7 +24,7 @@ from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1
-"""The token behind the end of a text that is shorter than a window."""
+"""The token after the end of a text that is shorter than a window."""
 SAMPLES = 10
 """Windows that a run shows."""
 SHOWN_BYTES = 32
@@ -89,7 +89,7 @@ class TextTask(ClassificationTask[TextTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the beginning of the first validation window."""
         windows, _ = self._scored_windows("validation")
-        # Maps are made without a mask: the padding behind a short text is left out.
+        # Maps are made without a mask: the padding after a short text is left out.
         shown = windows[0][windows[0] != PADDING][:SHOWN_BYTES]
         return AttentionExample(
             maps=example_maps(model, torch.from_numpy(shown)[None]),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderDecoderConfig, Network
-from qkvary.data.epochs import epoch_batch
+from qkvary.data.random_numbers import epoch_batch
 from qkvary.data.translations import Sentences, load_translations
 from qkvary.data.word_tokenizer import BEGIN, END, PADDING, WordTokenizer
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache

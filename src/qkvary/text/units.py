@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import overload
 
 from qkvary.text.names import short
 from qkvary.text.numbers import real, scaled, whole
@@ -115,6 +116,43 @@ def parse_count(text: str) -> int:
             f"expected a whole number such as 1024, 32k or 1M, got {short(text, 60)!r}"
         )
     return int(match[1]) * factor
+
+
+@overload
+def read_count(given: None, name: str, *, low: int = 1) -> None: ...
+@overload
+def read_count(given: int | str, name: str, *, low: int = 1) -> int: ...
+@overload
+def read_count(given: int | str | None, name: str, *, low: int = 1) -> int | None: ...
+def read_count(given: object, name: str, *, low: int = 1) -> int | None:
+    """Return a number of tokens or users, also from text such as ``32k``; ``None`` for ``None``.
+
+    Args:
+        given: What a caller gives.
+        name: The name of the parameter, for messages.
+        low: The least number.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    if given is None:
+        return None
+    try:
+        count = parse_count(given) if isinstance(given, str) else given
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    if isinstance(count, bool) or not isinstance(count, int):
+        # All bad input is a ValueError.
+        raise ValueError(  # noqa: TRY004
+            f"{name}: expected a whole number such as '32k', got {given!r}"
+        )
+    if count < low:
+        raise ValueError(f"{name}: expected at least {low}, got {count}")
+    if count > LARGEST_COUNT:
+        raise ValueError(
+            f"{name}: expected a whole number of at most {LARGEST_COUNT:,}, got {count:,}"
+        )
+    return count
 
 
 def _parse(text: str, units: dict[str, int], expected: str) -> float:

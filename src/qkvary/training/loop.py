@@ -154,7 +154,7 @@ class _Trainer:
         self.generate = generate
         self.run, self.task, self.directory, self.callbacks = run, task, directory, callbacks
         self.distribution, self.keep = distribution, keep
-        self.changed = begun.execution.differences(run.execution)
+        self.changed = {} if begun is run else begun.execution.differences(run.execution)
         self.key = begun.run_key(task.data_fingerprint)
         self.state = RunState()
         self.stopwatch = Stopwatch(self.state)

@@ -129,7 +129,7 @@ class Stopwatch:
         self._mark, self._cpu_mark = now, cpu
 
 
-def _do_nothing(*_values: object) -> None:
+def ignore(*_values: object) -> None:
     """Ignore the values."""
 
 
@@ -137,18 +137,18 @@ def _do_nothing(*_values: object) -> None:
 class Callbacks:
     """Functions that a run calls during training."""
 
-    on_start: Callable[[Any], None] = _do_nothing
+    on_start: Callable[[Any], None] = ignore
     """Called with a run, as its study names it, before it is begun or resumed."""
-    on_event: Callable[[Event], None] = _do_nothing
+    on_event: Callable[[Event], None] = ignore
     """Called with progress events, at most four times a second, and with warnings."""
-    on_log: Callable[[Mapping[str, JsonValue]], None] = _do_nothing
+    on_log: Callable[[Mapping[str, JsonValue]], None] = ignore
     """Called with every log entry when it is written."""
     sample: Callable[[Any], str] | None = None
     """Generates a text from the network at each validation, for the log. It must restore the state
     of the global generator."""
     network_steps: frozenset[int] = frozenset()
     """Steps after which ``on_network`` is called; 0 is before the first."""
-    on_network: Callable[[int, Any], None] = _do_nothing
+    on_network: Callable[[int, Any], None] = ignore
     """Called with a number of steps and the network after it, whose training continues."""
 
 

@@ -17,7 +17,7 @@ Gaps = list[list[int]]
 
 _CUT_EVENT = "cut"
 _AFTER_CHECKPOINT = {"skipped", "diverged", "test"}
-"""Events that come behind a checkpoint of the same step."""
+"""Events that come after a checkpoint of the same step."""
 _MAX_SHOWN = 3
 """Maximum number of gaps in a message."""
 

@@ -6,11 +6,10 @@ Cache bytes are those of 16-bit numbers.
 import pytest
 
 from qkvary.arch.blocks import CompressedAttention, Experts, FeedForward, LatentAttention
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model
-from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
+from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import active_parameters, model_parameters
-from tests.arch.families.config_files import read, read_without
+from tests.arch.families.config_files import read
 
 FURTHER = "does not count what predicts further tokens"
 
@@ -47,24 +46,6 @@ def test_deepseek_v2_lite() -> None:
     assert isinstance(model.layers[0].feed_forward[0], FeedForward)
     assert isinstance(model.layers[1].feed_forward[0], Experts)
     assert (model.max_tokens, model.notes) == (163_840, ())
-
-
-def test_deepseek_v3_is_671_billion_of_which_37_are_active() -> None:
-    model = read("deepseek-v3")
-    # 61 layers, a latent of 512 channels and a rotated key of 64, 2 bytes.
-    assert model_cache_bytes(model, context=32_768) == 32_768 * 61 * (512 + 64) * 2
-    assert model_cache_bytes(model, context=32_768) == 2_302_672_896
-    query = 7168 * 1536 + 1536 + 1536 * 128 * 192
-    latent = 7168 * (512 + 64) + 512
-    attention = query + latent + 512 * 128 * (128 + 128) + 128 * 128 * 7168
-    expert = 3 * 7168 * 2048
-    mixture = 257 * expert + 7168 * 256
-    layers = 61 * (attention + 2 * 7168) + 3 * 3 * 7168 * 18432 + 58 * mixture
-    assert total(model) == 2 * 129280 * 7168 + layers + 7168 == 671_026_404_352
-    assert active_parameters(model) == total(model) - 58 * 248 * expert == 37_552_282_624
-    assert model.notes == (FURTHER,)
-    assert read("deepseek-v3", num_nextn_predict_layers=0).notes == ()
-    assert read_without("deepseek-v3", "num_nextn_predict_layers").notes == (FURTHER,)
 
 
 def test_latent_attention_and_experts_of_other_shapes() -> None:
@@ -116,17 +97,6 @@ def test_deepseek_v4_flash_keeps_one_tensor_and_summaries(context: int) -> None:
     )
 
 
-def test_deepseek_v4_flash_in_numbers() -> None:
-    """At 32,768 tokens: 5.6 MB of windows, 220.4 MB of 8,192 and 5.2 MB of 256 summaries."""
-    model = read("deepseek-v4-flash")
-    windows, overlap = 43 * 127 * 512 * 2, 21 * 8 * 640 * 2
-    summaries = 21 * 8192 * 640 * 2 + 20 * 256 * 512 * 2
-    assert model_cache_bytes(model, context=32_768) == windows + overlap + summaries == 231_250_944
-    by_kind = [127 * 512 * 2] * 2
-    by_kind += [127 * 512 * 2 + (8192 + 8) * 640 * 2, 127 * 512 * 2 + 256 * 512 * 2] * 20
-    assert list(layerwise_cache_bytes(model, context=32_768))[:-1] == by_kind
-
-
 def test_deepseek_v4_flash_is_284_billion_of_which_13_are_active() -> None:
     """By its model card: 284B, 13B activated."""
     model = read("deepseek-v4-flash")
@@ -175,20 +145,3 @@ def test_deepseek_v4_as_transformers_spells_it() -> None:
     biased = read("deepseek-v4-flash", mlp_bias=True)
     # Of the shared experts alone.
     assert total(biased) - total(read("deepseek-v4-flash")) == 43 * (2 * 2048 + 4096)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("deepseek-v2-lite", "latent"),
-        ("deepseek-v3", "latent"),
-        ("deepseek-v4-flash", "compressed"),
-    ],
-)
-def test_there_is_nothing_to_share(name: str, kind: str) -> None:
-    with pytest.raises(ValueError, match="expected layers with projections of their own") as caught:
-        read(name).with_variant(parse_variant("Q-K=V"))
-    assert str(caught.value) == (
-        f"expected layers with projections of their own to share, got {kind} attention, which "
-        "already stores one tensor for keys and values"
-    )

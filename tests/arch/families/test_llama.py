@@ -4,12 +4,11 @@ Cache bytes are those of 16-bit numbers; of a window of w tokens the last w - 1 
 """
 
 from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
-from qkvary.arch.families.table import read_model
 from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.parameters import active_parameters, model_parameters
-from tests.arch.families.config_files import load, read, read_without
+from tests.arch.families.config_files import read, read_without
 
 
 def attention(model: Model, layer: int = 0) -> ProjectedAttention:
@@ -45,14 +44,6 @@ def test_llama_3_1_8b() -> None:
     assert format_label(config.variant) == "GQA-8@rotary"
 
 
-def test_llama_3_2_1b_ties_its_head() -> None:
-    model = read("llama-3.2-1b")
-    # 16 layers, keys and values, 8 KV heads of 64 channels, 2 bytes.
-    assert cache_bytes(model, 8192) == 8192 * (16 * 2 * 8 * 64 * 2) == 268_435_456
-    layer = 2 * 2048 * 2048 + 2 * 2048 * 512 + 3 * 2048 * 8192 + 2 * 2048
-    assert total(model) == 128256 * 2048 + 16 * layer + 2048 == 1_235_814_400
-
-
 def test_llama_without_grouping_says_nothing_of_kv_heads() -> None:
     model = read_without("llama-3.1-8b", "num_key_value_heads", "head_dim")
     assert attention(model).config.variant.num_kv_heads is None
@@ -69,11 +60,6 @@ def test_llama_biases_and_head_sizes() -> None:
     assert total(wide) == plain + 32 * 2 * 4096 * (32 + 8) * 32
 
 
-def test_one_layer_is_made_for_all_that_are_equal() -> None:
-    model = read("llama-3.1-8b")
-    assert len({id(layer) for layer in model.layers}) == 1
-
-
 def test_mistral_7b_keeps_its_window() -> None:
     model = read("mistral-7b")
     # 32 layers, keys and values, 8 KV heads of 128 channels, 2 bytes; at most 4,095 tokens.
@@ -85,14 +71,6 @@ def test_mistral_7b_keeps_its_window() -> None:
     assert windows(model) == [4096] * 32
 
 
-def test_mistral_without_a_window() -> None:
-    assert windows(read("mistral-7b", sliding_window=None)) == [None] * 32
-    # What the file does not mention is what the configuration class says.
-    assert windows(read_without("mistral-7b", "sliding_window")) == [4096] * 32
-    kinds = ["full_attention", "sliding_attention"] * 16
-    assert windows(read("mistral-7b", layer_types=kinds)) == [None, 4096] * 16
-
-
 def test_mixtral_8x7b_passes_through_two_experts_of_eight() -> None:
     model = read("mixtral-8x7b")
     # Of the cache experts know nothing: as Mistral without its window.
@@ -102,16 +80,6 @@ def test_mixtral_8x7b_passes_through_two_experts_of_eight() -> None:
     assert total(model) == 2 * 32000 * 4096 + 32 * layer + 4096 == 46_702_792_704
     assert active_parameters(model) == 46_702_792_704 - 32 * 6 * expert == 12_879_925_248
     assert attention(model).config.position.rotary_base == 1_000_000.0
-
-
-def test_qwen_2_5_0_5b() -> None:
-    model = read("qwen2.5-0.5b")
-    # 24 layers, keys and values, 2 KV heads of 64 channels, 2 bytes.
-    assert cache_bytes(model, 32_768) == 32_768 * (24 * 2 * 2 * 64 * 2) == 402_653_184
-    projections = (896 * 896 + 896) + 2 * (896 * 128 + 128) + 896 * 896
-    layer = projections + 3 * 896 * 4864 + 2 * 896
-    assert total(model) == 151936 * 896 + 24 * layer + 896 == 494_032_768
-    assert windows(model) == [None] * 24
 
 
 def test_qwen_windows_begin_behind_the_full_layers() -> None:
@@ -126,12 +94,6 @@ def test_qwen_windows_begin_behind_the_full_layers() -> None:
     assert windows(read("qwen2.5-0.5b", **{**on, "use_sliding_window": False})) == [None] * 24
     kinds = ["sliding_attention"] * 3 + ["full_attention"] * 21
     assert windows(read("qwen2.5-0.5b", **on, layer_types=kinds)) == [1000] * 3 + [None] * 21
-
-
-def test_qwen_with_a_window_of_no_given_length() -> None:
-    config = {**load("qwen2.5-0.5b"), "use_sliding_window": True, "max_window_layers": 23}
-    del config["sliding_window"]
-    assert windows(read_model(config, "qwen")) == [None] * 23 + [4096]
 
 
 def test_qwen3_8b_normalises_its_heads() -> None:
@@ -166,17 +128,3 @@ def test_dense_layers_among_experts() -> None:
     assert isinstance(read("qwen3-30b-a3b").layers[7].feed_forward[0], Experts)
     none = read("qwen3-30b-a3b", mlp_only_layers=list(range(48)), num_experts=None)
     assert all(isinstance(layer.feed_forward[0], FeedForward) for layer in none.layers)
-
-
-def test_phi_3_mini_4k() -> None:
-    model = read("phi-3-mini-4k")
-    # 32 layers, keys and values, 32 heads of 96 channels, 2 bytes; at most 2,046 tokens.
-    assert cache_bytes(model, 4096) == 2046 * (32 * 2 * 32 * 96 * 2) == 804_519_936
-    layer = 4 * 3072 * 3072 + 3 * 3072 * 8192 + 2 * 3072
-    assert total(model) == 2 * 32064 * 3072 + 32 * layer + 3072 == 3_821_079_552
-    assert windows(read_without("phi-3-mini-4k", "sliding_window")) == [None] * 32
-
-
-def test_a_null_says_that_heads_are_not_grouped() -> None:
-    model = read("mistral-7b", num_key_value_heads=None)
-    assert attention(model).config.num_kv_heads == 32

@@ -79,23 +79,6 @@ def test_the_text_of_an_unknown_multimodal_model_is_read() -> None:
         read_model({"model_type": "seer", "text_config": "llama"}, "seer")
 
 
-def test_the_whole_says_whether_its_head_is_tied() -> None:
-    text = {key: value for key, value in load("llama-3.1-8b").items() if key[:3] != "tie"}
-    whole = {"model_type": "seer", "text_config": text}
-    assert model_parameters(read_model(whole, "seer")).head > 0
-    assert model_parameters(read_model({**whole, "tie_word_embeddings": True}, "seer")).head == 0
-    tied = {**whole, "tie_word_embeddings": True, "text_config": load("llama-3.1-8b")}
-    assert model_parameters(read_model(tied, "seer")).head == 0
-
-
-def test_sizes_may_stand_at_the_top_of_a_multimodal_family() -> None:
-    text = load("gemma-3-270m") | {"model_type": "gemma3_text"}
-    inside = read_model({"model_type": "gemma3", "text_config": text}, "seer")
-    flat = read_model({**text, "model_type": "gemma3"}, "seer")
-    assert (inside.layers, inside.notes) == (flat.layers, (NOTE,))
-    assert flat.notes == ()
-
-
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 3, 2**31, 2**39, 2**70, 0.5, -0.0, 1e300, float("nan"),
     float("inf"), "", "llama", "full_attention", [], [1], ["full_attention"], {}, {"a": 1}, [[]],

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer, recognises
+from qkvary.checkpoints.formats.llama2c import load, read_header, read_tokenizer
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
 from tests.checkpoints.published_models import (
@@ -145,26 +145,6 @@ def test_invalid_models_are_rejected(
     assert str(tmp_path / "model.bin") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (b"", "ends at piece 0 of 307"),
-        (TOKENIZER[:-3], "or ends inside it"),
-        (TOKENIZER + b"x", "has 1 bytes after 307 pieces"),
-        (TOKENIZER[:8] + struct.pack("<i", -1) + TOKENIZER[12:], "has -1 bytes in piece 0"),
-        (TOKENIZER[:4] + struct.pack("<f", math.nan) + TOKENIZER[8:], "finite scores, got one"),
-        (
-            TOKENIZER.replace(b"<0x41>", b"<0x4g>"),
-            "a token for each of 256 bytes, or for none, got 255",
-        ),
-    ],
-)
-def test_invalid_tokenizers_are_rejected(data: bytes, message: str) -> None:
-    with pytest.raises(DamagedError) as caught:
-        read_tokenizer(data, SIZES["vocab_size"], "t.bin")
-    assert message in str(caught.value)
-
-
 def test_damage_always_gives_a_one_sentence_error(tmp_path: Path) -> None:
     llama2c.write_stand_in(tmp_path / "sound")
     for seed in range(60):
@@ -174,14 +154,6 @@ def test_damage_always_gives_a_one_sentence_error(tmp_path: Path) -> None:
         DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
         assert loads_or_refuses(tmp_path / "damaged")
         shutil.rmtree(tmp_path / "damaged")
-
-
-def test_a_folder_of_several_models_is_not_guessed_at(tmp_path: Path) -> None:
-    for name in ("a.bin", "b.bin", "tokenizer.bin"):
-        (tmp_path / name).write_bytes(PACKED)
-    assert recognises(tmp_path)
-    with pytest.raises(UsageError, match=r"expected one \.bin in .*, got 2: a\.bin, b\.bin"):
-        load(tmp_path)
 
 
 def test_the_header_is_read_as_it_is_written() -> None:

@@ -18,7 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.chat_templates import read_chat_template
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.cli.main import main
@@ -115,43 +115,6 @@ def test_a_stored_head_that_contradicts_the_tie_is_used(make: Any, tmp_path: Pat
         assert distance(expected, tied) > 0.1
 
 
-def test_buffers_of_older_files_are_ignored_where_they_agree(tmp_path: Path) -> None:
-    """Masks and frequencies, which transformers makes from the configuration too."""
-    for kind in ("gpt2", "llama"):
-        save(tmp_path / kind, make_gpt2() if kind == "gpt2" else make_llama())
-    names = {"gpt2": "transformer.h.0.attn.bias", "llama": "model.layers.1.self_attn.inv_freq"}
-    layer = load_checkpoint(tmp_path / "llama").network.config.layers[0]
-    size = layer.size_per_head
-    steps = torch.arange(0, size, 2, dtype=torch.float64) / size
-    right = {
-        "gpt2": torch.ones(17, 17, dtype=torch.bool).tril()[None, None],
-        "llama": layer.position.rotary_base**-steps,
-    }
-    wrong = {"gpt2": torch.ones(1, 1, 17, 17, dtype=torch.bool), "llama": right["llama"] / 2}
-    for kind, name in names.items():
-        put(tmp_path / kind, **{name: right[kind]})
-        load_checkpoint(tmp_path / kind)
-        put(tmp_path / kind, **{name: wrong[kind]})
-        with pytest.warns(UserWarning, match=f"has {name}, which its configuration contradicts"):
-            load_checkpoint(tmp_path / kind)
-
-
-@pytest.mark.parametrize(("make", "name"), [(make_gpt2, "wte.weight"), (make_llama, "embedding")])
-def test_two_tensors_for_one_are_damage(make: Any, name: str, tmp_path: Path) -> None:
-    save(tmp_path, make())
-    put(tmp_path, **{name: torch.ones(3)})
-    with pytest.raises(DamagedError, match="has two tensors for"):
-        load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("make", [make_gpt2, make_llama])
-def test_a_head_that_is_not_tied_must_be_there(make: Any, tmp_path: Path) -> None:
-    save(tmp_path, make(tie_word_embeddings=True))
-    change(tmp_path, tie_word_embeddings=False)
-    with pytest.raises(DamagedError, match=r"lacks the tensor lm_head\.weight$"):
-        load_checkpoint(tmp_path)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -184,13 +147,6 @@ def test_older_gpt2_files_are_read(tmp_path: Path) -> None:
         assert distance(load_checkpoint(tmp_path).network(TOKENS), expected) < ROUNDING
 
 
-def test_shards_are_read(tmp_path: Path) -> None:
-    expected = save(tmp_path, make_llama(), max_shard_size="10KB")
-    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    with torch.no_grad():
-        assert distance(load_checkpoint(tmp_path).network(TOKENS), expected) < ROUNDING
-
-
 @pytest.mark.parametrize("to", ["gpt2", "llama"])
 def test_what_was_exported_comes_back(to: Any, tmp_path: Path) -> None:
     save(tmp_path / "first", make_gpt2() if to == "gpt2" else make_llama(num_key_value_heads=2))
@@ -204,17 +160,6 @@ def test_what_was_exported_comes_back(to: Any, tmp_path: Path) -> None:
     (tmp_path / "second" / "model.safetensors").write_bytes(data[:-1] + b"x")
     with pytest.raises(DamagedError):
         load_checkpoint(tmp_path / "second")
-
-
-def test_an_exported_tokenizer_is_found(tmp_path: Path) -> None:
-    assert main(["export", "tiny", "--to", "transformers", "--out", str(tmp_path / "own")]) == 0
-    save(tmp_path / "model", make_gpt2(vocab_size=1024))
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "model" / name).write_bytes((tmp_path / "own" / name).read_bytes())
-    _, tokenizer = require_tokenizer(load_checkpoint(tmp_path / "model"), "model", None)
-    assert tokenizer.vocabulary == 1024
-    text = "Once upon a time"
-    assert b"".join(tokenizer.piece(token) for token in tokenizer.encode(text)) != b""
 
 
 def change(folder: Path, **fields: Any) -> None:
@@ -316,16 +261,3 @@ def test_a_chat_template_goes_through_every_export(tmp_path: Path, files: dict[s
     reader = AutoTokenizer.from_pretrained(tmp_path / "own")
     text = reader.apply_chat_template([{"role": "user", "content": "hé"}], tokenize=False)
     assert text == "<user>hé</user>"
-
-
-def test_a_chat_template_that_is_no_text_is_damage(tmp_path: Path) -> None:
-    save(tmp_path, make_llama())
-    settings = tmp_path / "tokenizer_config.json"
-    settings.write_text('{"chat_template": [{"name": [], "template": "x"}]}')
-    assert read_chat_template(tmp_path) is None
-    settings.write_text('{"chat_template": "\\ud800"}')
-    with pytest.raises(DamagedError, match="no readable chat template"):
-        read_chat_template(tmp_path)
-    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(DamagedError, match="no readable chat template"):
-        read_chat_template(tmp_path)

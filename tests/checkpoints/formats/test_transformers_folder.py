@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from qkvary.arch.canonical import to_dict
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.transformers_folder import load, recognises
+from qkvary.checkpoints.formats.transformers_folder import load
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, NewerFormatError, QkvaryError
@@ -56,11 +56,3 @@ def test_invalid_networks_are_rejected(
     with pytest.raises(error) as caught:
         load_checkpoint(tmp_path)
     assert message in str(caught.value)
-
-
-def test_a_configuration_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, make_model())
-    (tmp_path / "config.json").write_bytes(b'{"model_type": "qkvary", NaN')
-    assert recognises(tmp_path)
-    with pytest.raises(DamagedError, match="cannot be used: expected one JSON object"):
-        load_checkpoint(tmp_path / "model.safetensors")

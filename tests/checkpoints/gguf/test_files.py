@@ -12,11 +12,10 @@ from gguf.quants import dequantize, quantize
 from qkvary.checkpoints.gguf.files import (
     Tensor,
     pack_file,
-    pack_tensor,
     parse_file,
 )
 from qkvary.checkpoints.gguf.headers import BLOCKS, TensorType, parse_header
-from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.storage.errors import DamagedError
 
 METADATA: dict[str, Any] = {
     "general.architecture": "llama",
@@ -74,12 +73,6 @@ def test_every_type_of_the_package_is_read() -> None:
         assert np.array_equal(found.values, dequantize(packed, number), equal_nan=True)
 
 
-def test_without_the_package_a_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    with pytest.raises(UsageError, match=r"qkvary\[export\]"):
-        pack_tensor(VALUES, "f32")
-
-
 SMALL = pack_file({"general.name": "a", "list": [1, 2]}, {"w": Tensor(VALUES[0, :1], "f32")})
 AT = {"version": 4, "tensors": 8, "values": 16, "key": 24}
 
@@ -111,9 +104,3 @@ def test_damaged_headers_are_refused(data: bytes, message: str) -> None:
         parse_file(data, "a.gguf")
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_other_types_of_tensors_are_named(tmp_path: Path) -> None:
-    place = SMALL.index(b"\x01\0\0\0\0\0\0\0w") + 9 + 4 + 16
-    with pytest.raises(UsageError, match=r"has w as type 4; choices: f32, f16, q4_0"):
-        parse_file(changed(place, "<I", 4), "a.gguf")

@@ -111,13 +111,6 @@ def test_llama_gives_equal_logits(label: str, fraction: float, tmp_path: Path) -
     assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
 
 
-def test_llama_keeps_biases_and_groups(tmp_path: Path) -> None:
-    network = build(rotary_config("GQA-2", fraction=0.5, bias=True, out_bias=True))
-    file = llama_cpp.File(write(network, tmp_path))
-    assert file.tensors["blk.1.attn_k.bias"].shape == (12,)
-    assert distance_of(llama_cpp.logits(file, TOKENS), logits_of(network)) < NARROW
-
-
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V", "MQA", "Q[residual]-K-V", "I-K=V"])
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
 def test_gpt2_gives_equal_logits_where_gelu_is_exact(
@@ -149,13 +142,6 @@ def test_a_written_latent_network_is_read(label: str, tmp_path: Path) -> None:
     assert found.state_dict().keys() == network.state_dict().keys()
     for name, value in network.state_dict().items():
         assert torch.equal(found.state_dict()[name], value)
-
-
-def test_selectors_are_stored_in_half_precision(tmp_path: Path) -> None:
-    network = build_portable("Q-GQA-2@decoupled-4@kv-norm")
-    file = llama_cpp.File(write(network, tmp_path, "q8_0"))
-    assert {file.types[f"blk.0.attn_{kind}_b.weight"] for kind in "kv"} == {"F16"}
-    assert set(np.unique(file.tensors["blk.1.attn_v_b.weight"])) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("label", ["QKV", "GQA-2"])
@@ -222,13 +208,6 @@ def test_what_llama_cpp_cannot_compute_is_refused(
     assert not (tmp_path / "a.gguf").exists()
 
 
-def test_a_tensor_without_its_norm_is_refused(tmp_path: Path) -> None:
-    network = build(portable_config("Q-K=V@decoupled-4"))
-    reason = r"not one normalised tensor; train the form Q-K=V@decoupled-16@kv-norm, such as"
-    with pytest.raises(UsageError, match=reason):
-        write(network, tmp_path)
-
-
 @pytest.mark.parametrize(
     ("kind", "largest", "limit"), [("f16", 65_504, "65,504"), ("q8_0", 127 * 65_504, "8,319,008")]
 )
@@ -248,10 +227,3 @@ def test_weights_beyond_the_end_of_a_type_are_refused(
     message = f"embed_tokens.weight has weights above {limit}, the end of {kind}$"
     with pytest.raises(UsageError, match=message):
         write(network, tmp_path, kind)
-
-
-def test_another_file_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "a.gguf").write_text("a poem")
-    with pytest.raises(UsageError, match=r"is not a GGUF file; it is not overwritten"):
-        write(make_network("QKV"), tmp_path)
-    assert (tmp_path / "a.gguf").read_text() == "a poem"

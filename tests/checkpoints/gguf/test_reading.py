@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from qkvary.checkpoints.gguf.files import GgufFile, Tensor
@@ -98,12 +97,3 @@ def test_values_that_change_nothing_are_read(architecture: str) -> None:
             "expert_count": 0,
         },
     )
-
-
-@BOTH
-@pytest.mark.parametrize("base", [-5.0, 0.0, float("inf"), float("nan")])
-def test_a_base_of_no_rotation_is_damage(architecture: str, base: float) -> None:
-    divisors = {"rope_freqs.weight": Tensor(np.array([1.0, 1e30], dtype=np.float32), "f32")}
-    for more in (None, divisors) if architecture == "llama" else (None,):
-        message = refusal(architecture, DamagedError, {"rope.freq_base": base}, more)
-        assert message == f"a.gguf has rope.freq_base {base}, expected a finite number above 0"

@@ -12,7 +12,7 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from qkvary.checkpoints.gguf.files import pack_file, parse_file
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.gguf.splitting import SPLITTINGS
-from qkvary.checkpoints.gguf.vocabularies import TokenType, convert_tokenizer
+from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
 from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer as convert_fast
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.library_tokenizers import LibraryTokenizer
@@ -122,15 +122,6 @@ def test_a_vocabulary_becomes_the_tokenizer_again(name: str) -> None:
     assert found.separator == ours.separator
 
 
-@pytest.mark.parametrize("joins_spaces", [True, False])
-def test_whether_spaces_are_joined_is_kept(joins_spaces: bool) -> None:
-    ours = PieceTokenizer(*PIECES, joins_spaces=joins_spaces)
-    found = read_tokenizer(convert_tokenizer(ours, ours.vocabulary).metadata, "a.gguf")
-    assert found is not None
-    assert found.encode(" two   spaces ") == ours.encode(" two   spaces ")
-    assert found.describe()["joins_spaces"] == joins_spaces
-
-
 @pytest.mark.parametrize(
     ("key", "value", "kind", "message"),
     [
@@ -184,23 +175,3 @@ def test_pieces_are_read_with_the_values_that_llama_cpp_gives_where_there_are_no
     found = read_tokenizer(metadata, "a.gguf")
     assert found is not None
     assert found.encode(TEXT) == ours.encode(TEXT)
-
-
-@pytest.mark.parametrize("kind", [TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED])
-def test_pieces_that_are_not_merged_are_refused(kind: TokenType) -> None:
-    ours = PieceTokenizer(*PIECES)
-    metadata = convert_tokenizer(ours, ours.vocabulary).metadata
-    metadata["tokenizer.ggml.token_type"][260] = int(kind)
-    with pytest.raises(UsageError, match=f"has the piece 260 of type {int(kind)}, expected 1"):
-        read_tokenizer(metadata, "a.gguf")
-
-
-def test_a_network_without_a_tokenizer_reads_numbers() -> None:
-    found = convert_tokenizer(None, 13)
-    assert found.metadata == {"tokenizer.ggml.model": "none"}
-    assert read_tokenizer(found.metadata, "a.gguf") is None
-
-
-def test_what_llama_cpp_cuts_differently_is_refused() -> None:
-    with pytest.raises(UsageError, match="expected an alphabet of ASCII"):
-        convert_tokenizer(CharacterTokenizer("abé"), 3)

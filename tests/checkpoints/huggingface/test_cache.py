@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from qkvary.arch.caches import CacheOptions
-from qkvary.checkpoints.huggingface.cache import NetworkCache
 from tests.checkpoints.huggingface.causal_models import make_model, prompt
 from tests.contracts.variant_cases import GATE, distance
 
@@ -66,22 +65,6 @@ def test_rows_can_be_chosen_by_a_mask_and_copies_are_independent() -> None:
     assert distance(found, expected) < GATE
     assert other.get_seq_length() == 4
     assert other.nbytes == 3 * 4 * 2 * 20 * 8
-
-
-def test_queries_of_transformers_are_answered() -> None:
-    model = make_model("Q-K=V@w3")
-    cache = model.make_cache(max_tokens=11)
-    assert isinstance(cache, NetworkCache)
-    with torch.no_grad():
-        model(prompt(2, 5), past_key_values=cache)
-    assert cache.get_mask_sizes(2, 0) == (7, 0)
-    assert (cache.get_max_length(), model.make_cache().get_max_length()) == (11, -1)
-    assert not cache.is_compileable
-    assert not cache.is_croppable
-    assert make_model("Q-K=V").make_cache().is_croppable
-    assert len(cache) == 2
-    cache.layers[0].prefetch()
-    cache.crop(0)
 
 
 @torch.no_grad()

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import canonical_json
@@ -23,7 +23,6 @@ from tests.checkpoints.huggingface.causal_models import (
     decode_greedily,
     left_padding,
     make_model,
-    make_network,
     prompt,
 )
 from tests.contracts.variant_cases import GATE, distance, make_language_model_config
@@ -105,15 +104,6 @@ def test_every_way_to_generate_gives_the_same_with_and_without_cache(
     check_equal(generate(model, ids, mask, **options), expected)
 
 
-def test_no_token_of_a_state_is_taken_back() -> None:
-    model, ids = make_model("Q-K=V@linear"), prompt(1, 4).repeat(1, 2)
-    message = "expected layers that keep tokens for generation that takes tokens back"
-    with pytest.raises(ValueError, match=message):
-        generate(model, ids, assistant_model=make_model("GQA-2"))
-    with pytest.raises(ValueError, match=message):
-        generate(model, ids, prompt_lookup_num_tokens=2)
-
-
 @pytest.mark.parametrize("label", [label for label in LABELS if "linear" not in label])
 def test_rejected_tokens_are_cropped(label: str) -> None:
     """By looking up the prompt, and by another network."""
@@ -165,16 +155,6 @@ def test_an_assistant_without_a_way_back_is_refused() -> None:
     message = "expected layers that keep tokens for generation that takes tokens back"
     with pytest.raises(ValueError, match=message):
         generate(make_model("QKV"), prompt(1, 8), assistant_model=make_model("QKV@linear"))
-
-
-def test_a_static_cache_is_allocated_once() -> None:
-    model, room = make_model("Q-K=V"), 16
-    options = {"cache_implementation": "static", "max_cache_len": room}
-    cache = generate(model, prompt(3, LENGTH), **options).past_key_values
-    costs = network_costs(model.network.config, length=room, dtype="float64")
-    assert cache.get_seq_length() == LENGTH + STEPS - 1
-    assert cache.get_max_length() == room
-    assert cache.nbytes == 3 * (costs.cache_bytes_per_sequence or 0)
 
 
 @pytest.mark.parametrize(("bits", "gate"), [(8, 0.05), (4, 0.7)])
@@ -232,29 +212,6 @@ def test_saved_and_loaded_is_the_same_bit_by_bit(label: str, tied: bool, tmp_pat
     check_equal(generate(loaded, prompt(2, LENGTH)), generate(model, prompt(2, LENGTH)))
 
 
-def test_the_tied_table_is_stored_once(tmp_path: Path) -> None:
-    model = make_model("QKV")
-    model.save_pretrained(tmp_path)
-    parameters = sum(parameter.numel() for parameter in model.network.parameters())
-    weights = (tmp_path / "model.safetensors").stat().st_size
-    assert 0 < weights - 8 * parameters < 8000
-    loaded = QKVForCausalLM.from_pretrained(tmp_path)
-    assert loaded.get_input_embeddings().weight is loaded.network.embedding
-    assert loaded.get_output_embeddings().weight is loaded.network.embedding
-
-
-def test_embedding_and_head_are_shown_as_layers() -> None:
-    model = make_model("QKV", tied_head=False, head_bias=True)
-    ids = prompt(2, LENGTH)
-    table, head = model.get_input_embeddings(), model.get_output_embeddings()
-    assert torch.equal(table(ids), F.embedding(ids, model.network.embedding))
-    features = model.network.features(ids)
-    assert torch.equal(head(features), model.network.head(features))
-    assert head.weight is model.network.head_weight
-    with pytest.raises(ValueError, match="expected the embedding of the network, got Embedding"):
-        model.set_input_embeddings(table)
-
-
 def test_from_a_configuration_a_model_starts_as_our_network() -> None:
     register()
     config = make_language_model_config("Q-K=V", positions="learned")
@@ -278,15 +235,6 @@ def test_weights_that_are_missing_get_first_values(tmp_path: Path) -> None:
     assert len(loaded) - len(stored) == 9
     for name, value in loaded.items():
         assert torch.equal(value, stored.get(f"network.{name}", first[name])), name
-
-
-def test_wrapping_shares_the_weights_and_the_mode() -> None:
-    network = make_network("Q-K=V", torch.float32).train()
-    model = QKVForCausalLM.wrap(network)
-    assert model.network is network
-    assert model.training
-    assert model.dtype == torch.float32
-    assert next(model.parameters()) is network.embedding
 
 
 def test_loss_is_that_of_the_next_token_and_gradients_arrive() -> None:
@@ -336,29 +284,3 @@ def test_unknown_arguments_are_rejected() -> None:
     for wrong in ({"nbits": 2}, {"backend": "hqq"}):
         with pytest.raises(ValueError, match=r"expected a cache_config of nbits 4 or 8, .* got \{"):
             generate(model, ids, cache_implementation="quantized", cache_config=wrong)
-
-
-def test_configurations_that_are_empty_or_newer_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected a configuration of a network, got an empty one"):
-        QKVForCausalLM(QKVConfig())
-    with pytest.raises(ValueError, match="expected network_format 1, got 2, which another version"):
-        QKVConfig(network_format=2)
-    network = {"kind": "LanguageModelConfig", "vocabulari": 3}
-    with pytest.raises(ValueError, match="did you mean vocabulary"):
-        QKVConfig(network=network)
-
-
-def test_a_configuration_has_the_usual_names() -> None:
-    register()
-    network = make_language_model_config("Q-GQA-2")
-    config = AutoConfig.for_model(**QKVConfig.of(network).to_dict())
-    assert isinstance(config, QKVConfig)
-    assert config.language_model == network
-    sizes = (
-        config.vocab_size,
-        config.hidden_size,
-        config.num_hidden_layers,
-        config.num_attention_heads,
-        config.max_position_embeddings,
-    )
-    assert sizes == (13, 20, 2, 4, 17)

@@ -17,7 +17,7 @@ from qkvary.arch.rotary import RotaryScaling
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.nn.language_model import LanguageModel
-from qkvary.training.presets import PRESETS, find_preset
+from qkvary.training.presets import PRESETS
 from tests.checkpoints.huggingface.causal_models import decode_greedily, make_network, prompt
 from tests.contracts.variant_cases import (
     GATE,
@@ -196,14 +196,6 @@ def test_llama_gives_equal_logits(label: str) -> None:
     assert distance(logits_of(single.build()).double(), expected) < 1e-5
 
 
-def test_llama_gives_equal_logits_with_biases_and_an_untied_head() -> None:
-    config = llama_config("Q-K=V", bias=False, out_bias=True, d_model=28)
-    network = build_network(dataclasses.replace(config, tied_head=False))
-    stock = export_stock(network)
-    assert stock.config.attention_bias
-    assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
-
-
 @pytest.mark.parametrize("labels", [("QKV", "Q-MQA"), ("Q-K=V", "GQA-2"), ("Q=K=V", "Q-K=V/2")])
 def test_layers_may_share_in_different_ways(labels: tuple[str, str]) -> None:
     kinds = [llama_config(label).layers[0] for label in labels]
@@ -224,17 +216,6 @@ def test_kv_heads_of_layers_are_copied_as_little_as_possible(
     stock = export_stock(network)
     assert stock.config.num_key_value_heads == expected
     assert distance(logits_of(in_double_precision(stock.build())), expected_logits(network)) < GATE
-
-
-def test_a_window_longer_than_every_text_is_none() -> None:
-    network = make_network("QKV@w3")
-    layer = network.config.layers[0]
-    variant = dataclasses.replace(layer.variant, window=17)
-    config = dataclasses.replace(
-        network.config, attention=dataclasses.replace(layer, variant=variant)
-    )
-    network = build_network(config)
-    assert distance(logits_of(export_stock(network).build()), expected_logits(network)) < GATE
 
 
 def test_what_is_saved_runs_without_us(tmp_path: Path) -> None:
@@ -318,24 +299,6 @@ def test_networks_that_llama_cannot_express_are_rejected(reason: str) -> None:
     network = LanguageModel(change(llama_config("Q-K=V"), **LLAMA_REFUSED[reason]))
     with pytest.raises(ValueError, match=f"Llama can express, got {re.escape(reason)}"):
         export_stock(network)
-
-
-@pytest.mark.parametrize(
-    ("to", "reason"),
-    [
-        ("gpt2", "GPT-2 can express, got rotary positions; choices: learned, sinusoidal, none"),
-        (
-            "deepseek",
-            "DeepSeek V3 can express, got rotary positions; choices: decoupled; train the",
-        ),
-        ("llama", "Llama can express, got keys with 20 of 40 channels rotated; choices: rotary_f"),
-    ],
-)
-def test_a_refusal_names_the_requested_architecture(to: StockArchitecture, reason: str) -> None:
-    config = find_preset("lm-10m").network
-    small = change(config, num_layers=1, vocabulary=7)
-    with pytest.raises(ValueError, match=f"^expected a network that {re.escape(reason)}"):
-        export_stock(LanguageModel(small), to)
 
 
 def test_presets_that_can_be_exported_are_those_that_the_guide_names() -> None:

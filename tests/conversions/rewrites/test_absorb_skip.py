@@ -111,9 +111,3 @@ def test_then_every_query_can_go() -> None:
 def test_conditions_that_fail_are_named(block: BlockConfig, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         convert(make_network("QKV", block=block), "absorb-skip")
-
-
-def test_one_layer_alone_has_no_skips_of_its_own() -> None:
-    block = BlockConfig(d_ff=11, norm="none", activation="relu")
-    with pytest.raises(UsageError, match="expected no layer with absorb-skip"):
-        convert(make_network("QKV", block=block), "absorb-skip", layer=1)

@@ -21,7 +21,6 @@ from tests.conversions.networks import (
     labels,
     make_network,
     orthogonal,
-    replace_scale,
     set_query,
     spread,
 )
@@ -136,20 +135,6 @@ def test_one_layer_with_both_skips(layer: int) -> None:
     assert any("tied head" in note for note in made.notes)
 
 
-def test_one_layer_of_a_network_with_one_skip_leaves_the_others_alone() -> None:
-    network = make_network("QKV", num_layers=3)
-    made = convert(network, "identity-key", layer=2)
-    assert labels(made.network) == ["QKV", "Q-I-V", "QKV"]
-    assert judge(network, made.network) < EXACT
-    assert made.network.config.tied_head
-    first, second = network.state_dict(), made.network.state_dict()
-    unchanged = {
-        name for name in second if name in first and torch.equal(first[name], second[name])
-    }
-    assert {"embedding", "stack.blocks.0.attention.q_proj.weight"} <= unchanged
-    assert "stack.blocks.0.feed_forward.down.weight" not in unchanged
-
-
 def test_an_identity_query_elsewhere_becomes_a_learned_one() -> None:
     block = BlockConfig(d_ff=11, norm="none")
     network = make_network("I-K-V", block=block)
@@ -175,15 +160,6 @@ def test_an_orthogonal_basis_keeps_the_head_tied() -> None:
     assert count(made.network) == count(network) - 400
     set_query(network, 1, orthogonal(20, 3) * 1.01)
     assert not convert(network, "identity-query", layer=2).network.config.tied_head
-
-
-def test_the_score_scale_stays_that_of_the_original() -> None:
-    network = make_network("QKV")
-    made = convert(network, "identity-query").network
-    assert {layer.identity_correction for layer in made.config.layers} == {1.0}
-    assert judge(network, replace_scale(made, "none")) < EXACT
-    for other in ("derived", "published"):
-        assert judge(network, replace_scale(made, other)) > 0.1
 
 
 @pytest.mark.parametrize("role", ["query", "key", "value"])
@@ -242,24 +218,6 @@ def test_conditions_that_fail_are_named() -> None:
         convert(nonlinear, "identity-key")
     with pytest.raises(UsageError, match="without a map per head"):
         convert(make_network("Q[map]=K-V"), "identity-query")
-
-
-@pytest.mark.parametrize("role", ["key", "value"])
-def test_the_condition_of_a_bias_is_that_of_its_role(role: str) -> None:
-    network = make_network("QKV", bias=True)
-    *_, condition = convert(network, f"identity-{role}").conditions
-    assert condition.startswith(f"a {role} bias, if any, that is not rotated, not the query's")
-    rotated = make_network("QKV@rotary" if role == "key" else "Q-K=V@rotary", bias=True)
-    with pytest.raises(UsageError, match=f"expected no bias that is rotated .*{role}"):
-        convert(rotated, f"identity-{role}")
-    joined = make_network("Q=K-V" if role == "key" else "Q=V", bias=True)
-    with pytest.raises(UsageError, match="expected no query bias"):
-        convert(joined, f"identity-{role}")
-    soft = make_network("QKV@soft", bias=True)
-    with pytest.raises(UsageError, match="expected the core softmax"):
-        convert(soft, f"identity-{role}")
-    *_, condition = convert(make_network("QKV"), "identity-query").conditions
-    assert condition == "no query bias"
 
 
 def test_parameters_cache_and_macs_are_those_of_the_new_label() -> None:

@@ -62,13 +62,6 @@ def test_both_in_one_layer_leave_one_key() -> None:
     assert count(made) == count(network) - 2 * 49
 
 
-def test_conditions_that_are_checked_are_listed() -> None:
-    network = make_network("QKV", heads=1)
-    merged = convert(network, "merge-query-key").conditions
-    assert {"no rotary positions", "the core softmax", "no query bias"} < {*merged}
-    assert any("value bias" in one for one in convert(network, "merge-value-output").conditions)
-
-
 @pytest.mark.parametrize(
     ("label", "fields", "rewrite", "sentence"),
     [

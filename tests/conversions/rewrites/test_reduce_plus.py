@@ -7,7 +7,6 @@ import torch
 
 from qkvary.costs.network import network_costs
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import UsageError
 from tests.contracts.variant_cases import randomize
 from tests.conversions.networks import EXACT, convert, count, judge, labels, make_network
 
@@ -40,8 +39,3 @@ def test_temperatures_and_biases_are_told() -> None:
     assert made.notes[0].startswith(f"layer 2: tau {tau:.3g}, biases from ")
     gain = made.network.state_dict()["stack.blocks.1.attention.key_bias.gain"]
     assert torch.allclose(gain, torch.tensor([tau]).double())
-
-
-def test_a_network_without_it_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"expected a layer with the position term \+, got none"):
-        convert(make_network("Q=K-V"), "reduce-plus")

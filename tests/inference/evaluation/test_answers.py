@@ -34,16 +34,6 @@ def test_a_share_has_its_error_and_chance() -> None:
     assert found.distance == pytest.approx((found.value - found.chance) / found.error, rel=1e-12)
 
 
-def test_a_distance_needs_an_error_and_a_chance() -> None:
-    assert measure_accuracy([1.0, 0.0]).distance is None
-    assert measure_accuracy([1.0, 1.0], [2, 2]).distance is None
-    alone = measure_accuracy([1.0], [2])
-    assert math.isnan(alone.error)
-    assert alone.distance is None
-    with pytest.raises(ValueError, match="expected answers, got none"):
-        measure_accuracy([])
-
-
 def test_the_mean_of_five_has_the_chance_of_five() -> None:
     chances = {"arc_challenge": 0.25, "arc_easy": 0.25, "hellaswag": 0.25}
     scores = {

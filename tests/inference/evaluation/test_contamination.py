@@ -1,8 +1,6 @@
 """Runs of words that questions share with a training text, against a plain search."""
 
-import dataclasses
 import tracemalloc
-import unicodedata
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +15,11 @@ from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.prepared import PreparedData, Shard, TokenSplit, shard_files
 from qkvary.data.tokenizers import CharacterTokenizer, PieceTokenizer, Tokenizer
 from qkvary.inference.evaluation import contamination
-from qkvary.inference.evaluation.contamination import TrainingText, open_training_text, split_words
-from qkvary.storage.errors import UsageError
+from qkvary.inference.evaluation.contamination import TrainingText
 from tests.data.merged import KINDS, merges_of
 from tests.data.small_sets import BYTES, make_set
 from tests.reference import llama2c
-from tests.reference.shared_runs import plain_words, shares_a_run
+from tests.reference.shared_runs import shares_a_run
 
 LONG = (
     "In the morning the old keeper of the lighthouse counted seventeen ships, and none of them "
@@ -84,7 +81,6 @@ SENTENCES = st.lists(
     planted=st.integers(0, 4),
     run=st.sampled_from([1, 2, 3, 13]),
     block=st.sampled_from([1, 3, 50, 10_000]),
-    words=st.sampled_from([1, 5, 10_000]),
     is_cut=st.booleans(),
 )
 def test_matches_equal_those_of_a_plain_search(
@@ -95,11 +91,10 @@ def test_matches_equal_those_of_a_plain_search(
     planted: int,
     run: int,
     block: int,
-    words: int,
     is_cut: bool,
 ) -> None:
     asked = [*questions, f"x {documents[planted % len(documents)]} y", LONG]
-    for name, value in (("RUN", run), ("_BLOCK", block), ("_WORDS", words)):
+    for name, value in (("RUN", run), ("_BLOCK", block)):
         monkeypatch.setattr(contamination, name, value)
     data = made(tmp_path, documents, cuts=[len(documents) // 2] if is_cut else ())
     assert find(data, asked) == [shares_a_run(one, documents, run) for one in asked]
@@ -165,78 +160,10 @@ def test_spelling_does_not_matter(tmp_path: Path, text: str, asked: str) -> None
     assert shares_a_run(asked, [text])
 
 
-@pytest.mark.parametrize("block", [1, 2, 3, 5])
-def test_multibyte_letters_may_be_split(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
-) -> None:
-    monkeypatch.setattr(contamination, "_BLOCK", block)
-    data = made(tmp_path, ["naïve 東京 😀 été", "b"])
-    assert find(data, ["naïve 東京 été", "naïve", "na", "été b"]) == [True, True, False, False]
-
-
-def test_invalid_bytes_separate_words(tmp_path: Path) -> None:
-    data = made(tmp_path, ["one two", "three"])
-    path = tmp_path / "train-00000.bin"
-    tokens = np.fromfile(path, dtype="<u2")
-    tokens[3], tokens[-3] = 0xE9, 0xC3
-    tokens.tofile(path)
-    assert find(data, ["one two", "one", "two three", "e three"]) == [True, True, False, False]
-
-
-def test_an_empty_split_holds_nothing(tmp_path: Path) -> None:
-    data = made(tmp_path, [])
-    assert data.splits["train"].tokens == 0
-    assert find(data, [LONG, "a", ""]) == [False, False, False]
-    assert find(data, []) == []
-
-
-def test_a_set_without_a_training_split_is_refused(tmp_path: Path) -> None:
-    data = make_set(tmp_path, ["a b c"])
-    assert open_training_text(str(data.path)).describe() == {
-        "data": str(data.path),
-        "name": "made up",
-        "fingerprint": data.fingerprint,
-        "documents": 1,
-        "tokens": 6,
-        "words_in_a_row": 13,
-    }
-    other = dataclasses.replace(data, splits={"test": data.splits["validation"]})
-    with pytest.raises(UsageError, match=r"expected a set with a training split, got .* with test"):
-        TrainingText(other)
-
-
-def test_a_text_without_spaces_is_read_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contamination, "_BLOCK", 64)
-    monkeypatch.setattr(contamination, "LONGEST_WORD", 100)
-    held: list[int] = []
-    real = contamination._find_cut
-    monkeypatch.setattr(
-        contamination, "_find_cut", lambda text: (held.append(len(text)), real(text))[1]
-    )
-    data = made(tmp_path, [f"before it {'x' * 5000} {LONG} {'y,' * 5000} behind it"])
-    assert find(data, [LONG, "before it", "behind it", "it behind"]) == [True, True, True, False]
-    assert max(held) <= 100 + 64
-
-
-def test_keys_that_are_equal_change_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Words are compared: here every run has the key of every other."""
-    monkeypatch.setattr(contamination, "_SPREAD", np.uint64(0))
-    documents = ["a b c d e", "f g", LONG]
-    asked = ["b c", "c b", "f g", "g f", LONG, LONG.replace("keeper", "painter"), "e f"]
-    found = find(made(tmp_path, documents), asked)
-    assert found == [shares_a_run(one, documents) for one in asked]
-    assert set(found) == {True, False}
-
-
 def test_memory_does_not_grow_with_the_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contamination, "_BLOCK", 2**10)
-    monkeypatch.setattr(contamination, "_WORDS", 2**8)
     peaks: list[int] = []
     for times in (50, 1000):
         data = made(tmp_path / str(times), [f"{LONG} " * times, *["a b"] * times])
@@ -246,9 +173,3 @@ def test_memory_does_not_grow_with_the_text(
         tracemalloc.stop()
     # What grows is where documents begin, of which there are 950 more.
     assert peaks[1] - peaks[0] < 4 * 8 * 950
-
-
-@given(st.text(max_size=40))
-def test_words_equal_those_of_a_plain_split(text: str) -> None:
-    assert split_words(text) == plain_words(text).split()
-    assert split_words(unicodedata.normalize("NFD", text)) == split_words(text)

@@ -1,14 +1,13 @@
 """Length extrapolation: the limit is raised, the function stays."""
 
 import dataclasses
-import math
 
 import numpy as np
 import pytest
 import torch
 
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.inference.evaluation.lengths import choose_width, lengthen, score_lengths
+from qkvary.inference.evaluation.lengths import lengthen, score_lengths
 from qkvary.inference.evaluation.perplexity import Protocol
 from qkvary.inference.evaluation.texts import Text, make_text
 from qkvary.nn.language_model import LanguageModel
@@ -97,30 +96,3 @@ def test_buckets_are_means_of_positions(monkeypatch: pytest.MonkeyPatch) -> None
             found += [-logits[at, window[at + 1]].item() for at in range(8, 16)]
     assert row.buckets[1].loss == pytest.approx(sum(found) / len(found), rel=1e-12)
     assert row.buckets[1].tokens == len(found)
-
-
-def test_a_network_with_windows_extrapolates() -> None:
-    """What sees 5 tokens does not mind how many there are, once it has them."""
-    model = toy("QKV@rotary@w3", "none")
-    short, long = score_lengths(model, text(), [17, 102], PROTOCOL)
-    (one,) = short.buckets
-    assert one.tokens == long.score.tokens
-    assert long.score.loss != short.score.loss
-    assert long.score.loss == pytest.approx(short.score.loss, rel=0.1)
-
-
-def test_short_documents_are_refused_unless_joined() -> None:
-    model = toy("QKV", "none")
-    with pytest.raises(UsageError, match=r"more than 320 tokens .*--joined"):
-        score_lengths(model, text(), [320], PROTOCOL)
-    joined = dataclasses.replace(PROTOCOL, joined=True)
-    (row,) = score_lengths(model, text(), [320], joined)
-    assert (row.score.documents, row.score.windows) == (3, 1)
-    with pytest.raises(UsageError, match="more than 3500 tokens for the longest windows, got none"):
-        score_lengths(model, text(), [3500], joined)
-
-
-@pytest.mark.parametrize(("longest", "width"), [(1, 128), (4096, 128), (4097, 256), (2**20, 2**15)])
-def test_buckets_grow_with_the_length(longest: int, width: int) -> None:
-    assert choose_width(longest) == width
-    assert math.ceil(longest / width) <= 32

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from qkvary.inference.evaluation.local_tasks import LOCAL_TASKS, read_rows
-from qkvary.inference.evaluation.reading import TaskReading
-from qkvary.inference.evaluation.task_measurement import prepare_tasks
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.inference.evaluation.task_files import ARC, FILES, HELLASWAG, write_task_files
 
@@ -36,15 +34,6 @@ def test_examples_come_from_training_then_validation_then_the_others(tmp_path: P
     assert read_rows("arc_easy", folder).shots_file == "arc_easy_train.jsonl"
     others = read_rows("piqa", folder)
     assert (others.shots, others.shots_file) == (None, "piqa_validation.jsonl")
-
-
-def test_a_missing_file_is_found_before_a_network_is_loaded(tmp_path: Path) -> None:
-    folder = write_task_files(tmp_path)
-    reading = TaskReading(tasks=("piqa", "lambada"), task_data=folder)
-    assert prepare_tasks(reading).folder == folder
-    (folder / "lambada_openai_test.jsonl").unlink()
-    with pytest.raises(UsageError, match="got no such file"):
-        prepare_tasks(reading)
 
 
 def test_an_unfinished_sentence_begins_with_a_capital(tmp_path: Path) -> None:
@@ -97,21 +86,9 @@ def test_damage_is_named_with_its_line(tmp_path: Path, name: str, row: dict[str,
         read_rows(name, folder)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "3", '"text"', "null"])
-def test_lines_that_are_no_objects_are_damage(tmp_path: Path, content: str) -> None:
-    (tmp_path / "piqa_validation.jsonl").write_text(content + "\n", "utf-8")
-    with pytest.raises(DamagedError, match=r"piqa_validation\.jsonl:1 is not a question"):
-        read_rows("piqa", tmp_path)
-
-
 def test_missing_and_empty_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"expected piqa_validation\.jsonl in .* nothing is downl"):
         read_rows("piqa", tmp_path)
     (tmp_path / "piqa_validation.jsonl").write_text("\n", "utf-8")
     with pytest.raises(DamagedError, match="has no questions"):
         read_rows("piqa", tmp_path)
-
-
-def test_published_files_are_read_whole() -> None:
-    for name, count in COUNTS.items() if DATA is not None else ():
-        assert len(read_rows(name, DATA).evaluated) == count

@@ -1,6 +1,5 @@
 """Losses by token: equal to plain calls, and the same however the work is divided."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -55,15 +54,6 @@ def test_losses_are_those_of_plain_calls(stride: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", GATES, ids=str)
-@pytest.mark.parametrize("size", [1, 3, 100])
-def test_the_batch_size_changes_rounding_only(dtype: torch.dtype, size: int) -> None:
-    model = toy(dtype=dtype)
-    expected = math.exp(np.nanmean(score(model, batch_size=4)))
-    found = math.exp(np.nanmean(score(model, batch_size=size)))
-    assert found == pytest.approx(expected, rel=GATES[dtype])
-
-
-@pytest.mark.parametrize("dtype", GATES, ids=str)
 def test_shards_change_rounding_only(dtype: torch.dtype) -> None:
     model, whole = toy(dtype=dtype), cut(SPANS, context=CONTEXT, stride=4)
     found = np.full(71, np.nan)
@@ -103,17 +93,6 @@ def test_padding_is_not_visible(label: str) -> None:
     )
 
 
-def test_rows_are_windows_of_one_length() -> None:
-    model, text = toy(), tokens()
-    rows = text[:60].reshape(5, 12)
-    found = score_rows(model, rows, batch_size=2)
-    windows = Windows(
-        starts=np.arange(5) * 12, lengths=np.full(5, 11), known=np.zeros(5, dtype=np.int64)
-    )
-    expected = score_windows(model, text, windows, batch_size=3)[:60].reshape(5, 12)[:, 1:]
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
 def test_tokens_that_cannot_be_scored_are_rejected() -> None:
     model, text = toy(), tokens()
     with pytest.raises(ValueError, match="expected a model in evaluation mode"):
@@ -122,9 +101,3 @@ def test_tokens_that_cannot_be_scored_are_rejected() -> None:
         score_rows(model, text[None, :19], batch_size=1)
     with pytest.raises(ValueError, match=r"expected tokens below 13, .* got 13: the text was enc"):
         score_rows(model, np.array([[1, 13]]), batch_size=1)
-
-
-def test_a_wider_vocabulary_than_the_tokens_need_is_fine() -> None:
-    config = dataclasses.replace(make_language_model_config("QKV"), vocabulary=31)
-    model = LanguageModel(config).double().eval()
-    assert np.isfinite(score(model)[1:31]).all()

@@ -53,37 +53,6 @@ def test_documents_get_a_beginning_or_a_separator() -> None:
     assert not make_text(ByteTokenizer(), TEXTS).is_mark().any()
 
 
-def test_a_mark_has_no_bytes() -> None:
-    class Spelled(ByteTokenizer):
-        def piece(self, token: int, *, after: int | None = None) -> bytes:
-            return b"</s>" if token == self.separator else super().piece(token, after=after)
-
-    text = make_text(Spelled(has_separator=True), TEXTS)
-    assert text.count_bytes(everything(text)) == len("".join(TEXTS).encode())
-
-
-def test_joined_documents_are_one_span() -> None:
-    text = make_text(ByteTokenizer(), TEXTS)
-    assert text.spans(joined=True).tolist() == [[0, len(text.tokens)]]
-
-
-@pytest.mark.parametrize("count", [1, 20, 21, 22, 25, 10_000])
-def test_a_text_is_cut_behind_any_token(count: int) -> None:
-    text = make_text(ByteTokenizer(), TEXTS)
-    part = text.cut(count)
-    assert part.tokens.tolist() == text.tokens[:count].tolist()
-    assert part.starts[0] == 0
-    assert part.starts[-1] == len(part.tokens)
-    assert (np.diff(part.starts) > 0).all()
-
-
-def test_text_that_cannot_be_encoded_is_reported() -> None:
-    with pytest.raises(UsageError, match=r"document 2 cannot be encoded: .*'x'"):
-        make_text(CharacterTokenizer("ab"), ["ab", "xa"])
-    with pytest.raises(UsageError, match="expected a text, got an empty one"):
-        make_text(ByteTokenizer(), [])
-
-
 def test_a_prepared_set_gives_the_documents_back() -> None:
     tokenizer, text = open_split(tiny_set().path, "validation")
     assert text.documents == sum(map(bool, VALIDATION))

@@ -1,11 +1,10 @@
 """Every token of a document but its first is scored once, with enough context."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.inference.evaluation.windows import Windows, batch, cut, trim_to_windows
+from qkvary.inference.evaluation.windows import Windows, batch, cut
 
 DOCUMENTS = st.lists(st.integers(0, 40), min_size=0, max_size=7)
 
@@ -50,17 +49,3 @@ def test_batches_hold_every_window_once_and_like_ones_together(
     assert all(len(part) <= size for part in parts)
     ordered = [int(windows.lengths[number]) for part in parts for number in part]
     assert ordered == sorted(ordered, reverse=True)
-
-
-@given(lengths=DOCUMENTS, length=st.integers(1, 12))
-def test_whole_windows_are_kept(lengths: list[int], length: int) -> None:
-    kept = trim_to_windows(spans_of(lengths), length=length)
-    windows = cut(kept, context=length, stride=length)
-    assert set(windows.lengths.tolist()) <= {length}
-    assert len(windows) == sum(max(0, one - 1) // length for one in lengths)
-
-
-@pytest.mark.parametrize("stride", [0, 8, -1])
-def test_strides_that_skip_tokens_are_rejected(stride: int) -> None:
-    with pytest.raises(ValueError, match="expected a stride from 1 to the context of 7"):
-        cut(spans_of([9]), context=7, stride=stride)

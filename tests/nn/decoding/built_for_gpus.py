@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 import torch
+from triton import OutOfResources
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
@@ -16,7 +17,8 @@ from triton.runtime.jit import JITFunction
 from qkvary.nn.decoding.problem import Decoding
 from qkvary.nn.decoding.triton_attention import attend_triton
 
-CAPABILITIES = (80, 90)
+SHARED_BYTES = {80: 99 << 10, 90: 227 << 10}
+"""Shared memory of one program by compute capability: of the smallest GPU since 8.0, and of 9.0."""
 WIDTH = 64
 
 
@@ -41,6 +43,7 @@ def cases() -> dict[str, Decoding]:
     key = torch.zeros(2, 2, 700, WIDTH, dtype=torch.bfloat16)
     wide = key.float()
     valid = torch.ones(2, 700, dtype=torch.bool)
+    widest = torch.zeros(1, 1, 700, 256)
 
     def ask(stored: torch.Tensor, value: torch.Tensor, **more: Any) -> Decoding:
         asked = more.pop("query", query)
@@ -53,6 +56,7 @@ def cases() -> dict[str, Decoding]:
         "bias": ask(key, key, bias=torch.zeros(2, 8, 1, 700)),
         "float32": ask(wide, wide, query=query.float()),
         "many rows": ask(key, key, query=torch.zeros(2, 128, 1, WIDTH, dtype=torch.bfloat16)),
+        "widest": ask(widest, widest.clone(), query=torch.zeros(1, 16, 1, 256)),
     }
 
 
@@ -64,25 +68,33 @@ def count_tiles_read(code: str) -> int:
 
 def main() -> None:
     built: list[Any] = []
+    asked: list[Any] = []
 
     def build(kernel: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        built.append(run(kernel, *arguments, grid=grid, warmup=True, **options))
+        """Build, and refuse as a GPU does what it has no room for."""
+        asked.append(kernel)
+        kernel = run(kernel, *arguments, grid=grid, warmup=True, **options)
+        room = SHARED_BYTES[driver.active.capability]
+        if kernel.metadata.shared > room:
+            raise OutOfResources(kernel.metadata.shared, room, "shared memory")
+        built.append(kernel)
 
     run, JITFunction.run = JITFunction.run, build
     facts: list[dict[str, Any]] = []
     for number, (case, problem) in enumerate(cases().items()):
         # Each case for one of the GPUs, by turns.
-        capability = CAPABILITIES[number % len(CAPABILITIES)]
+        capability = [*SHARED_BYTES][number % 2]
         driver.set_active(AbsentDriver(capability))
         built.clear()
+        asked.clear()
         attend_triton(problem)
-        attending, merging = built
+        attending = built[0]
         facts.append(
             {
                 "capability": capability,
                 "case": case,
                 "tiles_read": count_tiles_read(attending.asm["ttir"]),
-                "shared_bytes": max(attending.metadata.shared, merging.metadata.shared),
+                "halvings": len(asked) - len(built),
             }
         )
     json.dump(facts, sys.stdout)

@@ -1,10 +1,8 @@
 """Libraries are built once a machine; no compiler is normal, and a broken one is told once."""
 
 import ctypes
-import functools
 import platform
 import threading
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -142,27 +140,6 @@ def test_what_cannot_be_kept_is_built_for_the_process_alone(
     assert not loaded[0].parent.exists()
 
 
-def test_who_waits_is_told_once_and_whether_it_is_for_good(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    @functools.cache
-    def library() -> None:
-        return None
-
-    monkeypatch.setattr(native, "library", library)
-    monkeypatch.setattr(build, "find_compiler", lambda: None)
-    assert native.notice() is None
-    monkeypatch.setattr(build, "find_compiler", lambda: "c++")
-    assert native.notice() == "building the native kernels, once for this machine"
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "file"))
-    place = tmp_path / "file" / "decoding"
-    said = f"building the native kernels for this run alone: {place} cannot be written"
-    assert native.notice() == said
-    library()
-    assert native.notice() is None
-
-
 def test_another_source_header_or_version_is_another_library(
     source: Path, compiler: Path, tmp_path: Path
 ) -> None:
@@ -188,26 +165,6 @@ def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
         assert build.load([source]) is None
 
 
-def test_what_is_no_library_is_told(source: Path, compiler: Path) -> None:
-    with pytest.warns(UserWarning, match="goes without its native kernel"):
-        assert build.load([source]) is None
-
-
-def test_a_compiler_that_cannot_be_started_is_told(
-    source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(build, "find_compiler", lambda: str(tmp_path / "gone"))
-    with pytest.warns(UserWarning, match="goes without its native kernel: .*gone"):
-        assert build.load([source]) is None
-
-
-def test_no_compiler_is_normal(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        monkeypatch.setattr(build, "find_compiler", lambda: None)
-        assert build.load([source]) is None
-
-
 def test_without_a_native_kernel_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "library", lambda: None)
     monkeypatch.setattr(compiled, "find_compiler", lambda: None)
@@ -229,31 +186,6 @@ def test_the_compiler_of_the_environment_comes_first(
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert build.find_compiler.__wrapped__() is None
-
-
-def test_the_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QKVARY_CACHE", "one")
-    assert kept.kept_folder() == Path("one/decoding")
-    monkeypatch.setenv("QKVARY_CACHE", "")
-    monkeypatch.setenv("XDG_CACHE_HOME", "two")
-    assert kept.kept_folder() == Path("two/qkvary/decoding")
-    monkeypatch.setenv("XDG_CACHE_HOME", "")
-    monkeypatch.setenv("HOME", "three")
-    assert kept.kept_folder() == Path("three/.cache/qkvary/decoding")
-
-
-def test_a_write_that_breaks_off_keeps_what_was_there(folder: Path) -> None:
-    def write(text: str, *, breaks: bool) -> Path | None:
-        def make(path: Path) -> None:
-            path.write_text(text, "utf-8")
-            if breaks:
-                raise OSError("the disk is full")
-
-        return kept.keep("file", make)
-
-    assert write("old", breaks=False) == folder / "file"
-    assert write("new", breaks=True) is None
-    assert [path.read_text("utf-8") for path in folder.iterdir()] == ["old"]
 
 
 @pytest.mark.compile

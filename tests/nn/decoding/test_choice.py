@@ -1,17 +1,13 @@
 """The kernel of a call follows a rule, is the fastest found for a kind of call, or is pinned."""
 
 import json
-import re
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
 
-from qkvary.arch.caches import DecodeKernel
 from qkvary.nn.decoding import choice
-from qkvary.nn.decoding.decode import decode_attention
 from qkvary.nn.decoding.problem import Decoding
 from tests.nn.decoding.cases import KERNELS, TIMED, draw
 
@@ -70,13 +66,6 @@ def test_the_fastest_is_taken_kept_and_not_timed_again(
     assert [path.name for path in folder.iterdir()] == ["choices.json"]
 
 
-def test_what_takes_far_longer_is_timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    timed = time_as(monkeypatch, {"matmul": 9.0, "folded": 0.9})
-    assert choice.choose(make(), "fastest") == "folded"
-    assert timed.count("matmul") == 1
-    assert timed.count("folded") == 1 + choice.ROUNDS
-
-
 @pytest.mark.parametrize(
     "other",
     [
@@ -132,12 +121,6 @@ def test_a_damaged_file_is_ignored_and_written_again(
     assert read(folder)["choices"] == {kind: "matmul"}
 
 
-def test_bytes_that_are_no_text_are_ignored(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_as(monkeypatch, {"matmul": 0.5})
-    (folder / "choices.json").write_bytes(b"\xff\xfe\x00{")
-    assert choice.choose(make(), "fastest") == "matmul"
-
-
 def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     time_as(monkeypatch, {"matmul": 0.5})
     choice.choose(make(), "fastest")
@@ -146,19 +129,6 @@ def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.Mon
     (folder / "choices.json").write_text(json.dumps(theirs), "utf-8")
     choice.choose(make(1000), "fastest")
     assert read(folder)["choices"] == {**choice.chosen(), mine: "matmul", "theirs": "sdpa"}
-
-
-@pytest.mark.parametrize("is_there", [True, False])
-def test_without_a_folder_a_process_remembers_by_itself(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_there: bool
-) -> None:
-    (tmp_path / "file").touch()
-    place = tmp_path / "file" / "below" if is_there else None
-    monkeypatch.setattr(choice, "kept_folder", lambda: place)
-    monkeypatch.setattr("qkvary.nn.decoding.kept.kept_folder", lambda: place)
-    timed = time_as(monkeypatch, {"matmul": 0.5})
-    assert choice.choose(make(), "fastest") == choice.choose(make(), "fastest") == "matmul"
-    assert timed.count("matmul") == 1 + choice.ROUNDS
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -172,19 +142,6 @@ def test_a_kernel_is_pinned_by_the_environment_or_the_argument(
     assert choice.choose(make(), "matmul") == "matmul"
     assert timed == []
     assert choice.chosen() == {}
-
-
-def test_the_environment_may_say_a_rule_and_nothing_unknown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    time_as(monkeypatch, {"matmul": 0.5})
-    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "fastest")
-    assert choice.choose(make()) == "matmul"
-    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "auto")
-    assert choice.choose(make()) in ("native", "folded")
-    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "quick")
-    with pytest.raises(ValueError, match=f"decoding in {choice.VARIABLE}, got 'quick'; choices"):
-        choice.choose(make())
 
 
 @pytest.mark.parametrize("best", TIMED)
@@ -210,21 +167,3 @@ def test_a_kernel_that_fails_is_told_and_not_chosen(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(choice, "KERNELS", {**choice.KERNELS, "matmul": fail})
     with pytest.warns(UserWarning, match="goes without its kernel 'matmul': no room"):
         assert choice.choose(make(), "fastest") == "folded"
-
-
-def test_real_timings_choose_one_that_is_there() -> None:
-    key, query = draw(1, 2, 200, 32, seed=3), draw(1, 6, 1, 32, seed=4)
-    result = decode_attention(query, key, key, scale=0.2, kernel="fastest")
-    (name,) = choice.chosen().values()
-    assert name in KERNELS
-    assert torch.equal(result, decode_attention(query, key, key, scale=0.2, kernel=name))
-
-
-def test_a_kind_reads_like_a_sentence() -> None:
-    said = choice.describe(choice.kind_of(make()))
-    assert re.search(r"device cpu, query float32, heads 4, kv 2, width 16", said)
-    assert "keys 64, batch 1, queries 1, threads 1, padding False" in said
-
-
-def test_options_of_a_cache_name_every_kernel() -> None:
-    assert set(get_args(DecodeKernel)) == {"auto", "fastest", choice.LAYER, *choice.KERNELS}

@@ -106,29 +106,3 @@ def test_the_first_calls_over_much_memory_choose_what_is_fetched() -> None:
     assert chosen() in REACHES
     again = decode_attention(query, key[:, :, :4096], key[:, :, :4096], scale=0.1, kernel="native")
     assert torch.equal(few, again)
-
-
-@pytest.mark.usefixtures("_choice")
-@pytest.mark.parametrize("is_hidden", [False, True])
-def test_calls_that_cannot_tell_decide_nothing(is_hidden: bool) -> None:
-    """Rows that products bound, and a call in which one way alone reads."""
-    pin(-1)
-    key = torch.randn(*WORTH)
-    query = draw(1, 2 if is_hidden else 32, 1, 64, seed=35)
-    valid = torch.ones(1, key.shape[2], dtype=torch.bool)
-    if is_hidden:
-        for run in range(1, 16, 2):
-            valid[:, run * 16_384 : (run + 1) * 16_384] = False
-    for _ in range(10):
-        decode_attention(query, key, key, scale=0.1, kernel="native", valid=valid)
-    assert chosen() == -1
-
-
-@pytest.mark.parametrize(("dim", "value_dim"), [(64, 0), (0, 64)])
-def test_no_channels_are_left_to_torch(dim: int, value_dim: int) -> None:
-    query, key = draw(1, 2, 1, dim, seed=36), draw(1, 2, 64, dim, seed=37)
-    value = draw(1, 2, 64, value_dim, seed=38)
-    result = decode_attention(query, key, value, scale=1.0, kernel="native")
-    expected = attend_stored(query, key, value, scale=1.0, start=63)
-    assert result.shape == expected.shape
-    assert torch.allclose(result.double(), expected, atol=1e-6)

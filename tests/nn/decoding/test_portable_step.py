@@ -128,24 +128,6 @@ def test_caches_of_codes(
     assert codes.compare(model, cache, rows=2) < FLOAT32
 
 
-@pytest.mark.parametrize("layout", ["sources", "rotated", "split"])
-def test_the_norm_of_key_and_value(layout: CacheLayout) -> None:
-    assert compare(make("Q-K=V@kv-norm"), layout, rows=2) < FLOAT32
-
-
-def test_many_heads_take_more_than_a_vector() -> None:
-    model = make(PORTABLE, positions="none", d_model=36, heads=18)
-    assert compare(model, "rotated", rows=2) < FLOAT32
-
-
-def test_what_is_left_to_the_network() -> None:
-    """Rotary keys that would have to be rotated at read, and what a latent was expanded to."""
-    for label, layout in ((PORTABLE, "sources"), (MLA, "sources"), (MLA, "split")):
-        model = make(label, positions="none")
-        assert not step.supports(model, new_cache(model, layout))
-    assert step.supports(model, new_cache(model, "rotated"))
-
-
 @pytest.mark.parametrize("label", [PORTABLE, MLA])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype, label: str) -> None:

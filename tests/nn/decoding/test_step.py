@@ -241,23 +241,6 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
     return found
 
 
-@torch.no_grad()
-def test_weights_of_8_bits_in_a_network_of_half_precision() -> None:
-    model = quantize_weights(make("QKV", d_model=64, dtype=torch.bfloat16))
-    tokens = texts(2)
-    expected = model(tokens)[:, PROMPT]
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    found = NativeStep(model, cache)(tokens[:, PROMPT], None)
-    assert found.dtype == torch.bfloat16
-    assert distance(found, expected) < GATES[torch.bfloat16]
-    cache.crop(PROMPT)
-    model.stack.blocks[0].attention_norm.weight[5] = float("nan")
-    assert not NativeStep(model, cache)(tokens[:, PROMPT], None).isfinite().any()
-    # A cast after that leaves scales that the library does not read.
-    assert not step.supports(model.half(), new_cache(model, "sources"))
-
-
 def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make("Q-K=V", d_model=64, heads=4)
     found: list[Tensor] = []
@@ -350,32 +333,6 @@ def test_numbers_and_masks_of_other_types_mean_the_same() -> None:
         new = tokens[:, PROMPT] if kind is torch.bool else tokens[:, PROMPT].int()
         found.append(NativeStep(model, cache)(new, mask.to(kind)))
     assert torch.equal(found[0], found[1])
-
-
-def test_the_usual_type_of_torch_does_not_matter() -> None:
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert compare(make("QKV"), "sources") < FLOAT32
-        rotary = make("Q-K=V@rotary", positions="none", d_model=32, rope_base=77.0)
-        assert compare(rotary, "sources") < FLOAT32
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-@torch.no_grad()
-def test_a_step_holds_on_to_what_a_cast_leaves() -> None:
-    model = make("QKV")
-    tokens = texts(1)
-    cache = new_cache(model, "sources")
-    model(tokens[:, :PROMPT], cache=cache)
-    take = NativeStep(model, cache)
-    expected = take(tokens[:, PROMPT], None)
-    cache.crop(PROMPT)
-    places = {part.untyped_storage().data_ptr() for part in model.parameters()}
-    model.double()
-    held = {part.untyped_storage().data_ptr() for part in take._kept}
-    assert places <= held
-    assert torch.equal(take(tokens[:, PROMPT], None), expected.double())
 
 
 def test_what_a_step_does_not_take() -> None:
@@ -489,12 +446,3 @@ def test_a_memory_that_is_full_is_an_error_and_not_the_end(
                 failures += "no room for the partial results of" in str(error)
             failing.fail_after(-1)
     assert failures >= 2
-
-
-def test_without_a_compiler_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: None)
-    model = make("QKV")
-    cache = new_cache(model, "sources")
-    assert not step.supports(model, cache)
-    with pytest.raises(RuntimeError, match="cannot be built here"):
-        NativeStep(model, cache)

@@ -13,7 +13,7 @@ from qkvary.nn.cache_quantized import QuantizedStore
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.language_model import LanguageModel
-from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
 
@@ -95,23 +95,6 @@ def test_every_kind_of_codes(
     options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
     cache = new_cache(model, storage, layout, **options)
     assert compare(model, cache, rows=2) < FLOAT32
-
-
-@pytest.mark.parametrize("storage", ["int8", "int4"])
-@pytest.mark.parametrize("scales", ["token", "channel"])
-def test_padding(storage: CacheStorage, scales: CacheScales) -> None:
-    mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
-    mask[1, :2] = mask[2, : PROMPT - 1] = False
-    model = make("QKV", d_model=64)
-    cache = new_cache(model, storage, scales=scales, block=2)
-    assert compare(model, cache, rows=3, mask=mask) < FLOAT32
-
-
-@pytest.mark.parametrize("storage", ["int8", "int4"])
-def test_half_precision(storage: CacheStorage) -> None:
-    model = make("Q-K=V", d_model=64, dtype=torch.bfloat16)
-    cache = new_cache(model, storage, residual=2)
-    assert compare(model, cache, rows=2) < GATES[torch.bfloat16]
 
 
 @torch.no_grad()

@@ -13,7 +13,6 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.inference.beams import search
 from qkvary.inference.requests import Request
 from qkvary.inference.stepping import Stepper
-from qkvary.nn.cache import KVCache
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
@@ -86,12 +85,6 @@ def test_positions_scales_and_layouts(positions: str, layout: CacheLayout) -> No
     assert distance_of_steps(model, layout) < FLOAT32
 
 
-@pytest.mark.parametrize("dtype", step.DTYPES)
-def test_types_norms_and_gates(dtype: torch.dtype) -> None:
-    block = BlockConfig(d_ff=19, activation="swiglu", norm="rmsnorm", bias=False)
-    assert distance_of_steps(make("Q-GQA-2", dtype=dtype, block=block)) < GATES[dtype]
-
-
 @torch.no_grad()
 def test_rows_that_change_places_take_their_source_along() -> None:
     model, rows = make("Q-K=V"), torch.tensor([2, 0, 0, 1])
@@ -105,16 +98,6 @@ def test_rows_that_change_places_take_their_source_along() -> None:
     assert distance(found, expected) < FLOAT32
 
 
-def test_masks_that_do_not_fit_the_rows_are_refused() -> None:
-    model = make("Q-K=V")
-    with torch.no_grad():
-        cache = new_cache(model)
-        model(TARGET[:, :PROMPT], cache=cache)
-        cache.memory_mask = cache.memory_mask[:2]
-        with pytest.raises(ValueError, match=r"expected attention_mask of \[3, 5\], got \[2, 5\]"):
-            NativeStep(model, cache)(TARGET[:, PROMPT], None)
-
-
 @torch.no_grad()
 def test_a_source_of_padding_alone_is_met_as_layers_meet_it() -> None:
     model, source = make("Q-K=V"), SOURCE.clone()
@@ -126,24 +109,6 @@ def test_a_source_of_padding_alone_is_met_as_layers_meet_it() -> None:
     found = NativeStep(model, cache)(TARGET[:, PROMPT], None)
     expected = model(TARGET[:, : PROMPT + 1], source=source)[:, -1]
     assert distance(found, expected) < FLOAT32
-
-
-@torch.no_grad()
-def test_a_source_of_other_rows_is_refused() -> None:
-    model = make("Q-K=V")
-    cache = new_cache(model)
-    model(TARGET[:, :PROMPT], cache=cache)
-    cache.cross.reorder(torch.tensor([0]))
-    with pytest.raises(ValueError, match="expected a source of 3 rows, got one of 1"):
-        NativeStep(model, cache)(TARGET[:, PROMPT], None)
-
-
-@torch.no_grad()
-def test_a_step_needs_the_cache_of_its_network() -> None:
-    model = make("Q-K=V")
-    options = CacheOptions(layout="rotated", storage="preallocated")
-    cache = KVCache(model.config.layers, max_tokens=7, options=options)
-    assert not step.supports(model, cache)
 
 
 def test_scaled_embeddings_of_a_language_model() -> None:

@@ -6,14 +6,11 @@ import pytest
 
 from qkvary.arch.networks import EncoderDecoderConfig
 from qkvary.data.translations import load_translations
-from qkvary.papers.tables import load_published
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.studies.catalog import load_study
-from qkvary.studies.results.published_comparison import _fits
-from qkvary.studies.running.data_sets import prepare_sets
+from qkvary.studies.running.scheduler import prepare_sets
 from qkvary.studies.study import Study
 from qkvary.tasks.config import TranslationTaskConfig
-from qkvary.training.schedules import learning_rate
 
 PROTOCOLS = {
     ("translation-published", None): ("as-published", "published-code"),
@@ -40,34 +37,6 @@ def test_a_protocol_is_what_it_says(name: str, protocol: str | None) -> None:
     }
     assert found == {PROTOCOLS[name, protocol]}
     assert study.name == name + (f"-{protocol}" if protocol else "")
-
-
-def test_the_grid_is_the_published_one() -> None:
-    study = load_study("translation-published")
-    assert len(study.settings) == 2 * 3 * 2 * 2
-    assert len({cell.run_key for cell in study.cells()}) == 24 * 3 * 2
-    for setting in study.settings:
-        training, width = setting.training, setting.network.d_model
-        assert (training.steps, training.batch_size) == (20 * 580, 50)
-        peak = training.optimizer.learning_rate
-        for step in (1, 4_000, 11_600):
-            rate = learning_rate(training.schedule, peak=peak, step=step - 1, steps=training.steps)
-            expected = width**-0.5 * min(step**-0.5, step * 4_000**-1.5)
-            assert rate == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_repaired_code_and_the_repaired_text_are_the_same_runs() -> None:
-    code, text = (load_study(f"translation-{name}", "clean") for name in ("published", "paper"))
-    assert [one.run_key for one in code.cells()] == [one.run_key for one in text.cells()]
-
-
-def test_every_published_column_has_one_setting() -> None:
-    study = load_study("translation-published")
-    for column in load_published("key-value-notebook-translation").columns:
-        fitting = [one.name for one in study.settings if _fits(one, column)]
-        _, width, heads, *_ = column.key.split("_")
-        assert fitting == [f"en-de-d{width}-L2-H{heads}"]
-        assert column.metric in ("published_bleu", "loss")
 
 
 def test_missing_and_damaged_sentences_end_a_study_before_its_first_run(

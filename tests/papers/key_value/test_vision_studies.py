@@ -7,13 +7,11 @@ import pytest
 
 from qkvary.arch.networks import VisionTransformerConfig
 from qkvary.cli.main import main
-from qkvary.papers.tables import load_published
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import ImageTaskConfig
 
 COMPLETE = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
-QUICK = ("mnist-quick", "fashion-quick", "cifar10-quick", "cifar100-quick", "tiny-imagenet-quick")
 PARTS = ("cifar10-quick", "cifar100-quick", "tiny-imagenet-quick")
 """Those of a part of a data set."""
 
@@ -67,70 +65,6 @@ def test_published_grids(
     }
     assert patches["mnist"] == patches["fashion-mnist"] == {4, 7}
     assert patches["cifar10"] == patches["cifar100"] == colour
-
-
-@pytest.mark.parametrize(
-    ("protocol", "steps"),
-    [
-        # 60,000 / 200 and 45,000 / 128 batches an epoch, or what is left of them.
-        ("as-published", {"mnist": (6_000, 150), "cifar10": (14_040, 175)}),
-        ("clean", {"mnist": (5_500, 137), "cifar10": (14_040, 175)}),
-    ],
-)
-def test_epochs_and_validations(protocol: str, steps: dict[str, tuple[int, int]]) -> None:
-    study = load_study("vision-published", protocol)
-    for setting in study.settings:
-        assert task_of(setting).splits == protocol
-        if setting.task.name in steps:
-            found = setting.training.steps, setting.training.evaluate_every
-            assert found == steps[setting.task.name]
-
-
-def test_what_is_done_instead_of_patches_that_do_not_divide_is_said() -> None:
-    assert "Patches of 7 do not divide the 32 pixels" in load_study("vision-paper").description
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_quick_studies_have_a_clean_split_and_six_variants(name: str) -> None:
-    study = load_study(name)
-    (setting,) = study.settings
-    assert task_of(setting).splits == "clean"
-    assert len(study.variants) == 6
-    assert len(study.seeds) == 3
-    assert task_of(load_study(name, "as-published").settings[0]).splits == "as-published"
-
-
-def test_published_figures_stand_beside_complete_data_sets_only() -> None:
-    columns = {
-        task
-        for name in ("three-projections-table-3", "key-value-table-3")
-        for column in load_published(name).columns
-        for task in column.tasks
-    }
-    assert columns >= COMPLETE
-    for name in QUICK:
-        study = load_study(name)
-        assert bool(study.published) == (study.settings[0].task.name in columns)
-    for name in PARTS:
-        assert not load_study(name).published
-        assert "nothing published is compared with them" in load_study(name).description
-
-
-def test_tiny_imagenet_is_that_of_the_text() -> None:
-    study = load_study("tiny-imagenet-paper")
-    (setting,) = study.settings
-    network = network_of(setting)
-    assert (network.image_size, network.patch_size, network.tokens) == (224, 16, 197)
-    assert (network.d_model, network.num_layers, network.block.d_ff) == (768, 12, 3_072)
-    assert (network.layers[0].num_heads, network.classes) == (12, 200)
-    assert network.block.dropout == network.input_dropout == 0.1
-    assert study.variants == ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-    assert len(study.cells()) == 8
-    # 100,000 images, or 95,000 where some choose the epoch.
-    assert setting.training.steps == 50 * 781
-    clean = load_study("tiny-imagenet-paper", "clean").settings[0]
-    assert clean.training.steps == 50 * 742
-    assert "Our choices" in study.description
 
 
 def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(

@@ -4,7 +4,6 @@ from collections import Counter
 
 from qkvary.arch.labels import parse_variant
 from qkvary.studies.catalog import load_study
-from qkvary.training.config import TemperatureSchedule
 
 STUDY = load_study("ablations-quick")
 
@@ -25,23 +24,6 @@ def test_every_ablation_meets_every_variant_of_the_papers_that_admits_it() -> No
     assert len(options) == 4 + 5 + 2
     possible = {f"{sharing}@{option}" for sharing in SHARINGS for option in options}
     assert set(STUDY.variants) == {*SHARINGS, *filter(is_admitted, possible)}
-
-
-def test_each_is_compared_with_its_own_sharing() -> None:
-    ablated = [label for label in STUDY.variants if "@" in label]
-    assert dict(STUDY.pairs) == {label: label.partition("@")[0] for label in ablated}
-
-
-def test_simas_have_no_characters_and_annealing_has_every_sharing() -> None:
-    swap, characters, *annealed = STUDY.settings
-    missing = set(STUDY.variants_of(swap)) - set(STUDY.variants_of(characters))
-    assert {parse_variant(label).core for label in missing} == {"sima"}
-    assert len(missing) == 4
-    for plain, cooled in zip((swap, characters), annealed, strict=True):
-        assert plain.training.temperature is None
-        assert cooled.training.temperature == TemperatureSchedule(start=4.0)
-        assert STUDY.variants_of(cooled) == SHARINGS
-        assert (cooled.task, cooled.network) == (plain.task, plain.network)
 
 
 def test_the_controls_share_runs_with_lm_rotary() -> None:

@@ -5,47 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from qkvary.arch.labels import canonical_label
-from qkvary.arch.networks import EncoderConfig, LanguageModelConfig
 from qkvary.cli.main import main
 from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.data.recall import draw_recall, score_positions
-from qkvary.papers.ours.recall import POSITIONAL_FLOORS, PROJECTIONS, recall_floor, with_cores
+from qkvary.papers.ours.recall import POSITIONAL_FLOORS, recall_floor
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
-from qkvary.tasks.config import RecallTaskConfig, TextTaskConfig
+from qkvary.tasks.config import RecallTaskConfig
 
 PUBLISHED = {(64, 4): 512, (128, 8): 512, (256, 16): 256}
 """Length and pairs, and sequences per step: code of Arora et al. 2023, figure 2."""
-
-
-def test_published_grid() -> None:
-    study = load_study("recall-mqar")
-    # Logarithmically spaced from 1e-4 to 1e-2.
-    assert study.learning_rates == tuple(float(f"{10 ** (-4 + 2 * i / 3):.3g}") for i in range(4))
-    sizes: list[tuple[int, int, int, int]] = []
-    for setting in study.settings:
-        task, network, training = setting.task, setting.network, setting.training
-        assert isinstance(task, RecallTaskConfig)
-        assert isinstance(network, LanguageModelConfig)
-        assert (task.vocabulary, task.power, task.train_examples) == (8_192, 0.01, 100_000)
-        assert training.batch_size == PUBLISHED[task.length, task.pairs]
-        assert training.steps == 64 * training.evaluate_every
-        assert training.evaluate_every == 100_000 // training.batch_size
-        assert (training.optimizer.weight_decay, training.optimizer.gradient_clip) == (0.1, None)
-        assert (training.schedule.name, training.schedule.warmup_steps) == ("cosine", 0)
-        assert (training.solve_threshold, training.stop_when_solved) == (0.99, True)
-        (layer,) = set(network.layers)
-        assert (network.num_layers, network.positions, network.tied_head) == (2, "learned", True)
-        assert (layer.dropout, network.embedding_dropout, network.block.dropout) == (0.1, 0.1, 0)
-        assert layer.init.std == network.init.std == 0.02
-        one = layer.num_heads == 1
-        of_one = tuple(map(canonical_label, with_cores(PROJECTIONS)))
-        assert set(study.variants_of(setting)) == set(of_one if one else study.labels)
-        assert (setting.table is not None) == one
-        sizes.append((task.length, task.pairs, network.d_model, layer.num_heads))
-    assert len(set(sizes)) == len(sizes) == 3 * 4 * 2
-    assert len(study.cells()) == 3 * 4 * (2 * 8 + 2 + 2 * 4 + 2) * 4 * 3
 
 
 def guess_of(setting: Setting) -> float:
@@ -87,31 +56,6 @@ def test_the_positional_floor_is_what_a_table_of_positions_scores(length: int, p
     table = np.stack([(counted == pair).sum(axis=0) for pair in range(pairs)]).argmax(axis=0)
     right = (scored == table).sum() / (4_000 * pairs)
     assert abs(right - expected) < 5 * (expected / (4_000 * pairs)) ** 0.5
-
-
-def test_one_head_of_64_has_the_cache_of_four_of_16() -> None:
-    small, large, one, *longer = load_study("recall-quick").settings
-    for setting, heads, head_dim in ((small, 4, 8), (large, 4, 16), (one, 1, 64)):
-        assert isinstance(setting.network, LanguageModelConfig)
-        (layer,) = set(setting.network.layers)
-        assert (layer.num_heads, layer.d_model // layer.num_heads) == (heads, head_dim)
-        assert setting.name == f"{'four heads' if heads == 4 else 'one head'} of {head_dim}"
-    assert large.task == one.task == small.task
-    for short, late in zip((one, large), longer, strict=True):
-        assert late.name == f"{short.name}, five times the steps"
-        assert (late.task, late.network) == (short.task, short.network)
-        assert (late.variants, late.training.steps) == (short.variants, 5 * short.training.steps)
-
-
-def test_the_encoder_of_texts_is_bidirectional_and_pools() -> None:
-    (setting,) = load_study("authors-quick").settings
-    task, network = setting.task, setting.network
-    assert isinstance(task, TextTaskConfig)
-    assert isinstance(network, EncoderConfig)
-    assert not any(layer.causal for layer in network.layers)
-    assert network.pooling == "mean"
-    assert task.labels is not None
-    assert network.classes == len(task.labels) == 4
 
 
 MAILS = """

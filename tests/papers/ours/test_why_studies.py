@@ -2,14 +2,10 @@
 
 import dataclasses
 
-import pytest
-
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.network import network_costs
-from qkvary.papers.ours.why_studies import SIZES
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import LanguageTaskConfig
 
 NAMES = (
     "why-skips",
@@ -24,23 +20,6 @@ NAMES = (
 def network_of(setting: Setting) -> LanguageModelConfig:
     assert isinstance(setting.network, LanguageModelConfig)
     return setting.network
-
-
-@pytest.mark.parametrize("protocol", SIZES)
-@pytest.mark.parametrize("name", NAMES)
-def test_sizes_are_those_of_the_protocol(name: str, protocol: str) -> None:
-    study, size = load_study(name, protocol), SIZES[protocol]
-    for setting in study.settings:
-        network = network_of(setting)
-        assert isinstance(setting.task, LanguageTaskConfig)
-        assert network.d_model == size.d_model
-        assert network.num_layers == size.num_layers
-        assert network.max_tokens == setting.task.sequence_length == size.context
-        assert setting.training.steps == size.steps
-        assert setting.training.batch_size * size.context == 1_024
-    assert f"{size.steps:,} steps" in study.description
-    cells = study.cells()
-    assert len({cell.run_key for cell in cells}) == len(cells)
 
 
 def differences(study: Study) -> list[set[str]]:
@@ -77,11 +56,6 @@ def test_settings_differ_from_the_first_in_what_they_name() -> None:
     assert differences(load_study("why-stability")) == [set(), {decay}, {rate}, {rate, decay}]
 
 
-def test_all_variants_decay_alike() -> None:
-    (optimizer,) = {cell.run.training.optimizer for cell in load_study("why-skips").cells()}
-    assert not optimizer.decay_by_variant
-
-
 def test_portable_networks_and_rivals_have_the_caches_that_the_page_says() -> None:
     study = load_study("portable-quality")
     first = [cell for cell in study.cells() if cell.seed == 0]
@@ -98,9 +72,3 @@ def test_portable_networks_and_rivals_have_the_caches_that_the_page_says() -> No
         "Q-K=V@decoupled-16@latent-240@kv-norm": 256,
         "GQA-8@rotary": 256,
     }
-
-
-def test_portable_quality_shares_runs_with_lm_small() -> None:
-    known = {cell.run_key for cell in load_study("lm-small").cells()}
-    shared = {c.variant for c in load_study("portable-quality").cells() if c.run_key in known}
-    assert shared == {"Q-K=V@rotary", "GQA-8@rotary"}

@@ -69,13 +69,6 @@ def test_every_table_counts_every_planned_run() -> None:
             assert sum(parts) == row.counts.planned == 5 * len(table.settings)
 
 
-def test_single_settings_of_a_task_have_tables_and_no_charts() -> None:
-    study = make_study(make_setting("short"), make_setting("long", length=11))
-    summary = summarise(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": QKV})))
-    assert [table.name for table in summary.tables] == ["reverse", "short", "long"]
-    assert {chart.table for chart in summary.frontiers} == {"reverse"}
-
-
 def test_the_tables_use_the_chosen_learning_rate_and_the_list_keeps_all_runs() -> None:
     study = make_study(learning_rates=(1e-3, 1e-2))
     records = make_records(study, lambda c: 0.5 if c.learning_rate == 1e-3 else 0.8 + 0.01 * c.seed)
@@ -85,17 +78,6 @@ def test_the_tables_use_the_chosen_learning_rate_and_the_list_keeps_all_runs() -
     assert row.mean == pytest.approx(0.83)
     assert (summary.counts.planned, len(summary.runs)) == (20, 20)
     assert [one.learning_rate for one in summary.learning_rates if one.chosen] == [1e-2, 1e-2]
-
-
-def test_different_machines_are_reported() -> None:
-    study = make_study(seeds=(1, 2))
-    records = [
-        make_record(cell, 0.5 + 0.1 * cell.seed, environment={"cpu": f"model {cell.seed}"})
-        for cell in study.cells()
-    ]
-    summary = summarise(study, records)
-    assert len(summary.environments) == 2
-    assert any("2 different machines or versions" in text for text in summary.caveats)
 
 
 def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
@@ -148,15 +130,6 @@ def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> No
     assert without.contrasts == ()
     assert "contrasts" not in " ".join(without.method.sentences)
     assert (without.tables, without.answers) == (summary.tables, summary.answers)
-
-
-def test_the_method_says_what_was_done() -> None:
-    study = make_study()
-    summary = summarise(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW})))
-    words = " ".join(summary.method.sentences)
-    assert "Student's, 95 %" in words
-    assert "with 80 % probability" in words
-    assert (summary.method.confidence, summary.method.power) == (0.95, 0.8)
 
 
 def test_a_published_study_can_be_summarised_before_it_ran() -> None:

@@ -99,16 +99,6 @@ def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> 
         assert compare_family({"v": pairing})["v"].verdict == "not distinguished"
 
 
-def test_settings_stay_the_units_where_seeds_are_lost() -> None:
-    settings = tuple(f"s{index}" for index in range(6))
-    ours = {(name, seed): 0.6 for name in settings for seed in (1, 2, 3)}
-    for seed in (1, 2):
-        del ours["s0", seed]
-    del ours["s1", 1], ours["s1", 2], ours["s1", 3]
-    pairing = pair(ours, settings, tasks=dict.fromkeys(settings, "reverse"), seeds=(1, 2, 3))
-    assert (pairing.unit, len(pairing.differences), pairing.pairs) == ("setting", 5, 13)
-
-
 def test_pairs_without_a_whole_seed_or_task_give_no_difference() -> None:
     settings = ("a", "b", "c")
     ours = {(name, seed): 0.6 for name in settings for seed in SEEDS}
@@ -135,11 +125,6 @@ def test_settings_of_a_task_with_many_count_less() -> None:
     assert result.mean == pytest.approx(0.05)
     assert result.verdict == "not distinguished"
     assert result.detectable is None or result.detectable > 0.1
-
-
-def test_one_seed_in_one_setting_stays_a_single_pair() -> None:
-    pairing = pair({("a", 1): 0.6}, ("a",), seeds=(1,))
-    assert (pairing.unit, len(pairing.differences)) == ("seed", 1)
 
 
 def family(*groups: list[float]) -> dict[str, Pairing]:

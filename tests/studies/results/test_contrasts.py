@@ -72,47 +72,6 @@ def test_single_settings_are_corrected_among_themselves() -> None:
     assert "short" not in summary.contrasts[0].answer
 
 
-def test_the_answer_names_the_reference_what_is_the_same_and_every_table() -> None:
-    first, second = summary_of({**VALUES}).contrasts
-    assert first.answer.startswith(
-        f"{START}: better in reverse (test accuracy: higher by 0.106 [0.0"
-    )
-    assert first.answer.endswith("]).")
-    assert "not distinguished in reverse (test accuracy: −0.002 [−" in second.answer
-    assert second.answer.count("(") == 2, "an interval says enough in a sentence"
-    assert second.rows[0].sentence.endswith(" would have been seen")
-
-
-def test_the_same_cache_is_said_and_different_parameters_are_not() -> None:
-    def cached(record: Record) -> None:
-        record.costs["cache_bytes_per_token"] = 64
-        record.costs["parameters"]["total"] += 20 * record.variant.endswith("+")
-
-    first, second = summary_of({**VALUES}, change=cached).contrasts
-    assert first.answer.startswith(f"{START} and the same cache per token: better")
-    assert second.answer.startswith(
-        "(Q=K=V)+ against Q=K=V, which has the same cache per token: not dist"
-    )
-
-    def separate(record: Record) -> None:
-        record.costs["cache_bytes_per_token"] = len(record.variant)
-        record.costs["parameters"]["total"] += len(record.variant)
-
-    second = summary_of({**VALUES}, change=separate).contrasts[1]
-    assert second.answer.startswith("(Q=K=V)+ against Q=K=V: not dist")
-
-
-def test_missing_pairs_and_missing_intervals_are_said() -> None:
-    same = summary_of({**VALUES, "I-K=V": SINGLE}).contrasts[0].answer
-    assert "without an interval in reverse (test accuracy: the same in all 5 pairs" in same
-    fewer = summary_of({**VALUES, "I-K=V": [0.5, None, "failed", 0.66, 0.57]}).contrasts[0]
-    assert fewer.rows[0].difference.pairs == 3
-    assert ", from 3 of 5 pairs)" in fewer.answer
-    loose = summary_of({**VALUES, "I-K=V": [0.3, None, 0.6, 0.66, 0.27]}).contrasts[0]
-    assert loose.answer.startswith(f"{START}: not distinguished in reverse")
-    assert loose.answer.endswith("], from 4 of 5 pairs).")
-
-
 def test_before_the_first_pair_there_is_nothing_to_say() -> None:
     answers = [contrast.answer for contrast in summarise(study_of(), []).contrasts]
     assert answers == [

@@ -1,7 +1,5 @@
 """Pareto fronts with their uncertainty."""
 
-import pytest
-
 from qkvary.studies.results.frontier import build_frontiers
 from qkvary.studies.results.summary import (
     CostAxis,
@@ -122,24 +120,3 @@ def test_a_loss_is_better_where_it_is_lower() -> None:
 def test_equal_points_do_not_dominate_each_other() -> None:
     chart = charts(row("A", 1.0, 100, None), row("B", 1.0, 100, None), A_B="no interval")
     assert all(not point.dominated_by for point in chart["parameters"].points)
-
-
-def test_only_costs_that_exist_have_a_chart_and_what_is_missing_is_named() -> None:
-    found = charts(row("A", 0.9, 100, 64.0), row("B", 0.8, 200, None), row("C", None, 300, 32.0))
-    assert set(found) == {"cache_bytes_per_token", "parameters", "macs_per_token"}
-    assert [point.variant for point in found["cache_bytes_per_token"].points] == ["A"]
-    assert found["cache_bytes_per_token"].left_out == ("B", "C")
-    assert found["parameters"].left_out == ("C",)
-
-
-def test_a_table_without_results_has_no_chart() -> None:
-    assert charts(row("A", None, 100, None)) == {}
-
-
-@pytest.mark.parametrize("names", [("A",), ("A", "B"), ("A", "B", "C")])
-def test_several_dominating_variants_are_listed(names: tuple[str, ...]) -> None:
-    rows = [row(name, 0.9, 100, None) for name in names]
-    chart = charts(*rows, row("Z", 0.5, 200, None), **{f"{name}_Z": "better" for name in names})
-    sentence = points(chart["parameters"])["Z"].sentence
-    listed = {1: "A", 2: "A or B", 3: "A, B or C"}[len(names)]
-    assert sentence == f"{listed} costs no more and is better"

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from qkvary.studies.results.learning_curves import build_curves
-from qkvary.studies.results.observations import choose_learning_rates, observe
+from qkvary.studies.results.observations import observe
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.study import Study
-from tests.studies.made_up import make_record, make_records, make_setting, make_study
+from tests.studies.made_up import make_record, make_setting, make_study
 
 STUDY = make_study(seeds=(1, 2), variants=("QKV",))
 
@@ -32,13 +32,6 @@ def test_a_curve_is_the_mean_with_the_range_of_all_seeds() -> None:
     assert (curve.setting, curve.variant, curve.steps) == ("reverse", "QKV", (10, 20))
     assert (curve.mean, curve.low, curve.high) == ((3.0, 1.5), (2.0, 1.0), (4.0, 2.0))
     assert (curve.seconds, curve.runs) == ((2.0, 4.0), (2, 2))
-
-
-def test_every_figure_of_a_validation_has_a_curve() -> None:
-    log = [{"event": "validation", "step": 50, "loss": 0.5, "accuracy": 0.9, "seconds": 2.0}]
-    found = curves(log)
-    assert set(found) == {"validation loss", "validation accuracy"}
-    assert found["validation accuracy"].mean == (0.9,)
 
 
 def test_runs_that_end_early_or_diverge_leave_the_others_and_the_count_says_so() -> None:
@@ -94,22 +87,6 @@ def test_a_resumed_run_counts_each_step_once() -> None:
     ]
     curve = curves(log)["train loss"]
     assert (curve.steps, curve.runs, curve.mean) == ((10, 20), (1, 1), (2.0, 1.0))
-
-
-def test_words_and_flags_are_not_figures() -> None:
-    log = [
-        {"event": "validation", "step": 5, "loss": 1.0, "solved": True, "note": "x", "bits": None}
-    ]
-    assert set(curves(log)) == {"validation loss"}
-
-
-def test_only_the_chosen_learning_rate_has_curves() -> None:
-    study = make_study(seeds=(1,), variants=("QKV",), learning_rates=(1e-3, 1e-2))
-    records = make_records(study, lambda cell: 0.9 if cell.learning_rate == 1e-2 else 0.5)
-    chosen, _ = choose_learning_rates(study, observe(study, records))
-    events = {cell.run_key: [train(10, cell.learning_rate)] for cell in study.cells()}
-    (curve,) = build_curves(chosen, events)
-    assert curve.mean == (1e-2,)
 
 
 def test_without_logs_there_are_no_curves() -> None:

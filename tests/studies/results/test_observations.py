@@ -111,23 +111,6 @@ def test_a_score_of_the_test_alone_leaves_the_choice_to_the_validation() -> None
     assert {run.value for run in marked} == {1.0}
 
 
-def test_a_loss_is_better_where_it_is_lower_and_the_edge_is_named() -> None:
-    study = make_study(seeds=(1,), variants=("QKV",), learning_rates=RATES)
-    records = [
-        make_record(
-            cell,
-            0.0,
-            metric="test_loss",
-            higher_is_better=False,
-            metrics={"test_loss": 1.0, "validation_loss": cell.learning_rate},
-        )
-        for cell in study.cells()
-    ]
-    _, table = choose_learning_rates(study, observe(study, records))
-    assert [row.chosen for row in table] == [True, False, False]
-    assert table[0].at_the_edge
-
-
 def test_a_rate_at_which_a_run_diverged_is_not_chosen_over_one_that_held() -> None:
     study = make_study(seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
     outcomes = {1e-4: [0.6, 0.6], 1e-3: [0.7, 0.7], 1e-2: [0.99, "diverged"]}
@@ -135,26 +118,6 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen_over_one_that_held() -> No
     _, table = choose_learning_rates(study, observe(study, records))
     assert [row.learning_rate for row in table if row.chosen] == [1e-3]
     assert table[2].counts.diverged == 1
-
-
-def test_each_variant_and_setting_has_its_own_rate() -> None:
-    study = make_study(
-        make_setting("short"), make_setting("long", length=11), seeds=(1,), learning_rates=RATES
-    )
-    best = {("short", "QKV"): 1e-4, ("long", "QKV"): 1e-3}
-    records = make_records(
-        study,
-        lambda cell: (
-            0.9 if cell.learning_rate == best.get((cell.setting, cell.variant), 1e-2) else 0.1
-        ),
-    )
-    marked, _ = choose_learning_rates(study, observe(study, records))
-    chosen = {
-        (run.row.setting, run.row.variant): run.row.learning_rate
-        for run in marked
-        if run.row.selected
-    }
-    assert chosen == {**best, ("short", "Q-K=V"): 1e-2, ("long", "Q-K=V"): 1e-2}
 
 
 def test_where_nothing_finished_no_rate_is_called_chosen_but_runs_are_counted() -> None:

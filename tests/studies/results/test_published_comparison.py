@@ -59,13 +59,6 @@ def test_exchanged_columns_are_compared_by_their_contents() -> None:
     assert cells["QKV", "reverse"].published_std == 0.38
 
 
-def test_a_task_that_the_study_lacks_is_named_and_there_is_no_average() -> None:
-    study = make_study(make_setting("reverse"), make_setting("sort", "sort"), seeds=(1,))
-    comparison = compare(study, "three-projections-table-2")
-    assert {cell.column for cell in comparison.cells} == {"reverse", "sort"}
-    assert {"sub", "swap", "copy", "average of the five tasks"} <= set(comparison.not_compared)
-
-
 @pytest.mark.parametrize(
     ("name", "column", "setting"),
     [
@@ -147,22 +140,6 @@ def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
         assert mean.deviation == pytest.approx(0.26 - (mean.published or 0.0))
     assert comparison.not_compared == ()
     assert comparison.notes == (NUMBER_FLOORS["as-published"],)
-
-
-def test_another_metric_of_unfinished_settings_is_left_empty() -> None:
-    study = load_study("numbers-paper")
-    records = [
-        make_record(cell, 0.0, metric="test_loss", metrics={"test_loss": 2.0, "test_accuracy": 0.3})
-        for cell in study.cells()
-        if cell.run.sequence_length < 128 and cell.seed < 2
-    ]
-    cells = summarise(study, records).published[0].cells
-    done = {cell.column for cell in cells if cell.ours is not None}
-    assert {cell.column for cell in cells} - done == {
-        f"{kind}_{size}"
-        for kind in ("loss", "accuracy")
-        for size in ("1e-3_128", "1e-4_128", "mean")
-    }
 
 
 def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:

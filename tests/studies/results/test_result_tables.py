@@ -1,20 +1,16 @@
 """Which tables a study has, and their rows."""
 
 import dataclasses
-import math
-from typing import Any
 
 import pytest
 from scipy import stats
 
-from qkvary.arch.named_networks import find_network
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
-from qkvary.tasks.config import LanguageTaskConfig
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 
 
@@ -99,12 +95,6 @@ def test_averages_come_first_and_settings_last() -> None:
     }  # fmt: skip
 
 
-def test_a_setting_with_the_name_of_its_task_keeps_its_own_table() -> None:
-    study = make_study(make_setting("reverse"), make_setting("long", length=11))
-    names = list(tables_of(study, []))
-    assert names == ["reverse", "setting reverse", "long"]
-
-
 def test_tasks_with_different_metrics_are_not_averaged() -> None:
     study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
     records = [
@@ -118,12 +108,6 @@ def test_tasks_with_different_metrics_are_not_averaged() -> None:
     tables = tables_of(study, records)
     assert list(tables) == ["reverse", "sort"]
     assert not tables["reverse"].higher_is_better
-
-
-def test_tasks_without_any_result_are_not_averaged() -> None:
-    """It is unknown whether they have the same metric."""
-    study = make_study(make_setting("reverse"), make_setting("sort", "sort"))
-    assert list(tables_of(study, [])) == ["reverse", "sort"]
 
 
 def difference_of_means(table: ResultTable) -> float:
@@ -162,7 +146,7 @@ def test_the_difference_is_that_of_the_printed_means(seeds: tuple[int, ...]) -> 
 
 
 def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
-    """Settings of two tasks, in a table of their own: two of one, one of the other."""
+    """Settings of two tasks, in their own table: two of one, one of the other."""
     names = ("reverse", "reverse", "sort")
     settings = [
         dataclasses.replace(make_setting(f"s{index}", name, length=7 + index), table="own")
@@ -204,16 +188,6 @@ def test_every_difference_of_a_table_has_the_same_units() -> None:
     rows = [tables["reverse"].row(variant) for variant in ("Q-K=V", "MQA")]
     assert [row.difference.unit for row in rows if row.difference] == ["seed", "seed"]
     assert [row.difference.units for row in rows if row.difference] == [5, 4]
-
-
-def test_spread_over_settings_is_that_of_the_population_of_their_means() -> None:
-    study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1, 2))
-    values = {"short": (0.9, 0.7), "long": (0.2, 0.4)}
-    tables = tables_of(study, make_records(study, lambda c: values[c.setting][c.seed - 1]))
-    row = tables["reverse"].row("QKV")
-    assert row.mean == pytest.approx(0.55)
-    assert row.std_settings == pytest.approx(0.25)
-    assert row.std_seeds == pytest.approx(math.sqrt(0.02))
 
 
 def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
@@ -293,13 +267,6 @@ def test_the_baseline_has_steps_but_no_difference() -> None:
     )
 
 
-def test_settings_with_different_horizons_have_no_common_steps() -> None:
-    study = make_study(make_setting("short"), make_setting("long", length=11, steps=900))
-    tables = tables_of(study, make_records(study, lambda _: 0.9))
-    assert tables["reverse"].row("QKV").solving is None
-    assert tables["long"].row("QKV").solving is not None
-
-
 def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"))
     records = make_records(
@@ -351,27 +318,3 @@ def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
     assert row.costs.cache_bytes_per_token is None
     short_only = [record for record in records if "length': 7" in str(record.config)]
     assert tables_of(study, short_only)["reverse"].row("QKV").costs is None
-
-
-def test_a_table_of_data_with_and_without_a_test_split_names_both() -> None:
-    data = LanguageTaskConfig(data="none", data_sha256="0" * 64, context=7)
-    network = find_network("lm-10m")
-    tested, validated = (
-        dataclasses.replace(
-            make_setting(str(has_test)),
-            task=dataclasses.replace(data, context=7 + has_test, has_test=has_test),
-            network=network,
-        )
-        for has_test in (True, False)
-    )
-    options: dict[str, Any] = {"metric": "test_loss", "higher_is_better": False}
-    for settings, title in (
-        ((tested,), "test loss"),
-        ((validated,), "final validation loss"),
-        ((tested, validated), "final validation loss or test loss"),
-    ):
-        study = make_study(*settings, variants=("QKV@rotary",), seeds=(1,), baseline="QKV@rotary")
-        records = [
-            make_record(cell, 1.0, metrics={"test_loss": 1.0}, **options) for cell in study.cells()
-        ]
-        assert tables_of(study, records)["language"].metric_title == title

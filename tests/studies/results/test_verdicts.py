@@ -6,7 +6,6 @@ from qkvary.studies.results.statistics import Estimate, paired_t
 from qkvary.studies.results.verdicts import (
     DifferenceWording,
     judge,
-    steps_wording,
 )
 
 ACCURACY = DifferenceWording(higher_is_better=True)
@@ -40,13 +39,6 @@ def test_a_supported_difference_has_a_direction_and_a_judgement(
 ) -> None:
     result = judge(estimate(mean, 0.07), wording, detectable=None, pairs=5, pairs_planned=5)
     assert result == (verdict, sentence)
-
-
-def test_steps_are_sooner_or_later() -> None:
-    result = judge(
-        estimate(-1_200.0, 150.0), steps_wording(2_000), detectable=None, pairs=5, pairs_planned=5
-    )
-    assert result == ("better", "supported: sooner by 1,200 steps [1,050, 1,350]")
 
 
 def test_not_distinguished_says_what_would_have_been_seen() -> None:
@@ -95,8 +87,3 @@ def test_without_an_interval_nothing_is_claimed(differences: list[float], senten
         paired_t(differences), ACCURACY, detectable=None, pairs=len(differences), pairs_planned=5
     )
     assert result == ("no interval", sentence)
-
-
-def test_unfinished_pairs_are_named() -> None:
-    _, sentence = judge(estimate(0.5, 0.1), LOSS, detectable=None, pairs=3, pairs_planned=5)
-    assert sentence == "supported: higher by 0.50 [0.40, 0.60], from 3 of 5 pairs"

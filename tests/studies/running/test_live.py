@@ -1,4 +1,5 @@
 import io
+import itertools
 from collections import Counter
 
 import pytest
@@ -6,9 +7,12 @@ from rich.console import Console
 
 from qkvary.studies.running import live
 from qkvary.studies.running.live import (
+    FIRST_SECONDS,
+    INTERVAL_SECONDS,
     LiveDisplay,
     PlainDisplay,
     ProgressView,
+    Publisher,
 )
 from tests.studies.toy_study import toy_study
 
@@ -106,3 +110,28 @@ def test_a_terminal_shows_a_bar_and_every_run() -> None:
     assert "a [note]" in shown
     assert "nothing" not in shown
     assert shown.count("\x1b[?25l") == shown.count("\x1b[?25h") == 1, "the cursor is put back"
+
+
+def test_new_results_are_published_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, calls = [1000.0], list[float]()
+    monkeypatch.setattr(live.time, "monotonic", lambda: clock[0])
+
+    def write() -> str:
+        calls.append(clock[0])
+        clock[0] += 6.0 * (len(calls) > 3)
+        if len(calls) > 5:
+            raise KeyError("the disk is full")
+        return "page"
+
+    publisher, said = Publisher(write), list[str]()
+    while clock[0] < 1800:
+        clock[0] += 1.0
+        if not 1030 < clock[0] < 1100:
+            publisher.add()
+        said += filter(None, [publisher.publish()])
+    gaps = [later - first for first, later in itertools.pairwise([1000.0, *calls])]
+    # The second waits for a new result, and a slow one takes no more than its share of the time.
+    assert gaps == [FIRST_SECONDS, INTERVAL_SECONDS, 70.0, INTERVAL_SECONDS, 120.0, 120.0]
+    assert said[:5] == ["page"] * 5
+    assert said[5:] == ["the page is not written before the end: 'the disk is full'"]
+    assert Publisher().publish() == ""

@@ -69,13 +69,6 @@ def test_any_record_comes_back(record: Record) -> None:
     check(record)
 
 
-@pytest.mark.slow
-@given(RECORDS)
-@settings(max_examples=trials("RECORDS", 10_000))
-def test_thousands_of_records_come_back(record: Record) -> None:
-    check(record)
-
-
 def test_nan_stays_nan() -> None:
     record = make_record(CELL, status="diverged", started="", metrics={"test_accuracy": math.nan})
     headline = from_json(to_json(record), where="").headline

@@ -96,18 +96,6 @@ def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without:
     assert other.record(KEYS[0]) == store.record(KEYS[0])
 
 
-def test_maps_reach_runs_that_were_unpacked_without_them(
-    store: Store, packed: Path, tmp_path: Path
-) -> None:
-    path, other = tmp_path / "plain.jsonl.xz", Store(tmp_path / "other")
-    pack_runs(store, KEYS, path, without=("maps", "samples"))
-    unpack_runs(path, other)
-    assert other.attention(KEYS[0]) is None
-    assert unpack_runs(packed, other) == Unpacked(added=1, present=len(KEYS) - 2)
-    assert contents(other, KEYS[0]) == contents(store, KEYS[0])
-    assert other.find_damage(KEYS[0]) is None
-
-
 def test_what_is_there_stays(store: Store, packed: Path) -> None:
     before = [contents(store, key) for key in KEYS[:-1]]
     assert unpack_runs(packed, store) == Unpacked(added=0, present=len(KEYS) - 1)
@@ -151,14 +139,6 @@ def test_a_file_that_was_cut_says_what_was_added(packed: Path, tmp_path: Path) -
     assert other.keys() == tuple(KEYS[:1])
 
 
-@pytest.mark.parametrize("runs", [None, "2", -1, 2.0, True])
-def test_a_header_without_a_number_is_refused(packed: Path, tmp_path: Path, runs: object) -> None:
-    header = {"format": "runs", "version": 1} | ({} if runs is None else {"runs": runs})
-    rewrite(packed, [to_line(header), *lines_of(packed)[1:]])  # type: ignore[arg-type]
-    with pytest.raises(DamagedError, match="name its number of runs"):
-        unpack_runs(packed, Store(tmp_path / "other"))
-
-
 @pytest.mark.parametrize("left", [1, 2])
 def test_a_missing_run_is_noticed(packed: Path, tmp_path: Path, left: int) -> None:
     rewrite(packed, lines_of(packed)[:left])
@@ -198,16 +178,6 @@ def test_the_configuration_of_another_run_is_refused(packed: Path, tmp_path: Pat
     rewrite(packed, [header, to_line({**fields, "config.json": changed}), *others])
     with pytest.raises(DamagedError, match="configuration and record differ"):
         unpack_runs(packed, Store(tmp_path / "other"))
-
-
-def test_other_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "text"
-    with pytest.raises(UsageError, match="cannot be read"):
-        unpack_runs(path, Store(tmp_path / "other"))
-    for data in (b"", b"text", lzma.compress(b""), lzma.compress(to_line({"format": "other"}))):
-        path.write_bytes(data)
-        with pytest.raises(DamagedError, match="text"):
-            unpack_runs(path, Store(tmp_path / "other"))
 
 
 @pytest.fixture
@@ -282,11 +252,3 @@ def test_networks_with_names_of_other_places_are_refused(
     changed = lzma.compress(data[0] + to_line({**fields, "networks": networks}))
     with pytest.raises(DamagedError, match=message):
         list(read_runs(changed, "a result"))
-
-
-def test_a_file_of_runs_has_no_networks(with_networks: Store, tmp_path: Path) -> None:
-    path, other = tmp_path / "file", Store(tmp_path / "other")
-    path.write_bytes(pack_results(with_networks, KEYS[:1]))
-    with pytest.raises(DamagedError, match="holds networks, which files of runs do not have"):
-        unpack_runs(path, other)
-    assert other.keys() == ()

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qkvary.api.training import Display, _stop_on_signal
+from qkvary.api.options import Terminal
+from qkvary.api.train import _stop_on_signal
 from qkvary.studies.running.signals import ending_signals
 
 
@@ -23,7 +24,7 @@ def hangup() -> Iterator[None]:
 def test_a_training_survives_its_terminal_until_a_checkpoint(hangup: None) -> None:
     stopped: list[bool] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with _stop_on_signal(lambda: stopped.append(True), Display()) as received:
+        with _stop_on_signal(lambda: stopped.append(True), Terminal()) as received:
             os.kill(os.getpid(), number)
         assert received == [number]
     assert stopped == [True] * 3

@@ -13,10 +13,10 @@ from qkvary.storage import durable
 from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, UnsafeError
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
-from qkvary.storage.manifest import Manifest, describe
+from qkvary.storage.manifest import describe
 from qkvary.studies.running import records
 from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record, make_record, run_identity
+from qkvary.studies.running.records import Record, run_identity
 from qkvary.studies.running.store import Claim, Store
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
@@ -237,17 +237,6 @@ def test_no_damage_is_silent(store: Store, tmp_path: Path) -> None:
     assert silent_damages(store, tmp_path / "spare", trials("DAMAGES", 100)) == []
 
 
-def test_without_digests_damage_would_be_silent(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A seeded mistake: files are read without comparing their digests."""
-    monkeypatch.setattr(
-        Manifest, "read", lambda _manifest, directory, name: (directory / name).read_bytes()
-    )
-    with pytest.raises((AssertionError, FileNotFoundError)):
-        assert silent_damages(store, tmp_path / "spare", 30) == []
-
-
 @pytest.mark.parametrize("has_checkpoints", [False, True])
 def test_the_files_of_a_damaged_run_are_kept(store: Store, has_checkpoints: bool) -> None:
     """A diverged run has checkpoints, and resumes from them with its log."""
@@ -302,29 +291,6 @@ def test_a_newer_schema_is_neither_read_nor_repeated(
 def test_what_is_no_key_never_becomes_a_path(store: Store, key: str) -> None:
     with pytest.raises(UnsafeError, match="expected a run key of 64"):
         store.directory(key)
-
-
-def test_folders_that_are_no_runs_are_passed_over(store: Store) -> None:
-    finish(claim(store))
-    (store.path / KEY[:2] / "notes").mkdir()
-    (store.path / "zz").mkdir()
-    assert store.keys() == (KEY,)
-
-
-def test_a_failed_run_needs_neither_log_nor_maps(store: Store) -> None:
-    record = make_record(CELL, status="failed", started="", message="it went wrong")
-    claim(store).finish(record)
-    assert store.record(KEY) == record
-    assert store.curve(KEY) == []
-    assert store.attention(KEY) is None
-    assert store.find_damage(KEY) is None
-
-
-def test_an_extra_file_is_nobodys_business(store: Store) -> None:
-    finish(claim(store))
-    (store.directory(KEY) / "notes.txt").write_text("mine")
-    assert store.find_damage(KEY) is None
-    assert describe({"a": b""}).files["a"].size == 0
 
 
 @pytest.mark.parametrize("status", ["done", "diverged"])

@@ -76,23 +76,6 @@ def test_a_long_evaluation_is_ended_and_scaled_by_its_batches(
         assert (found, len(scored)) == (10.0, calls)
 
 
-def test_timing_ends_after_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = toy_study([1]).cells()[0].run
-    task = load_task(run.task)
-    seen: list[int] = []
-
-    def loss(model: nn.Module, batch: Batch) -> Tensor:
-        seen.append(len(batch.inputs))
-        return type(task).loss(task, model, batch)
-
-    monkeypatch.setattr(task, "loss", loss)
-    monkeypatch.setattr(timing, "load_task", lambda _: task)
-    monkeypatch.setattr(timing, "perf_counter", itertools.count().__next__)
-    timing.time_step(run, seconds=0.0)
-    # One to warm up, and one that counts.
-    assert len(seen) == 2
-
-
 def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of the network, no step of all of it is taken."""
     built: list[LanguageModelConfig] = []
@@ -110,10 +93,6 @@ def test_a_language_model_is_timed_by_one_layer_of_it(monkeypatch: pytest.Monkey
     assert timing.estimate_language_seconds(run) > 0
     (network,) = built
     assert (network.num_layers, network.vocabulary) == (1, timing.TIMED_VOCABULARY)
-
-
-def test_a_step_takes_time() -> None:
-    assert 0 < timing.time_step(toy_study([1]).cells()[0].run) < 60
 
 
 def test_a_large_step_is_timed_with_fewer_examples(monkeypatch: pytest.MonkeyPatch) -> None:

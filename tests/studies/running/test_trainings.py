@@ -1,14 +1,12 @@
 """Notes of trainings: what is one training, which one is meant, and what is said of a bad note."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.reports.study_results import report_folder
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
@@ -121,34 +119,6 @@ def test_a_younger_training_of_the_same_name_has_a_page_of_its_own(tmp_path: Pat
     more = replace(younger, seeds=(0, 5))
     note_on(store, more, 3)
     assert page_name(store, more) == page_name(store, younger) == second.notes[0]
-
-
-@pytest.mark.parametrize("first", [3, 5])
-def test_of_trainings_of_one_second_the_first_is_the_older(tmp_path: Path, first: int) -> None:
-    store, second = Store(tmp_path), 8 - first
-    for number, steps in enumerate((first, second)):
-        before = set((tmp_path / FOLDER).glob("*"))
-        note_training(store, plan("QKV", steps=steps), f"{steps} steps")
-        (path,) = set((tmp_path / FOLDER).iterdir()) - before
-        note = json.loads(path.read_text())
-        path.write_text(json.dumps({**note, "noted": "2030-01-01T00:00:00+00:00"}))
-        os.utime(path, ns=(10**18, 10**18 + number))
-    found = [training.study.settings[0].training.steps for training in list_trainings(store)]
-    assert found == [first, second]
-    assert page_name(store, plan("QKV", steps=first)) == NAME
-    assert page_name(store, plan("QKV", steps=second)) != NAME
-
-
-def test_trainings_of_a_long_name_have_folders_of_their_own(tmp_path: Path) -> None:
-    store, name = Store(tmp_path), "train gpt2-124m-decay-scale on openwebtext"
-    plans = [replace(plan("QKV", steps=steps), name=name) for steps in (10, 20, 30)]
-    for day, study in enumerate(plans, start=1):
-        note_on(store, study, day)
-    folders = [report_folder(page_name(store, study), tmp_path) for study in plans]
-    assert len(set(folders)) == 3
-    for study, folder in zip(plans[1:], folders[1:], strict=True):
-        (note,) = next(one.notes for one in list_trainings(store) if one.study == study)
-        assert folder.name == note
 
 
 def test_no_training(tmp_path: Path) -> None:

@@ -95,14 +95,6 @@ def test_a_language_model_is_measured_by_the_process_that_trained_it(
     assert results(record) == results(without)
 
 
-def test_processes_are_measured_against_as_many_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(utilization, "product_flops_per_second", lambda _run: 1e9)
-    one, four = (measure_utilization(tiny_run(), 10.0, processes=count) for count in (1, 4))
-    assert four["product_flops_per_second"] == 4e9
-    assert one["utilization"] == pytest.approx(4 * four["utilization"])
-    assert one["utilization"] == training_flops_per_second(tiny_run(), 10.0) / 1e9
-
-
 def test_what_made_no_step_or_is_no_language_model_is_not_measured() -> None:
     assert measure_utilization(tiny_run(), 0.0) == {}
     encoder = dataclasses.replace(

@@ -203,7 +203,7 @@ def _read_layer_types(fields: Fields, layers: int) -> Sequence[str]:
 
 
 def _cut(fields: Fields, name: str, layers: int, choices: Sequence[str]) -> tuple[str, ...]:
-    """Return the first entries of a list of words, of which there may be more than layers."""
+    """Return the first entries of a list of words, which may be longer than the layers."""
     found = fields.items(name) or ()
     if len(found) < layers:
         raise fields.refuse(name, f"at least {layers} entries")

@@ -1,4 +1,4 @@
-"""The fields of a configuration file, read one by one, each checked as it is read.
+"""The fields of a configuration file, read and checked one by one.
 
 A configuration is untrusted input: every value may be missing, of a wrong type, or absurd.
 """
@@ -22,8 +22,8 @@ _SHORT.maxlevel = 2
 class Fields:
     """The content of one configuration, with the family's name for messages.
 
-    Every reader takes a name and its older spellings, of which the first that is present counts;
-    a null counts as absent, as it does in the files themselves.
+    Every reader takes a name and its older spellings; the first that is present counts.
+    A null counts as absent, as in the files themselves.
     """
 
     def __init__(self, content: Mapping[str, object], family: str) -> None:

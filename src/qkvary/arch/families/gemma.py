@@ -101,7 +101,7 @@ def _nested_rotation(fields: Fields, kind: str) -> Fields:
 def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
     if fields.text("use_bidirectional_attention", default="vision") != "vision":
         raise fields.refuse("use_bidirectional_attention", "null or vision, where text is causal,")
-    # The last layer is always global, as it is in transformers.
+    # The last layer is always global, as in transformers.
     types = (*_read_types(fields)[:-1], GLOBAL)
     window = fields.size("sliding_window", default=window)
     equal = fields.flag("attention_k_eq_v", default=False)

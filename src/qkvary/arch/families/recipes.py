@@ -111,7 +111,7 @@ class LayerKinds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dense:
-    """The feed-forward network of a family, also that of all tokens beside experts."""
+    """The feed-forward network of a family, also that of all tokens next to experts."""
 
     bias: Flag = False
     """Biases on the feed-forward network."""

@@ -64,7 +64,7 @@ def recognises(path: Path) -> bool:
 
 
 def load(path: Path) -> LoadedModel:
-    """Load the network, and the tokenizer beside it.
+    """Load the network and the tokenizer in the same folder.
 
     Raises:
         UsageError: if a file cannot be read, or the network has parts that ours have not.

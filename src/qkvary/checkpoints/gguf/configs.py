@@ -127,7 +127,7 @@ class Sizes:
 
     @property
     def layers(self) -> int:
-        """Blocks, of which each has a tensor."""
+        """Blocks; each has a tensor."""
         layers = self.get("block_count")
         if layers > len(self.file.shapes):
             raise DamagedError(f"{self.where} has {layers:,} layers and fewer tensors")
@@ -207,7 +207,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     base, rotated = sizes.rotary_base(), sizes.get("rope.dimension_count", head_dim)
     if sizes.architecture in PAIRED:
         sizes.require("rope.dimension_count", rotated, head_dim)
-    own = _describe_scaling(sizes)
+    own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", 1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
         raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
@@ -220,12 +220,10 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
         # Those of a scaling that was worked out when the file was made.
         own = {"rope_type": "longrope", "factor": 1.0, "short_factor": plain, "long_factor": plain}
     elif short is not None and long is not None:
-        factor = sizes.number("rope.scaling.attn_factor", 1.0)
         own = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
         own |= {"attention_factor": factor}
-    elif own.get("rope_type") != "yarn":
-        key = "rope.scaling.attn_factor"
-        sizes.require(key, sizes.number(key, 1.0), 1)
+    if "attention_factor" not in own:
+        sizes.require("rope.scaling.attn_factor", factor, 1)
     # A share may be rounded down to one channel less.
     shares = (rotated / head_dim, (rotated + 0.5) / head_dim)
     share = next((one for one in shares if int(head_dim * one) == rotated), 2.0)

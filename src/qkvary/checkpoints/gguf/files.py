@@ -32,7 +32,7 @@ _NUMBERS: Mapping[str, int] = {code: number for number, code in SCALARS.items()}
 
 
 class Tensor(NamedTuple):
-    """A tensor as it is stored."""
+    """A stored tensor."""
 
     values: Array
     """Its numbers in float32, in the order of numpy: rows first."""

@@ -43,6 +43,8 @@ GELU_NOTES = {
 }
 LARGEST: Mapping[TensorType, int] = {"f16": 65_504, "q8_0": 127 * 65_504}
 """The largest number of a type; the scales of q8_0 are f16."""
+SMALLEST = 2.0**-14
+"""The smallest number that the types with a largest one hold as precisely as others."""
 FLOATS = ("position_embd.weight", "rope_freqs.weight")
 """Matrices that every file stores in f32, as norms and biases."""
 _FILE_TYPES: Mapping[TensorType, int] = {"f32": 0, "f16": 1, "q8_0": 7, "bf16": 32}
@@ -81,6 +83,11 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     weights = stock_weights(network, to)
     if config.tied_head:
         del weights["lm_head.weight"]
+    # llama.cpp has one epsilon for all norms, by whose root this gain is divided where it makes a
+    # tensor large again (latent_networks).
+    for name in weights:
+        if name.endswith("kv_a_layernorm.weight"):
+            weights[name] = weights[name] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
     tensors = dict(_convert(config, to, weights, kind))
     metadata = {
         "general.architecture": GGUF_NAMES[to],
@@ -118,7 +125,8 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
 
 
 def _obstacles_to_deepseek(config: LanguageModelConfig) -> Iterator[str]:
-    if config.block.norm_eps != KV_NORM_EPS:
+    normalises = any(layer.variant.kv_norm for layer in config.layers)
+    if normalises and config.block.norm_eps != KV_NORM_EPS:
         yield f"norms with the epsilon {config.block.norm_eps}; choices: norm_eps {KV_NORM_EPS}"
 
 
@@ -141,7 +149,7 @@ def _convert(
     for row in list_tensors(to, config.num_layers):
         if row.theirs in weights and _is_used(config, row.gguf):
             for name, values in _split(config, row, weights[row.theirs].float()):
-                stored = _choose_type(name, values.shape, kind)
+                stored = _choose_type(name, values, kind)
                 limit = LARGEST.get(stored, math.inf)
                 if float(values.abs().max()) > limit:
                     raise UsageError(
@@ -181,8 +189,12 @@ def _reorder(config: LanguageModelConfig, row: Row, values: TorchTensor) -> Torc
     return order_channels(values, size, pair_order(size, layer.position.rotary_dim(size)))
 
 
-def _choose_type(name: str, shape: tuple[int, ...], kind: TensorType) -> TensorType:
+def _choose_type(name: str, values: TorchTensor, kind: TensorType) -> TensorType:
+    shape = values.shape
     if len(shape) < 2 or name in FLOATS:
+        return "f32"
+    rows = values.abs().amax(dim=-1)
+    if kind in LARGEST and bool(((rows > 0) & (rows < SMALLEST)).any()):
         return "f32"
     # Zeros and ones, or products of small heads, where fewer bits would cost precision.
     if len(shape) > 2 and kind != "f32":
@@ -252,6 +264,9 @@ def _find_notes(
 ) -> Iterator[str]:
     if to == "gpt2":
         yield GELU_NOTES[config.block.activation]
+    small = [name for name, one in tensors.items() if one.type == "f32" and _is_matrix(name, one)]
+    if small and kind != "f32":
+        yield f"{len(small)} tensors are stored in f32: some of their rows are too small for {kind}"
     wider = [one.values.ndim for one in tensors.values() if one.type not in ("f32", kind)]
     flat = wider.count(2)
     if flat:
@@ -261,6 +276,10 @@ def _find_notes(
             f"{len(wider) - flat} tensors with a matrix for each head (attn_k_b, attn_v_b) are "
             f"stored in f16, which is more precise than {kind}"
         )
+
+
+def _is_matrix(name: str, tensor: Tensor) -> bool:
+    return tensor.values.ndim > 1 and name not in FLOATS
 
 
 _OBSTACLES: Mapping[StockArchitecture, Callable[[LanguageModelConfig], Iterator[str]]] = {

@@ -9,7 +9,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor as TorchTensor
 
-from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, Sizes, make_config, read_sizes
 from qkvary.checkpoints.gguf.files import GgufFile
@@ -49,9 +48,7 @@ def _read_latent_sizes(sizes: Sizes) -> LatentSizes:
     if rank != 0:
         raise UsageError(f"{sizes.where} has a q_lora_rank {rank!r:.40}, expected 0")
     sizes.require("dense layers", sizes.get("leading_dense_block_count", layers), layers)
-    # That of the latent's norm is fixed.
     epsilon = sizes.epsilon("attention.layer_norm_rms_epsilon")
-    sizes.require("attention.layer_norm_rms_epsilon", epsilon, KV_NORM_EPS)
     rope = sizes.get("rope.dimension_count")
     return LatentSizes(
         d_model=sizes.get("embedding_length"),
@@ -64,6 +61,7 @@ def _read_latent_sizes(sizes: Sizes) -> LatentSizes:
         max_tokens=sizes.get("context_length"),
         rotary_base=sizes.rotary_base(),
         norm_eps=epsilon,
+        kv_norm_eps=epsilon,
     )
 
 

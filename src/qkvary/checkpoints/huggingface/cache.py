@@ -83,7 +83,7 @@ class NetworkCacheLayer(CacheLayerMixin):
         The network still attends only within its window.
 
         Raises:
-            ValueError: for a layer that keeps a state, of which no token can be removed.
+            ValueError: for a layer that keeps a state: no token can be removed from it.
         """
         stored = self.stored
         if stored.state is not None:

@@ -102,7 +102,7 @@ class KeyFromValue:
         return torch.cat((keys[..., : self.angles], keys[..., half : half + self.angles]), dim=-1)
 
     def join(self, still: Tensor, turned: Tensor) -> Tensor:
-        """Return keys with the unrotated channels of ``still`` and the rotated channels."""
+        """Return keys: the unrotated channels come from ``still``, the others are rotated."""
         half = still.shape[-1] // 2
         first, second = turned.chunk(2, dim=-1)
         return torch.cat(

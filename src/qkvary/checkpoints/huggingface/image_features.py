@@ -18,7 +18,8 @@ from torch import Tensor
 from transformers import ResNetModel
 
 from qkvary.data.image_features import ImageFeatures, group_by_class
-from qkvary.data.images import Images, load_images
+from qkvary.data.image_files import Images
+from qkvary.data.images import load_images
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 

@@ -25,7 +25,7 @@ MOST_BUCKETS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Targets at neighbouring positions of their windows."""
+    """The targets in a range of positions of their windows."""
 
     first: int
     """The position in the window, from 0, of the last token read before the first target."""
@@ -69,7 +69,7 @@ def lengthen(model: LanguageModel, max_tokens: int) -> LanguageModel:
     if config.positions == "learned":
         raise UsageError(
             f"expected at most {config.max_tokens} tokens, got {max_tokens}: this network has "
-            "learned positions, and none beyond"
+            "learned positions, which end there"
         )
     with torch.device("meta"):
         longer = LanguageModel(dataclasses.replace(config, max_tokens=max_tokens))

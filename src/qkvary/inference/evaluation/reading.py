@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 from qkvary.arch.choices import check_word
-from qkvary.data.split_names import DataSplit
+from qkvary.data.splits import DataSplit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ def evaluate_stock_tasks(
 
 @contextmanager
 def _local_rows(folder: Path | None) -> Generator[None]:
-    """Give the tasks that are loaded the rows of local files, where a task has files."""
+    """Load tasks with the rows of local files, if they have any."""
     download = ConfigurableTask.download
 
     def load(task: ConfigurableTask, *arguments: Any, **options: Any) -> None:
@@ -160,7 +160,7 @@ def _read_rows(path: Path) -> Dataset:
 
 @contextmanager
 def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
-    """Turn errors of lm-eval into one sentence; our own, and a full memory, say what they are."""
+    """Turn errors of lm-eval into one sentence; our errors and a full memory pass unchanged."""
     try:
         yield
     except (QkvaryError, torch.OutOfMemoryError):
@@ -173,7 +173,7 @@ def _explain(names: Sequence[str], advice: str = "") -> Generator[None]:
 
 
 def _set_shots(task: Any, fewshot: int | None) -> None:
-    """Set the solved examples; a task that is made for none keeps none, as lm-eval does."""
+    """Set the number of solved examples; a task without any keeps none, as in lm-eval."""
     if fewshot is not None and task.get_config("num_fewshot") != 0:
         task.set_config(key="num_fewshot", value=fewshot)
     task.set_fewshot_seed(seed=SHOT_SEED)

@@ -1,4 +1,4 @@
-"""Decoding attention in plain torch: two forms, of which machines prefer different ones.
+"""Decoding attention in plain torch, in two forms: which is faster depends on the machine.
 
 Both take fewer KV heads than heads without copying keys, by folding the heads of a group into the
 queries. Where the value is the key, they get one tensor twice, and what was read for the scores may

@@ -259,7 +259,7 @@ class NativeStep:
     def __call__(
         self, tokens: Int[Tensor, " rows"], attention_mask: AttentionMask | None
     ) -> Float[Tensor, "rows vocabulary"]:
-        """Return the logits behind one new token a row; what was computed of it is stored.
+        """Return the logits after one new token a row, and store what was computed of it.
 
         Args:
             tokens: The new tokens.
@@ -334,7 +334,7 @@ class NativeStep:
             native.cover(call, rows, length, self._memory_mask)
 
     def _describe(self, stack: Stack) -> list[_Layer]:
-        """Return the layers; cross attention is one of its own, before the feed-forward network."""
+        """Return the layers; cross attention is a separate one, before the feed-forward network."""
         layers: list[_Layer] = []
         for index, (block, cache) in enumerate(zip(stack.layers, self.cache.layers, strict=True)):
             layers.append(self._layer(block.attention, block.attention_norm, cache))
@@ -474,7 +474,7 @@ class NativeStep:
 
 
 def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
-    """Return a mask as the library reads it, one byte a token; nothing is checked behind here."""
+    """Return a mask as the library reads it, one byte a token; the library checks nothing."""
     if mask is None:
         return None
     if mask.shape != (rows, tokens):

@@ -36,12 +36,8 @@ MOST_ROWS, MOST_KEYS = 64, 256
 """The maximum rows and keys of a tile."""
 TILE_BYTES = 1 << 15
 """Bytes of a tile of keys or queries: of 27 cuts measured on an H200 the fastest for 32 and 8 KV
-heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. Half of it where a
-multiprocessor has too little shared memory, with twice the programs."""
-SPARE_BYTES = 1 << 14
-"""Shared memory besides the tiles on their way."""
-LEAST_SHARED_BYTES = 99 << 10
-"""Shared memory of one program on the smallest GPUs of compute capability 8.0 and later."""
+heads of 64 channels in bfloat16, at 0.63 to 0.71 of the rate of a copy. Where a multiprocessor has
+too little shared memory, half of it and twice the programs, and so on."""
 MOST_ROW_BYTES = 1 << 10
 """Bytes of the widest key, value or query."""
 MERGED = 1 << 12
@@ -52,6 +48,8 @@ WARPS, STAGES = 4, 3
 PROGRAMS = 2
 """Programs per multiprocessor, so that some compute while others wait for memory."""
 INTERPRETED_PROCESSORS = 2
+_tile_bytes: dict[object, int] = {}
+"""Bytes of a tile by kind of call, where one of ``TILE_BYTES`` did not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,30 +93,45 @@ def attend_triton(problem: Decoding) -> Float[Tensor, "batch heads queries value
         raise RuntimeError("Triton is not installed")
     try:
         with torch.cuda.device_of(problem.query):
-            return problem.unfold(_attend(problem, cut(problem)))
+            return problem.unfold(_attend_in_tiles(problem))
     except kernels.FAILURES as error:
         raise RuntimeError(f"Triton cannot build its kernels: {error}") from error
 
 
-def cut(problem: Decoding) -> Cut:
-    """Return the sizes of the pieces of a call that suit its device."""
+def _attend_in_tiles(problem: Decoding) -> Float[Tensor, "batch kv_heads rows value_dim"]:
+    """Attend with the largest tiles that the device has room for; Triton says whether it has."""
+    kind = (
+        problem.key.device,
+        problem.query.dtype,
+        (problem.key.shape[3], problem.value.shape[3], problem.is_shared),
+        (min(_fill(problem.rows), MOST_ROWS), problem.valid is None, problem.bias is None),
+    )
+    while True:
+        tile_bytes = min(TILE_BYTES, _tile_bytes.get(kind, TILE_BYTES))
+        try:
+            return _attend(problem, cut(problem, tile_bytes))
+        except kernels.NoRoom:
+            if tile_bytes // 2 < LEAST * _bytes_of_row(problem):
+                raise
+            _tile_bytes[kind] = tile_bytes // 2
+
+
+def cut(problem: Decoding, tile_bytes: int) -> Cut:
+    """Return the sizes of the pieces of a call that suit its device, with tiles of that size."""
     batch, groups, keys, _ = problem.key.shape
     bytes_of_row = _bytes_of_row(problem)
-    tensors = 1 if problem.is_shared else 2
-    is_large = tensors * STAGES * TILE_BYTES + SPARE_BYTES <= _shared_bytes(problem.key.device)
-    tile_bytes = TILE_BYTES if is_large else TILE_BYTES // 2
     most = tile_bytes // bytes_of_row
     tile, block = min(most, MOST_KEYS), min(most, MOST_ROWS, _fill(problem.rows))
     if problem.rows <= MOST_FEW[problem.query.dtype]:
         block = 1 << (problem.rows - 1).bit_length()
     blocks = -(-problem.rows // block)
     tiles = -(-keys // tile)
-    programs = (PROGRAMS if is_large else 2 * PROGRAMS) * _processors(problem.key.device)
+    programs = PROGRAMS * (TILE_BYTES // tile_bytes) * _processors(problem.key.device)
     wanted = programs // (batch * groups * blocks)
     runs = min(tiles, MOST_RUNS, max(1, wanted))
     return Cut(
         tile=tile,
-        # Runs of equal length, of which none is empty.
+        # Runs of equal length, none of them empty.
         runs=-(-tiles // -(-tiles // runs)),
         block=block,
         blocks=blocks,
@@ -195,13 +208,6 @@ def _processors(device: torch.device) -> int:
     if device.type != "cuda":
         return INTERPRETED_PROCESSORS
     return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
-def _shared_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return LEAST_SHARED_BYTES
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin
 
 
 def _fill(number: int) -> int:

@@ -18,6 +18,9 @@ from triton import knobs
 FAILURES = (triton.TritonError, SubprocessError)
 """Errors of a kernel that cannot be built; Triton calls a compiler, which may fail too."""
 
+NoRoom = triton.OutOfResources
+"""The error of a kernel whose tiles exceed the shared memory of the GPU."""
+
 INTERPRETED = bool(knobs.runtime.interpret)
 """Whether the kernels run in Triton's interpreter, which the environment sets before the import."""
 

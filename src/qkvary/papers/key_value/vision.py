@@ -56,7 +56,7 @@ def vision_network(
         scale: Whether scores are divided by the root of the width, as in the code, or of that of a
             head.
 
-    Source: code of paper 2: pre-norm without a norm behind the last block, input projections
+    Source: code of paper 2: pre-norm without a norm after the last block, input projections
     without bias, d_ff = d with GELU, no dropout, m = 50, learned class token and positions drawn
     from N(0, 1), torch's default initialization elsewhere, a head of two layers.
     """
@@ -94,7 +94,7 @@ def vision_floor(task: ImageTaskConfig) -> str:
 def vit_base(name: ImageSetName, *, image_size: int) -> VisionTransformerConfig:
     """Return ViT-B/16, with dropout of 0.1 and torch's default initialization.
 
-    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. Norm behind the last
+    Source: paper 1, section 3.2: width 768, 12 layers, 12 heads, d_ff 3,072. Norm after the last
     block, one matrix as head and biases everywhere are those of Dosovitskiy et al. 2021.
     """
     images = IMAGE_SETS[name]
@@ -129,7 +129,7 @@ def vision_grid(
 
     The rate is constant (the code's MultiStepLR would lower it after 100 epochs, which no run has;
     the schedule ``multistep`` is here for longer ones),
-    with two validations an epoch, the best of which is tested.
+    with two validations an epoch; the best is tested.
 
     Args:
         splits: What validation is on.
@@ -209,7 +209,7 @@ def _quick_study(
     is_complete = images.part_of is None
     epochs = steps * batch_size / trained_images(task)
     larger = (
-        " Published figures beside ours are averages over 48 configurations, most of them larger, "
+        " Published figures next to ours are averages over 48 configurations, most of them larger, "
         "that were trained longer and tested at their best epoch on the test images. One of "
         "them on MNIST, trained as published: vision-published-part."
     )

@@ -127,7 +127,7 @@ def quick_recall(
     limits: tuple[str, ...],
     steps: int = 800,
 ) -> Setting:
-    """Return a small setting that trains in seconds, in a table of its own.
+    """Return a small setting that trains in seconds, in its own table.
 
     Args:
         name: The name of the setting and its table.
@@ -162,7 +162,7 @@ def quick_recall(
 def published_recall() -> tuple[Setting, ...]:
     """Return the published settings: (length, pairs) x widths, with one head and with four.
 
-    Those with one head have the sharings of projections alone, in a table of their own.
+    Those with one head have the sharings of projections alone, in their own table.
 
     Source: code of Arora et al. 2023, figure 2: one head, dropout 0.1 after the embedding and on
     attention probabilities, weights from N(0, 0.02), tied head, 64 epochs of AdamW with weight

@@ -124,14 +124,14 @@ def novels_setting(name: str, network: LanguageModelConfig, *, steps: int, **mor
 def rotary_setting(
     name: str, network: LanguageModelConfig, variants: tuple[str, ...], limits: tuple[str, ...]
 ) -> Setting:
-    """Return a setting with a table of its own: 350 steps (``ROTARY_STEPS``) on rows of novels."""
+    """Return a setting with its own table: 350 steps (``ROTARY_STEPS``) on rows of novels."""
     return novels_setting(
         name, network, steps=ROTARY_STEPS, table=name, variants=variants, limits=limits
     )
 
 
 def stories(*, context: int, protocol: Protocol) -> LanguageTaskConfig:
-    """Return the task on 2,188 short stories, of which 90 % have 158 to 540 tokens."""
+    """Return the task on 2,188 short stories; 90 % have 158 to 540 tokens."""
     return LanguageTaskConfig(
         data=f"tinystories/gpt2-{PIECES}",
         data_sha256=TINY_STORIES_SHA256,

@@ -59,7 +59,7 @@ def why_setting(
     weight_decay: float = 0.1,
     d_ff: int | None = None,
 ) -> Setting:
-    """Return a setting with a table of its own, on the bytes of novels.
+    """Return a setting with its own table, on the bytes of novels.
 
     Args:
         name: Name of the setting and of its table.

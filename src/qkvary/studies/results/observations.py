@@ -5,7 +5,7 @@ it has diverged. Never imports torch.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import get_args
@@ -166,6 +166,7 @@ def _observe(
         metric=metric,
         value=value if state == "done" else None,
         metrics=tuple(metrics.items()),
+        timing=tuple(_speeds(cell, timing)),
         steps_to_solve=None if steps is None else int(steps),
         training_seconds=timing.get("training_seconds"),
         total_seconds=timing.get("total_seconds"),
@@ -173,6 +174,16 @@ def _observe(
         is_tested=setting.task.has_test,
     )
     return Observation(row=row, record=record)
+
+
+def _speeds(cell: Cell, timing: Mapping[str, float | None]) -> Iterator[tuple[str, float]]:
+    steps = timing.get("steps_per_second")
+    if steps:
+        yield "tokens_per_second", steps * cell.run.training.batch_size * cell.run.sequence_length
+    share, most = timing.get("utilization"), timing.get("product_flops_per_second")
+    if share is not None and most is not None:
+        yield "gigaflops_per_second", share * most / 1e9
+        yield "utilization", share
 
 
 def _finite(figures: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -109,7 +109,7 @@ def paired_t(
 
     Args:
         differences: One value per pair, or per unit.
-        weights: Positive weights, of which only the ratios matter; equal ones by default.
+        weights: Positive weights; only their ratios matter. Equal ones by default.
         confidence: Two-sided confidence, already corrected for the number of comparisons.
     """
     _check_confidence(confidence)

@@ -69,7 +69,7 @@ class Difference:
     """Pairs of finished runs (same setting, same seed) that the difference was computed from."""
     pairs_planned: int
     units: int
-    """Number of independent units behind the interval."""
+    """Number of independent units that the interval rests on."""
     unit: PairUnit
     """The independent unit: ``seed``, or ``setting`` if few seeds were planned."""
     mean: float | None
@@ -338,7 +338,7 @@ class PublishedComparison:
     notes: tuple[str, ...] = ()
     """The notes of the settings that are compared, each once."""
     published_runs: int | None = None
-    """Runs behind each published figure, where it is their mean."""
+    """Runs that each published figure is the mean of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,6 +356,9 @@ class RunRow:
     metric: str | None
     value: float | None
     metrics: tuple[tuple[str, float | None], ...]
+    timing: tuple[tuple[str, float], ...]
+    """``tokens_per_second`` of training and, of language models, ``gigaflops_per_second`` and
+    ``utilization``, their share of those of one large product."""
     steps_to_solve: int | None
     training_seconds: float | None
     total_seconds: float | None

@@ -1,4 +1,4 @@
-"""Progress display of a study: live on a terminal, plain lines elsewhere."""
+"""Progress of a study: live on a terminal, plain lines elsewhere, and a page of results so far."""
 
 import time
 from collections import Counter
@@ -15,6 +15,10 @@ from qkvary.studies.study import Cell
 from qkvary.text.names import count
 from qkvary.text.units import duration
 
+FIRST_SECONDS, INTERVAL_SECONDS = 10.0, 20.0
+"""The minimum of seconds before the first page of results so far, and between two."""
+SHARE = 0.05
+"""The maximum share of the time that the pages take."""
 PLAIN_SECONDS, LIVE_SECONDS = 10.0, 0.25
 """Seconds between two lines without a terminal, and two pictures on one."""
 COLUMN_WIDTH = 16
@@ -195,3 +199,35 @@ class LiveDisplay(Display):
             cells = [f"{sum(some) / len(some):.3f} ({len(some)})" if some else "" for some in found]
             table.add_row(Text(f"  {variant}"), *cells)
         return table
+
+
+class Publisher:
+    """Calls a function when there are new results and the last call was long enough ago."""
+
+    def __init__(self, function: Callable[[], str] | None = None) -> None:
+        self._function = function
+        self._new = False
+        self._next = time.monotonic() + FIRST_SECONDS
+
+    def add(self) -> None:
+        """Note that there is a new result."""
+        self._new = True
+
+    def publish(self) -> str:
+        """Call the function if it is time; after an error never again.
+
+        Returns:
+            What the function returns or, in a sentence, its error; else an empty text.
+        """
+        began = time.monotonic()
+        if self._function is None or not self._new or began < self._next:
+            return ""
+        self._new = False
+        try:
+            said = self._function()
+        # No page is worth a study.
+        except Exception as error:  # noqa: BLE001
+            self._function = None
+            return f"the page is not written before the end: {error}"
+        self._next = began + max(INTERVAL_SECONDS, (time.monotonic() - began) / SHARE)
+        return said

@@ -1,6 +1,6 @@
-"""Finished runs in one compressed file, to keep beside a report or to take to another machine.
+"""Finished runs in one compressed file, to keep with a report or to take to another machine.
 
-A line per run, each with its own digest, behind a line that says how many there are. Files have no
+The first line says how many runs there are; each run is a line with its own digest. Files have no
 trained networks; the results that a cluster returns have those that the store keeps. Torch-free.
 """
 
@@ -67,7 +67,7 @@ def pack_runs(
 
     Args:
         store: The store that holds them.
-        keys: Keys of runs, of which unfinished ones are left out.
+        keys: Keys of runs; unfinished ones are left out.
         path: The file, replaced if it exists.
         shown: Keys of the runs whose attention maps and samples are kept too.
         without: Which of these two are left out.
@@ -243,7 +243,7 @@ class PackedRun:
 
 
 def read_runs(data: bytes, where: str) -> Iterator[PackedRun]:
-    """Yield packed runs, each of which is checked before it is yielded.
+    """Yield packed runs; each is checked first.
 
     Args:
         data: Packed runs.

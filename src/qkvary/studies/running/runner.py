@@ -12,12 +12,8 @@ from types import FrameType
 
 from rich.console import Console
 
-from qkvary.storage.errors import (
-    UsageError,
-)
-from qkvary.studies.running.cells import (
-    CellOptions,
-)
+from qkvary.storage.errors import UsageError
+from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
@@ -95,7 +91,7 @@ def run_study(
     options: RunnerOptions | None = None,
     *,
     console: Console | None = None,
-    publish: Callable[[], None] | None = None,
+    publish: Callable[[], str] | None = None,
 ) -> RunSummary:
     """Execute every run of ``study`` that is not done in ``store``.
 
@@ -107,7 +103,8 @@ def run_study(
         store: The store of runs.
         options: Options of the runner.
         console: Console for progress; standard error by default.
-        publish: Shows the results so far to the user; called now and then, with new results.
+        publish: Shows the results so far to the user, and returns a sentence to print, or an empty
+            text; called now and then, with new results.
     """
     chosen = options or RunnerOptions()
     # Several cells may share one run.

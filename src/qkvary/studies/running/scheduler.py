@@ -22,13 +22,11 @@ from qkvary.studies.running.cells import (
     describe_crashes,
     record_failure,
 )
-from qkvary.studies.running.data_sets import prepare_sets
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.live import Display, ProgressView
+from qkvary.studies.running.live import Display, ProgressView, Publisher
 from qkvary.studies.running.nodes import Nodes
-from qkvary.studies.running.publishing import Publisher
 from qkvary.studies.running.records import Record, run_identity
 from qkvary.studies.running.signals import STOPPING
 from qkvary.studies.running.store import Claim, Store
@@ -56,7 +54,7 @@ class Scheduler:
         task: Task,
         *,
         retry_failed: bool,
-        publish: Callable[[], None] | None,
+        publish: Callable[[], str] | None,
     ) -> None:
         """Count all runs as left.
 
@@ -442,8 +440,8 @@ class Scheduler:
 
     def publish(self) -> None:
         """Show the results so far to the user, if it is time."""
-        if self.remaining and not self.is_ending and (problem := self.publisher.publish()):
-            self.note(problem)
+        if self.remaining and not self.is_ending and (said := self.publisher.publish()):
+            self.note(said)
 
     def note_of(self, cell: Cell) -> Callable[[str], None]:
         """Return a function that shows a message about a run."""
@@ -458,6 +456,23 @@ class Scheduler:
         """End the study early; the first reason counts."""
         if not self.exit_code:
             self.exit_code, self.message = code, message
+
+
+def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
+    """Check the data of every run, each once; download or prepare what is not there.
+
+    Args:
+        cells: The runs.
+        report: Called with a message for what takes long.
+
+    Raises:
+        QkvaryError: if data is not there, damaged, or not the expected one.
+    """
+    tasks = [cell.run.task for cell in cells]
+    for task in {
+        (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
+    }.values():
+        task.check_data(report)
 
 
 def _describe(error: Exception) -> str:

@@ -48,13 +48,15 @@ def find_similar_run(
         study: The requested runs.
         state: State of the similar runs.
     """
+    keys = store.keys()
+    if not keys:
+        return None
     cells = study.cells()
     requested = [cell.run_key for cell in cells]
     if any(store.state(key) != "open" or _newest(store, key) is not None for key in requested):
         return None
     wanted = {_identity_without_execution(run_identity(cell.run)): cell for cell in cells}
     found: list[SimilarRun] = []
-    keys = store.keys()
     for key in keys:
         step = _newest(store, key)
         if store.state(key) != state or (step is None and state == "open"):

@@ -29,6 +29,7 @@ from qkvary.tasks.contract import ShowsSamples, Task
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.loop import train
+from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
 
 
@@ -70,6 +71,7 @@ def train_cell(
         distribution: The processes that train it together; each of them calls this.
         execution: Execution settings, by default those of the run.
     """
+    keep_freed_memory()
     started, task = now(), load_cell_task(cell.run.task)
     others = distribution or SingleProcess()
 
@@ -97,7 +99,7 @@ def train_cell(
     if outcome.status == "stopped":
         return None
     computed = cell.run if execution is None else cell.run.with_execution(execution)
-    changed = cell.run.execution.differences(computed.execution)
+    changed = {} if execution is None else cell.run.execution.differences(execution)
     is_shown = outcome.status == "done" and others.rank == 0
     if is_shown and None in cell.kept_networks:
         keep(None, outcome.network)

@@ -1,4 +1,4 @@
-"""Stores the requests of ``qkvary train`` beside their runs, for reports at any later time.
+"""Stores the requests of ``qkvary train`` with their runs, for reports at any later time.
 
 A run's own folder holds neither the name of the training nor its other runs. Each note is a study,
 written once and never changed; notes that differ only in variants or seeds form one training.

@@ -109,13 +109,6 @@ def test_a_damaged_result_is_refused_and_its_run_repeated(
     check_equal(study, root, second_root)
 
 
-def test_results_that_are_always_damaged_end_the_study(root: Path, node: Path) -> None:
-    summary = run_there(toy_study([0]), root, returning(*[flip] * 99))
-    assert (summary.exit_code, summary.done, summary.missing) == (4, 0, 2)
-    assert "expected packed runs in the result of a task" in summary.message
-    assert list((root / "runs").rglob("record.json")) == []
-
-
 def test_a_node_that_lacks_the_data_is_named(
     root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,17 +161,6 @@ def test_a_run_that_crashes_on_its_node_returns_as_failed(root: Path, node: Path
     assert record
     assert record.message.startswith("this run crashed 4 workers, the last was process ")
     assert scratch(node).keys() == ()
-
-
-def test_a_run_that_fails_returns_and_is_retried(root: Path, node: Path) -> None:
-    study = toy_study([0, toy_worker.RAISES])
-    summary = run_there(study, root, returning(runs_per_task=4))
-    assert (summary.done, summary.failed) == (2, 2)
-    assert [note for note in summary.notes if "RuntimeError: the run went wrong" in note]
-    again = run_there(study, root, returning(), retry_failed=True)
-    assert (again.done, again.failed, again.executed) == (2, 2, 2)
-    failed = [cell.run_key for cell in study.cells() if cell.seed == toy_worker.RAISES]
-    assert [starts(node)[key] for key in failed] == [2, 2]
 
 
 def test_a_stopped_run_is_resumed_on_its_node(
@@ -306,16 +288,3 @@ def test_only_a_run_that_is_too_large_fails(
     record = Store(root / "runs").record(large)
     assert record
     assert record.message == "too large"
-
-
-def test_networks_are_checked_before_and_the_executor_is_closed(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(_cells: object) -> None:
-        raise UsageError("too large")
-
-    monkeypatch.setattr("qkvary.studies.running.nodes.check_networks", refuse)
-    executor = returning()
-    with pytest.raises(UsageError, match="too large"):
-        run_there(toy_study([0]), root, executor)
-    assert executor.closed == 1

@@ -14,7 +14,7 @@ import pytest
 
 from qkvary.storage import file_systems
 from qkvary.studies.running.cells import MAX_CRASHES
-from qkvary.studies.running.executors.contract import ClusterOptions, PollingExecutor, Task, TaskEnd
+from qkvary.studies.running.executors.contract import PollingExecutor, Task, TaskEnd
 from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
 from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import Store
@@ -270,13 +270,6 @@ def test_a_run_on_a_device_has_main_memory_too() -> None:
     on_cpu = replace(large, run=replace(large.run, device="cpu"))
     assert needed_resources(large, 1.0).memory_bytes >= needed_resources(on_cpu, 1.0).memory_bytes
     assert needed_resources(on_cpu, 1.0).memory_bytes > 4 * 2**30
-
-
-def test_a_share_of_gpus_above_one_is_whole() -> None:
-    assert ClusterOptions(gpu_share=2.0).gpu_share == 2.0
-    for share in (1.5, 0.0, 9.0):
-        with pytest.raises(ValueError, match="gpu_share must be "):
-            ClusterOptions(gpu_share=share)
 
 
 def test_runs_with_similar_needs_share_them() -> None:

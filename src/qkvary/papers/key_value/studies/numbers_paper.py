@@ -40,7 +40,7 @@ PROTOCOLS: Mapping[str, Study] = {
         description=(
             _GRID + "Clean: all numbers, and of every ten windows the ninth for validation and the "
             "tenth for the test, so that every split has numbers of all sizes. The published "
-            "figures beside ours are those of the other split."
+            "figures next to ours are those of the other split."
         ),
         settings=number_grid("clean"),
     ),

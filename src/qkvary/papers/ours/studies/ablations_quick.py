@@ -1,4 +1,4 @@
-"""The study of what paper 1's text names beside its variants: how scores are made and used."""
+"""The study of what paper 1's text names besides its variants: how scores are made and used."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ ANNEALING = TemperatureSchedule(start=4.0)
 
 SYMMETRIC = ("Q=K-V", "(Q=K-V)+", "Q=K=V", "(Q=K=V)+")
 WITHOUT_PLUS = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V")
-"""Cores beside the softmax have no ``+``, which is a score term of it."""
+"""Cores other than the softmax have no ``+``, which is one of its score terms."""
 DIAGONALS = ("diag-mean", "diag-norm", "diag-mean-unscaled", "diag-norm-unscaled")
 OTHERS = ("t0.5", "t2.0", "w4", "s4", "w4@s4")
 BIDIRECTIONAL = "sima"
@@ -68,7 +68,7 @@ STUDY = Study(
     name="ablations-quick",
     question="What do other diagonals, temperatures, cores and masks do to shared projections?",
     description=(
-        "What paper 1's text names beside its variants, each with the variants that admit it: "
+        "What paper 1's text names besides its variants, each with the variants that admit it: "
         "the diagonal of K K^T divided by its mean or norm, before the score scale (as its listing "
         "does) or after it; temperatures of 1/2 and 2, and annealing from 4 to 1 as "
         "tau(t) = 4^(1 - t/S); a window of 4, a stride of 4 and both; scores without a softmax, as "

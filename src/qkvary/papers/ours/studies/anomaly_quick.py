@@ -47,7 +47,7 @@ STUDY = Study(
         "Nine images of one class and one of another, out of 50 classes of CIFAR-100 that a small "
         "network describes; it learned the other 50 classes. Two layers of width 64 without "
         "positions, so that chance is 0.10. The published order, with the anomaly always last, and "
-        "pure noise instead of images stand beside the repaired one."
+        "pure noise instead of images are compared with the repaired one."
     ),
     settings=tuple(map(_setting, _SETTINGS)),
     variants=SYNTHETIC_VARIANTS,

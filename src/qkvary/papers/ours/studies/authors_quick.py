@@ -24,7 +24,7 @@ _LIMITS = (
     ),
     (
         "Steps and learning rate were chosen for QKV, after four trial runs of it with seed 0 "
-        "whose test accuracy was seen: no sharing has a rate of its own."
+        "whose test accuracy was seen: no sharing has its own rate."
     ),
 )
 

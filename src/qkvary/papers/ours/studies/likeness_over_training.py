@@ -10,7 +10,7 @@ LAYERS = 4
 LONGER = 2
 """Steps, as a multiple of those of the size."""
 PARTS = (0.0, 0.05, 0.1, 0.25, 0.5)
-"""The shares of the training after which networks are kept, beside its end."""
+"""The shares of the training after which networks are kept, in addition to its end."""
 
 
 def _study(size: Size) -> Study:

@@ -69,9 +69,9 @@ STUDY = Study(
         "Short stories, one in each row as in paper 1, padded with the separator up to 256, 512 or "
         f"1,024 tokens: {SHARES[256]}, {SHARES[512]} and {SHARES[1024]} % of what the loss counts "
         "is real; 2 layers of 128 channels and 4 heads, rotary positions. Each network is scored "
-        "twice on the same rows, by real tokens and as printed there, with the padding. Beside "
+        "twice on the same rows, by real tokens and as printed there, with the padding. Next to "
         "them networks that were trained on stories without padding, one after the other in rows "
-        "of 512, scored by real tokens of stories in rows of their own. Every step has as many "
+        "of 512, scored by real tokens of stories in separate rows. Every step has as many "
         "positions."
     ),
     settings=(

@@ -56,7 +56,7 @@ STUDY = Study(
         "quarter, half or all rotate (base 100). Where the value reads the key's "
         "projection it is the key before its rotation (none), the rotated key with the output "
         "rotated back (counter), or the rotated key as it is (rotated, which depends on where in "
-        "the text one is). Beside them biases that fall with the distance (ALiBi), where the "
+        "the text one is). In addition biases that fall with the distance (ALiBi), where the "
         "question does not arise."
     ),
     settings=(

@@ -50,7 +50,7 @@ _LIMITS = (
 
 STUDY = Study(
     name="lm-small",
-    question="What does sharing cost a language model, beside others of the same cache or size?",
+    question="What does sharing cost a language model, against others of the same cache or size?",
     description=(
         "English novels by the byte (50 by authors of which none wrote those that are scored), "
         "rows of 128; paper 1's network and training with 2 layers of 256 channels and 16 heads, "

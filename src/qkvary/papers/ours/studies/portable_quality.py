@@ -24,12 +24,12 @@ _LIMITS = (
     ),
     (
         "A head has 16 channels, where those of usual networks have 64 or 128, so that 8 to 32 "
-        "channels of decoupled positions are half to twice a head, as 64 beside 128 are usual."
+        "channels of decoupled positions are half to twice a head, as 64 with 128 are usual."
     ),
     (
         "The portable form keeps 8, 16 or 32 more numbers of a token and layer than the 256 of "
         "the others, and has up to 280,000 more parameters (latent attention 378,000), because "
-        "positions take projections of their own. Blocks have LayerNorm and GELU as in lm-small; "
+        "positions take additional projections. Blocks have LayerNorm and GELU as in lm-small; "
         "what is exported has RMSNorm and SwiGLU."
     ),
     describe_scale(networks=9, seeds=5, presets=("lm-30m", "lm-124m", "lm-350m")),
@@ -40,7 +40,7 @@ STUDY = Study(
     question="Are shared keys and values as good in the portable form as with rotated keys?",
     description=(
         "The networks, text and training of lm-small. Q-K=V with rotary positions and the output "
-        "rotated back, which other engines do not compute, beside the form that they do: keys "
+        "rotated back, which other engines do not compute, against the form that they do: keys "
         "that are not rotated, and decoupled positions of 8, 16 or 32 channels, with and without "
         "a norm of what key and value share. At the cache of 256 numbers a token and layer: "
         "latent attention (MLA: 240 channels and 16 of positions) and GQA-8."

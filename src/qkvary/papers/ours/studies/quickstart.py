@@ -16,7 +16,7 @@ STUDY = Study(
         "300 steps of character generation on tiny Shakespeare: networks of two layers and four "
         "heads, stopped where some variants have solved a task and others have not. Equal "
         "hyper-parameters, equal data and equal initial deviation of projections for all. These "
-        "are smaller networks than the papers': published figures beside ours show whether the "
+        "are smaller networks than the papers': published figures next to ours show whether the "
         "order is the same, not whether the values are."
     ),
     settings=(

@@ -18,7 +18,7 @@ _LIMITS = (
     ),
     (
         "The state of linear attention does not grow. Its bytes are divided by the 32 tokens of a "
-        "sequence, to be compared with a cache: behind longer texts it is so much smaller."
+        "sequence, to be compared with a cache: after longer texts it is so much smaller."
     ),
 )
 
@@ -27,7 +27,7 @@ STUDY = Study(
     question="Which sharing learns to recall, and how many bytes of cache does it take?",
     description=(
         "Multi-query associative recall (Arora et al. 2023, Zoology), small: 4 pairs of a key and "
-        "a value, and behind them each key once more, to be answered with its value; 32 tokens, a "
+        "a value, and after them each key once more, to be answered with its value; 32 tokens, a "
         "vocabulary of 64, two layers, at most 800 steps of 32 sequences, or until 0.99 of the "
         "validation is right. All sharings of paper 1's tables with four heads of 8 and of 16 "
         "channels; those of projections with one head of 64 too, whose cache has the bytes of four "

@@ -23,7 +23,7 @@ def _study(size: Size) -> Study:
         description=(
             "From a query that is the key (Q=K-V, symmetric scores) over one that a map of "
             "each head makes of the key (Q[map]=K-V) to one with a projection of its own (QKV); "
-            "beside them a query that is the value (Q=V), that is the layer input (I-K-V), and "
+            "in addition a query that is the value (Q=V), that is the layer input (I-K-V), and "
             "a key that is the layer input (Q-I-V) in the first layer, in the last and in all."
         ),
         settings=(why_setting("novels", size),),

@@ -43,7 +43,7 @@ def _study(size: Size) -> Study:
                 "that suit both skips."
             ),
             (
-                "Without norms the scores of I-K-V are scaled as behind a norm, where inputs have "
+                "Without norms the scores of I-K-V are scaled as after a norm, where inputs have "
                 "deviation 1: here they begin smaller."
             ),
         ),

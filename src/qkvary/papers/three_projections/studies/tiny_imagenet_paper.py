@@ -16,7 +16,7 @@ _WHAT = (
     "training images of 200 classes, two runs, and the four variants of its table. The images "
     "have 64 pixels and are resized when they are batched. Our choices, where the text says "
     '"as above" or nothing: Adam at 1e-4 without weight decay, batches of 128, 50 epochs, and the '
-    "flips and crops of the code for CIFAR-100; ImageNet's mean and deviation; a norm behind the "
+    "flips and crops of the code for CIFAR-100; ImageNet's mean and deviation; a norm after the "
     "last block, and one matrix as head. A run has some 10^19 floating-point operations: use "
     "--device cuda. The table prints 40, 35 and 32 minutes an epoch for three, two and one "
     "projections; the records have the steps per second of each run. "

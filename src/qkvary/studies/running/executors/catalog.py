@@ -1,13 +1,12 @@
 """Loads executors by file name; their libraries are imported only when they are asked for."""
 
 import importlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.studies.running.executors.contract import ClusterOptions, Executor
+from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions, Executor
 from qkvary.text.names import suggest
 
 ExecutorName = Literal["local", "ray", "slurm"]
@@ -27,33 +26,28 @@ _OPTIONS = {
 """The executors that each option is for."""
 
 
-def check_executor(
-    name: str, options: ClusterOptions, workers: int | None, *, write: Callable[[str], str] = str
-) -> None:
+def check_executor(name: str, options: ClusterOptions, workers: int | None) -> None:
     """Check what can be checked without the scheduler.
 
     Args:
         name: One of ``EXECUTORS``.
         options: Its options.
         workers: The number of worker processes, if it was given.
-        write: Writes the name of an option as the caller gave it.
 
     Raises:
         UsageError: for an unknown name, an option of another executor, or a missing library.
     """
     if name not in EXECUTORS:
         raise UsageError(f"expected an executor, got {name!r}; {suggest(name, EXECUTORS)}")
-    default = ClusterOptions()
     for option, executors in _OPTIONS.items():
-        if name not in executors and getattr(options, option) != getattr(default, option):
-            expected = f"{write('executor')} {' or '.join(executors)}"
-            raise UsageError(f"expected {expected} with {write(option)}, got {name}")
+        if name not in executors and getattr(options, option) != getattr(CLUSTER, option):
+            raise UsageError(
+                f"expected executor {' or '.join(executors)} with {option}, got {name}"
+            )
     if name == "local":
         return
     if workers is not None:
-        raise UsageError(
-            f"expected no {write('workers')} with {write('executor')} {name}, got {workers}"
-        )
+        raise UsageError(f"expected no workers with executor {name}, got {workers}")
     require(_LIBRARIES[name])
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from qkvary.arch.own import import_code
-from qkvary.storage.errors import QkvaryError
+from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
 from qkvary.studies.study import Cell
 
@@ -26,21 +26,38 @@ class ClusterOptions:
     """Options of the executors; they do not affect results."""
 
     address: str | None = None
-    """Address of a Ray cluster; by default RAY_ADDRESS, or the cluster of this machine."""
+    """ray: address of the cluster; RAY_ADDRESS or this machine if not given."""
     gpu_share: float = 1.0
-    """GPUs per run on a device; several runs share one below 1."""
-    runs_per_job: int = 1
-    """Runs that one Slurm job executes one after the other."""
-    parallel_jobs: int = 256
-    """Slurm jobs that run at once."""
-    minutes: int = 60
-    """Time limit of a Slurm job."""
+    """ray: GPUs of a run on a device; 0.25 lets four share one."""
     partition: str | None = None
-    """Slurm partition; None for the default one."""
-    slurm: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Further options of ``sbatch``, such as ``{"account": "name"}``."""
+    """slurm: partition of the jobs."""
+    minutes: int = 60
+    """slurm: time limit of a job."""
+    runs_per_job: int = 1
+    """slurm: runs that a job executes one after the other."""
+    parallel_jobs: int = 256
+    """slurm: jobs that run at once."""
+    slurm: Mapping[str, str] | Sequence[str] = ()
+    """slurm: another option of sbatch, such as account=name; repeat it for more."""
     shared_folder: bool = True
-    """Whether all nodes see the folder of runs; if not, runs return through the scheduler."""
+    """ray, slurm: whether all nodes see the folder of runs; if not, each works in a temporary
+    folder, and finished runs return through Ray or submitit."""
+
+    @property
+    def sbatch(self) -> dict[str, str]:
+        """The further options of ``sbatch``, by name.
+
+        Raises:
+            UsageError: for text that is no such option.
+        """
+        if isinstance(self.slurm, Mapping):
+            return dict(self.slurm)
+        found = [option.partition("=") for option in self.slurm]
+        if not all(name and value for name, _, value in found):
+            raise UsageError(
+                f"slurm: expected NAME=VALUE, such as account=name, got {', '.join(self.slurm)}"
+            )
+        return {name: value for name, _, value in found}
 
     def __post_init__(self) -> None:
         for name in ("runs_per_job", "parallel_jobs", "minutes"):
@@ -50,6 +67,10 @@ class ClusterOptions:
             raise ValueError(f"gpu_share must be above 0 and at most 8, got {self.gpu_share}")
         if self.gpu_share > 1.0 and not float(self.gpu_share).is_integer():
             raise ValueError(f"gpu_share must be whole above 1, got {self.gpu_share}")
+        _ = self.sbatch
+
+
+CLUSTER = ClusterOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

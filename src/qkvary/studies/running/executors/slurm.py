@@ -118,7 +118,7 @@ class SlurmExecutor(PollingExecutor):
         if chosen.partition is not None:
             parameters["slurm_partition"] = chosen.partition
         if chosen.slurm:
-            parameters["slurm_additional_parameters"] = dict(chosen.slurm)
+            parameters["slurm_additional_parameters"] = chosen.sbatch
         scheduler.update_parameters(**parameters)
         return scheduler
 

@@ -22,7 +22,6 @@ from qkvary.studies.running.run_archive import find_excess, pack_results
 from qkvary.studies.running.signals import RUNNER_GONE, TERMINATED, handle_endings
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
-from qkvary.training.allocator import keep_freed_memory
 from qkvary.training.progress import Callbacks, Event
 
 
@@ -58,7 +57,6 @@ def _execute(
     task: Task, store: Store, stopping: threading.Event, ends: list[CellEnd], warnings: list[str]
 ) -> None:
     train = importlib.import_module(task.trainer).train_cell
-    keep_freed_memory()
     again = {} if task.scratch is not None else task.again
 
     def is_stopping() -> bool:

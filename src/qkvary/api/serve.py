@@ -1,0 +1,246 @@
+"""Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI."""
+
+import json
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import find_model, open_checkpoint, read_count
+from qkvary.api.options import (
+    CheckpointTokenizer,
+    Count,
+    complete_checkpoint,
+    options,
+    say_nothing,
+    takes_options,
+)
+from qkvary.api.results import Result, say_in_lines
+from qkvary.arch.models import Model
+from qkvary.costs.engines import allocate_llama_cpp
+from qkvary.data.checkpoint_names import find_checkpoint
+from qkvary.inference.engines import ENGINES, CacheLine, EngineName, Serving
+from qkvary.inference.served_models import (
+    Weights,
+    is_stock_folder,
+    name_export,
+    served_folder,
+)
+from qkvary.inference.serving import check_key, choose_port, describe_end, run_engine
+from qkvary.storage.durable import make_directory
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.packages import require
+from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import read_file
+from qkvary.text import units
+
+if TYPE_CHECKING:
+    from qkvary.arch.networks import LanguageModelConfig
+    from qkvary.checkpoints.stock_names import StockArchitecture
+
+KEY_BYTES = 1_000
+LONGEST = 4_096
+"""The default context of networks made for longer ones."""
+
+
+@options
+class Listening:
+    """The address."""
+
+    host: str = "127.0.0.1"
+    """Address that listens."""
+    port: int = 8080
+    """Port; 0 takes a free one."""
+    key_file: StrPath | None = None
+    """File with the key that requests must carry; needed for an address that others reach."""
+
+
+@options
+class Starting:
+    """The program of the engine."""
+
+    program: StrPath | None = None
+    """The engine's program (llama-server, vllm), or a Python that has the engine."""
+    engine_option: str | Sequence[str] = ()
+    """An option of the engine itself, such as --threads=2; repeat it for more."""
+
+
+LISTENING, STARTING = Listening(), Starting()
+
+
+@takes_options
+def serve(
+    model: Annotated[StrPath, Parameter(completer=complete_checkpoint)],
+    *,
+    engine: EngineName = "llama.cpp",
+    context: Count | None = None,
+    users: Count = 1,
+    weights: Weights | None = None,
+    tokenizer: CheckpointTokenizer = None,
+    listening: Listening = LISTENING,
+    starting: Starting = STARTING,
+    say: Callable[[str], None] = say_nothing,
+) -> Result[dict[str, Any]]:
+    """Serve a language model with an engine, llama.cpp or vLLM, behind the API of OpenAI.
+
+    Exports the network once into the cache directory, starts the engine, and prints the address
+    when it answers. Ctrl-C ends it. The engine refuses prompts that do not fit into the context.
+
+    Args:
+        model: A checkpoint; a .gguf for llama.cpp, and a stock folder for vLLM, are not exported.
+        engine: The engine.
+        context: Tokens of prompt and answer for each user; what the network was made for, at most
+            4,096, if not given.
+        users: Requests at a time.
+        weights: For llama.cpp: type of the matrices in the export, f32 if not given.
+        tokenizer: The tokenizer of a checkpoint without one.
+        listening: The address.
+        starting: The program of the engine.
+        say: Called with each line for the user.
+
+    Raises:
+        ValueError: if there is no such checkpoint or engine, or the engine cannot compute it.
+        ResourceError: if the engine ends; the message has its reason.
+    """
+    found = ENGINES.get(engine)
+    if found is None:
+        raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
+    named, file = starting.program, listening.key_file
+    first = found.find(None if named is None else os.fspath(named))
+    key = None if file is None else _read_key(read_path(file, "the file of a key"))
+    check_key(listening.host, key)
+    port = choose_port(listening.host, listening.port)
+    source = find_checkpoint(model)
+    path, notes = _prepare(source, model, engine, weights, tokenizer)
+    described = find_model(path)
+    longest, more = described.max_tokens or LONGEST, starting.engine_option
+    asked = Serving(
+        model=path,
+        name=source.stem,
+        context=read_count(context, "context") or min(longest, LONGEST),
+        users=read_count(users, "users"),
+        host=listening.host,
+        port=port,
+        key=key,
+        options=(more,) if isinstance(more, str) else tuple(more),
+    )
+    if asked.context > longest:
+        raise UsageError(f"expected a context of at most {longest:,} tokens, got {asked.context:,}")
+    logs = served_folder() / "logs"
+    make_directory(logs)
+    log = logs / f"{source.stem}-{port}.log"
+    for note in notes:
+        say(f"- {note}")
+    say(f"{found.title} starts with {path}; its log is {log}")
+    with run_engine(found, asked, first, log) as server:
+        predicted = _predict(described, engine, asked)
+        document = {
+            "engine": engine,
+            "url": server.url,
+            "model": asked.name,
+            "path": path,
+            "context": asked.context,
+            "users": asked.users,
+            "cache": server.cache,
+            "predicted_bytes": predicted,
+            "log": log,
+        }
+        line = f"{server.url} answers {asked.users} at a time, {asked.context:,} tokens each"
+        say(line)
+        if server.cache is not None:
+            say(_describe_cache(found.title, server.cache, predicted))
+        say(_make_request(server.url, asked))
+        code = server.wait()
+    if code:
+        raise ResourceError(describe_end(found, code, log))
+    return Result(document, say_in_lines(f"serve: {source}", document, line))
+
+
+def _prepare(
+    source: Path, model: StrPath, engine: EngineName, weights: Weights | None, tokenizer: Any
+) -> tuple[Path, tuple[str, ...]]:
+    """Return what the engine reads, and the losses of a new export.
+
+    The network is loaded only to export it.
+    """
+    is_ready = source.suffix == ".gguf" if engine == "llama.cpp" else is_stock_folder(source)
+    if is_ready:
+        given = {"--weights": weights, "--tokenizer": tokenizer}
+        for option, value in given.items():
+            if value is not None:
+                raise UsageError(f"expected no {option}, since {source} is served unchanged")
+        return source, ()
+    if weights is not None and engine != "llama.cpp":
+        raise UsageError("expected --weights with --engine llama.cpp alone")
+    if engine == "vllm":
+        require("transformers")
+
+    target = served_folder() / name_export(source, engine, tokenizer)
+    path = (
+        target if engine == "vllm" else target.with_name(f"{target.name}-{weights or 'f32'}.gguf")
+    )
+    if path.exists():
+        return path, ()
+    loaded, _ = open_checkpoint(model, tokenizer, speaks=True)
+    from qkvary.checkpoints.chat_templates import read_chat_template
+
+    template = read_chat_template(source)
+    if engine == "llama.cpp":
+        from qkvary.checkpoints.gguf.export import export_gguf
+
+        return path, export_gguf(loaded, path, weights or "f32", chat_template=template).notes
+    from qkvary.checkpoints.huggingface.folders import export_folder
+
+    to = _choose_class(loaded.network.config)
+    return path, export_folder(loaded, path, to=to, chat_template=template).notes
+
+
+def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
+    """Return the class of transformers with the smallest cache that expresses a network."""
+    from qkvary.checkpoints.huggingface.stock import find_obstacle
+
+    reasons: list[str] = []
+    for to in ("deepseek", "llama", "gpt2"):
+        obstacle = find_obstacle(config, to)
+        if obstacle is None:
+            return to
+        reasons.append(f"as {to}: {obstacle}")
+    lacks = "), (".join(reasons)
+    raise UsageError(f"expected a network that vLLM can compute, got parts that it lacks ({lacks})")
+
+
+def _read_key(path: Path) -> str:
+    key = read_file(path, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
+    if not key or not key.isprintable():
+        raise UsageError(f"expected one line with a key in {path}")
+    return key
+
+
+def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
+    """Return the bytes that llama.cpp takes for its cache by the rules of ``plan``."""
+    if engine != "llama.cpp":
+        return None
+    try:
+        cells = asked.context * asked.users
+        return allocate_llama_cpp(model, context=cells, sequences=asked.users).total_bytes
+    except ValueError:
+        return None
+
+
+def _describe_cache(title: str, cache: CacheLine, predicted: int | None) -> str:
+    held = "" if cache.nbytes is None else f" in {units.data_size(cache.nbytes)}"
+    planned = "" if predicted is None else f" (plan: {units.data_size(predicted)})"
+    return f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}"
+
+
+def _make_request(url: str, asked: Serving) -> str:
+    """Return a command that asks for an answer."""
+    body = json.dumps({"model": asked.name, "prompt": "Once upon a time", "max_tokens": 40})
+    headers = ["Content-Type: application/json"]
+    if asked.key is not None:
+        headers.append("Authorization: Bearer $(cat KEY_FILE)")
+    shown = " ".join(f'-H "{header}"' for header in headers)
+    return f"curl {url}/completions {shown} -d {shlex.quote(body)}"

@@ -1,0 +1,118 @@
+"""List the states of runs: done, running, open, failed, diverged or damaged."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from qkvary.api.options import AnyStudy, takes_options
+from qkvary.api.results import Result
+from qkvary.api.selection import PART, Part, choose_runs
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.report import Report, Section
+from qkvary.reports.tables import number, tabulate, word
+from qkvary.storage.errors import DamagedError
+from qkvary.storage.paths import StrPath
+from qkvary.studies.running.store import Store
+from qkvary.studies.study import Study
+from qkvary.text.names import count
+
+RunState = Literal["done", "failed", "diverged", "running", "open", "damaged"]
+STATES: tuple[RunState, ...] = ("done", "failed", "diverged", "running", "open", "damaged")
+PROBLEMS: tuple[RunState, ...] = ("failed", "diverged", "damaged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """The state of one run."""
+
+    run_key: str
+    group: str
+    """The variant, or task and variant without a study."""
+    state: RunState
+    note: str
+    """The owner, the reason of a failure, or the damage."""
+
+
+@takes_options
+def status(
+    study: AnyStudy | None = None,
+    /,
+    *,
+    part: Part = PART,
+    out: StrPath = RUNS,
+    problems: bool = False,
+) -> Result[tuple[RunStatus, ...]]:
+    """List the states of runs: done, running, open, failed, diverged or damaged.
+
+    Args:
+        study: A study by name or path, or a training; all runs if not given. In Python also a
+            study.
+        part: The part of the study.
+        out: Folder of runs and reports.
+        problems: List only failed, diverged and damaged.
+
+    Raises:
+        ValueError: if there is no such study.
+    """
+    store = Store(out)
+    if study is None:
+        planned = dict.fromkeys(store.keys(), "")
+    else:
+        chosen, _ = choose_runs(store, study, part)
+        planned = {cell.run_key: cell.variant for cell in chosen.cells()}
+    found = tuple(_read_status(store, key, group) for key, group in planned.items())
+    counts = Counter(one.state for one in found)
+    report = Report(
+        subject="runs",
+        question="In which states are the runs?",
+        answer=tuple(_answer(found, store, problems=problems)),
+        sections=() if problems or not found else (_section(found),),
+        data={
+            "study": study.name if isinstance(study, Study) else study,
+            "runs": {"total": len(found), **{state: counts[state] for state in STATES}},
+            "listed": [one for one in found if one.note or not problems],
+        },
+    )
+    return Result(found, report)
+
+
+def _answer(found: Sequence[RunStatus], store: Store, *, problems: bool) -> Iterator[str]:
+    """Yield what is to be said of single runs."""
+    if not found:
+        yield f"there are no runs in {store.path}; `qkvary study NAME` makes some"
+    elif problems and not any(one.state in PROBLEMS for one in found):
+        yield f"{count(len(found), 'run')}: none failed, none diverged, none is damaged"
+    for one in found:
+        if one.note and (one.state != "running" or not problems):
+            yield f"{one.run_key[:12]} {one.state}: {one.note}"
+
+
+def _read_status(store: Store, key: str, group: str) -> RunStatus:
+    try:
+        record = store.record(key)
+    except DamagedError as error:
+        return RunStatus(run_key=key, group=group or "?", state="damaged", note=str(error))
+    if record is not None:
+        name = group or f"{record.task} {record.variant}"
+        return RunStatus(run_key=key, group=name, state=record.status, note=record.message)
+    owner = store.owner(key)
+    state: RunState = "running" if owner else store.state(key)
+    return RunStatus(run_key=key, group=group or "not finished", state=state, note=str(owner or ""))
+
+
+def _section(found: Sequence[RunStatus]) -> Section:
+    groups: dict[str, Counter[str]] = {}
+    for one in found:
+        groups.setdefault(one.group, Counter())[one.state] += 1
+    groups["all"] = sum(groups.values(), Counter[str]())
+    table = tabulate(
+        "runs",
+        "Runs",
+        [{"group": name, "runs": states.total(), **states} for name, states in groups.items()],
+        word("group", ""),
+        number("runs"),
+        *map(number, STATES),
+        main=True,
+    )
+    return Section(key="runs", title="Runs", blocks=(table,), brief=True)

@@ -1,0 +1,216 @@
+"""Run a study: train unfinished runs, print the answer, write the report."""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from qkvary.api.arguments import read_threads
+from qkvary.api.options import AnyStudy, Count, Terminal, options, takes_options
+from qkvary.api.results import Result, add_data
+from qkvary.api.selection import PART, Part, choose_study
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.files import write_report
+from qkvary.reports.page import render_page
+from qkvary.reports.report import Report
+from qkvary.reports.study import study_report
+from qkvary.reports.study_results import Results, gather_results, report_folder
+from qkvary.storage.durable import atomic_write_file, make_directory
+from qkvary.storage.environment import without_downloads
+from qkvary.storage.errors import EndedEarlyError, QkvaryError
+from qkvary.storage.paths import StrPath
+from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.studies.results.summary import Summary
+from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor
+from qkvary.studies.running.executors.contract import CLUSTER, ClusterOptions
+from qkvary.studies.running.runner import RunnerOptions, RunSummary
+from qkvary.studies.running.runner import run_study as run
+from qkvary.studies.running.store import Store
+from qkvary.studies.study import Cell, Study
+from qkvary.text.names import count
+from qkvary.text.units import duration
+from qkvary.training.trackers import TrackerName
+
+REFRESH_SECONDS = 20
+"""Seconds after which the page of an unfinished study reloads itself."""
+
+
+@options
+class Running:
+    """The processes that run a study, and what is done with its runs."""
+
+    workers: Count | None = None
+    """Worker processes; by default one for each processor."""
+    executor: ExecutorName = "local"
+    """Worker processes of this machine, tasks of a running Ray cluster, or jobs of a Slurm
+    queue."""
+    log: TrackerName | None = None
+    """A tracker that gets a copy of the logs; none if not given."""
+    strict: bool = False
+    """Exit with 1 if a run failed or diverged."""
+    retry_failed: bool = False
+    """Run failed runs again."""
+    dry_run: bool = False
+    """Print the planned runs and their estimated time, and run nothing."""
+    quiet: bool = False
+    """Print no progress."""
+
+
+RUNNING = Running()
+
+
+@takes_options
+def study(
+    study: AnyStudy,
+    /,
+    *,
+    part: Part = PART,
+    running: Running = RUNNING,
+    cluster: ClusterOptions = CLUSTER,
+    out: StrPath = RUNS,
+    terminal: Terminal | None = None,
+) -> Result[Summary | None]:
+    """Run a study: train unfinished runs, print the answer, write the report.
+
+    Finished runs are not run again; a stopped study resumes where it stopped.
+
+    Args:
+        study: A study by its name, or a Python file with a STUDY by its path. In Python also a
+            ``qk.Study``.
+        part: The part of the study.
+        running: The processes, and what is done with its runs.
+        cluster: The options of Ray and Slurm.
+        out: Folder of runs and reports.
+        terminal: Shows what happens; by default the progress on standard error.
+
+    Raises:
+        ValueError: for an unknown study, or options that make no sense.
+        QkvaryError: if the runs ended early; the same call resumes them.
+    """
+    chosen, store = choose_study(study, part), Store(out)
+    workers = read_threads(running.workers, "workers")
+    check_executor(running.executor, cluster, workers)
+    how = RunnerOptions(
+        workers=workers,
+        strict=running.strict,
+        retry_failed=running.retry_failed,
+        quiet=running.quiet,
+        tracker=running.log,
+    )
+    if running.dry_run:
+        return Result(None, _plan(chosen, store, workers or os.cpu_count() or 1))
+    how = replace(how, executor=load_executor(running.executor, cluster, store.path))
+    typed = part.typed(study.name if isinstance(study, Study) else os.fspath(study), chosen)
+    folder = report_folder(chosen.name, store.path)
+    page = folder / "report.html"
+    published: list[str] = []
+
+    def gather() -> tuple[Results, Report]:
+        found = gather_results(chosen, store, typed)
+        return found, study_report(found.summary, found.attention, found.samples)
+
+    def publish(refresh_seconds: int = REFRESH_SECONDS) -> str:
+        make_directory(folder)
+        text = render_page(gather()[1], refresh_seconds=refresh_seconds)
+        atomic_write_file(page, text.encode())
+        published.append(f"results so far, refreshed as they come: {page}")
+        return published[0] if len(published) == 1 else ""
+
+    runs = run(
+        chosen, store, how, console=None if terminal is None else terminal.screen, publish=publish
+    )
+    if runs.message or (runs.exit_code and runs.missing):
+        if published:
+            # What ended the study may also keep the page from being written.
+            with suppress(QkvaryError, OSError):
+                publish(0)
+        document = {"runs": runs, "summary": None, "files": ()}
+        raise EndedEarlyError(_describe_rest(runs), runs.exit_code, document)
+    results, report = gather()
+    return Result(
+        results.summary,
+        add_data(report, runs=runs),
+        files=write_report(report, folder),
+        closing=(_describe_end(runs),),
+        notices=results.damage,
+        exit_code=runs.exit_code,
+    )
+
+
+def _plan(study: Study, store: Store, workers: int) -> Report:
+    cells = {cell.run_key: cell for cell in study.cells()}
+    states = Counter(store.state(key) for key in cells)
+    left = [cell for key, cell in cells.items() if store.state(key) == "open"]
+    seconds, missing = _estimate(left, workers)
+    total, of_tables = states.total(), len(study.cells())
+    shared = "" if total == of_tables else f" for {of_tables:,} cells of the tables"
+    said = [
+        (
+            f"{count(len(study.variants), 'variant')}, {count(len(study.settings), 'setting')}, "
+            f"{count(len(study.seeds), 'seed')}: {count(total, 'run')}{shared}, "
+            f"{states['done']:,} done, {states['running']:,} running, {states['open']:,} open"
+        ),
+        *describe_equal_parameters(study),
+    ]
+    if left and seconds is not None:
+        some = f" of {count(len(left) - missing.total(), 'run')}" if missing else ""
+        said.append(
+            f"estimated time{some} on this machine, by a few timed steps and evaluations: "
+            f"{duration(seconds)} with {count(workers, 'worker')}"
+        )
+    said += [f"no estimate of {count(runs, 'run')}: {reason}" for reason, runs in missing.items()]
+    return Report(
+        subject=f"plan: {study.name}",
+        question=f"{study.name}: {study.question}",
+        lead=study.description,
+        answer=tuple(said),
+        data={
+            "study": study.name,
+            "runs": total,
+            **{state: states[state] for state in ("done", "running", "open")},
+            "settings": [setting.name for setting in study.settings],
+            "variants": study.variants,
+            "seeds": study.seeds,
+            "estimated_seconds": seconds,
+            "not_estimated": missing,
+        },
+    )
+
+
+def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counter[str]]:
+    """Return the estimated seconds of the runs whose data is here, and why others have none.
+
+    Raises:
+        DamagedError: if data of a task is damaged.
+    """
+    # Other uses of the verb import torch in the workers only.
+    from qkvary.studies.running.timing import estimate_seconds, find_missing_data
+
+    if not cells:
+        return 0.0, Counter()
+    with without_downloads():
+        missing = find_missing_data(cells)
+        ready = [cell for cell in cells if cell not in missing]
+        reasons = Counter(missing.values())
+        if not ready:
+            return None, reasons
+        try:
+            return estimate_seconds(ready) / min(workers, len(ready)), reasons
+        except (QkvaryError, OSError, RuntimeError) as error:
+            return None, reasons + Counter({str(error): len(ready)})
+
+
+def _describe_rest(runs: RunSummary) -> str:
+    """State why the study ended early, and that it can be resumed."""
+    left = f"stopped: {runs.missing:,} of {count(runs.planned, 'run')} left"
+    return "\n".join(
+        filter(None, (runs.message, f"{left}; the same command resumes where it stopped"))
+    )
+
+
+def _describe_end(runs: RunSummary) -> str:
+    made = f"made {runs.executed:,} of {count(runs.planned, 'run')} in {duration(runs.seconds)}"
+    troubled = [f"{runs.failed:,} failed"] * bool(runs.failed)
+    troubled += [f"{runs.diverged:,} diverged"] * bool(runs.diverged)
+    return "; ".join([made, *troubled])

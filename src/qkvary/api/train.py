@@ -1,0 +1,438 @@
+"""Train a language model: a preset, its variants, and any text."""
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from qkvary.api.arguments import read_labels, read_threads
+from qkvary.api.data_prepare import show_documents
+from qkvary.api.options import Terminal, Variants, takes_options
+from qkvary.api.selection import read_seeds
+from qkvary.arch.canonical import from_dict, to_dict
+from qkvary.data.checkpoint_names import RUNS
+from qkvary.reports.report import Report
+from qkvary.storage.environment import without_downloads
+from qkvary.storage.errors import DamagedError, StoppedError, UsageError
+from qkvary.storage.locks import Owner
+from qkvary.storage.paths import StrPath
+from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOptions, training_study
+from qkvary.studies.running.cells import CellOptions, execute_cell
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.signals import STOPPING, handle_endings, leave_terminal
+from qkvary.studies.running.similar_runs import find_similar_run, with_execution
+from qkvary.studies.running.store import Store
+from qkvary.studies.running.trainings import note_training
+from qkvary.studies.study import Cell, Study
+from qkvary.text.units import duration, read_count
+from qkvary.training.config import ExecutionSettings
+from qkvary.training.presets import Preset, find_preset, preset_names
+from qkvary.training.progress import Callbacks, Event, ignore
+
+if TYPE_CHECKING:
+    from qkvary.api.training_result import TrainingResult
+    from qkvary.data.prepared import PreparedData
+    from qkvary.data.prepared_sets import PlannedSet
+    from qkvary.training.distribution import Distribution
+
+BUSY_SECONDS = 0.5
+"""Seconds between two checks of a run that another process holds."""
+
+
+@takes_options
+def train(
+    preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
+    /,
+    *,
+    data: StrPath | None = None,
+    variants: Variants = (),
+    seeds: Annotated[int | str | Sequence[int], Parameter(name=("--seeds", "--seed"))] = 0,
+    options: TrainingOptions = NO_OPTIONS,
+    out: StrPath = RUNS,
+    dry_run: bool = False,
+    terminal: Terminal | None = None,
+) -> "TrainingResult":
+    """Train a language model: a preset, its variants, and any text.
+
+    The same command resumes where it stopped, and shows finished runs. Under torchrun all processes
+    train one network.
+
+    Args:
+        preset: A network and its training: lm-10m, lm-300m, gpt2-124m; an unknown name lists all.
+        data: A text file, a folder, a corpus by name, hf:owner/name, or a prepared set. What is not
+            prepared is prepared. The preset's own corpus if not given.
+        variants: Labels in any spelling; several are trained one after the other and compared.
+        seeds: Seeds of the runs: 7 or 0,1,2 or 0-4.
+        options: Changes to the preset, and how its runs are executed.
+        out: Folder of runs and reports.
+        dry_run: Print the planned runs, and end.
+        terminal: Shows what happens.
+
+    Raises:
+        ValueError: for an unknown preset, device or variant, or options that make no sense.
+        StoppedError: after a signal; the runs have checkpoints.
+        QkvaryError: if the data, the disk or the memory does not suffice.
+    """
+    # The help needs no torch.
+    from qkvary.training.memory import require_training_memory
+
+    chosen, labels, numbers = find_preset(preset), read_labels(variants), read_seeds(seeds)
+    options.check()
+    shown = terminal or Terminal()
+    call = shown.command or f"qk.train({preset!r}, data={str(data)!r}, options={options!r})"
+    store, threads = Store(out), read_threads(options.threads, "threads")
+    if threads is None:
+        is_single = options.device == "cpu" and "WORLD_SIZE" not in os.environ
+        threads = (os.cpu_count() or 1) if is_single else 1
+    with _join_processes(options) as distribution:
+        shown = Terminal() if distribution.rank else shown
+        planned = _find_data(chosen, data, options.tokenizer, shown, distribution, dry_run=dry_run)
+
+        def study_of(steps: int | None) -> Study:
+            return training_study(
+                chosen,
+                _refer_to(planned),
+                variants=labels,
+                seeds=numbers,
+                options=replace(options, steps=steps, threads=threads),
+            )
+
+        steps = read_count(options.steps, "steps")
+        if (minutes := options.minutes) is not None:
+            from qkvary.api.training_plan import choose_steps
+
+            steps = distribution.run_on_first(
+                lambda: choose_steps(minutes, study_of, planned, store, call)
+            )
+        study = study_of(steps)
+        for cell in study.cells():
+            require_training_memory(cell.run, processes=distribution.size)
+        if not dry_run:
+            study = _train(study, store, planned, options, distribution, call, shown)
+    # What describes the runs is not needed to train them.
+    from qkvary.api.training_result import TrainingResult, describe_plan, describe_runs
+
+    if distribution.rank:
+        return TrainingResult(
+            None, Report(subject="", question=study.question), study=study, store=store
+        )
+    if dry_run:
+        return describe_plan(study, store, planned)
+    return describe_runs(study, store, call, find_warning(planned))
+
+
+def _train(
+    study: Study,
+    store: Store,
+    planned: "PlannedSet",
+    options: TrainingOptions,
+    distribution: "Distribution",
+    call: str,
+    shown: Terminal,
+) -> Study:
+    """Train the unfinished runs; return the study with the execution settings of its runs."""
+    requested: ExecutionSettings | None = None
+    begun = distribution.run_on_first(
+        lambda: to_dict(_begun_execution(study, store, options, shown))
+    )
+    if begun is not None:
+        requested = study.cells()[0].run.execution
+        study = with_execution(study, from_dict(ExecutionSettings, begun))
+    distribution.run_on_first(lambda: _check_finished(study, store))
+    if not distribution.rank:
+        _announce(study, store, planned, shown)
+        note_training(store, study, call)
+    _train_cells(study, store, options, distribution, requested, shown)
+    return study
+
+
+def _join_processes(options: TrainingOptions) -> AbstractContextManager["Distribution"]:
+    """Join the process group that torchrun started; without torchrun there is one process."""
+    from qkvary.training.distribution import SingleProcess
+
+    if "WORLD_SIZE" not in os.environ:
+        return nullcontext(SingleProcess())
+    # Takes as long to import as torch itself.
+    from qkvary.training.parallel import join_process_group
+
+    return join_process_group(options.strategy, options.device)
+
+
+def _find_data(
+    preset: Preset,
+    data: StrPath | None,
+    tokenizer: str | None,
+    shown: Terminal,
+    distribution: "Distribution",
+    *,
+    dry_run: bool,
+) -> "PlannedSet":
+    """Return the requested set; the first process prepares it if necessary.
+
+    A plan prepares and downloads nothing.
+
+    Raises:
+        UsageError: for a tokenizer with the folder of a prepared set.
+    """
+    from qkvary.data.prepared import is_prepared, open_prepared
+    from qkvary.data.prepared_sets import PlannedSet, plan_set
+
+    reference = preset.corpus if data is None else os.fspath(data)
+    path = Path(reference).expanduser()
+    if is_prepared(path):
+        if tokenizer is not None:
+            raise UsageError(
+                f"expected no --tokenizer with a prepared set, got {tokenizer} with {path}"
+            )
+        planned = PlannedSet.of(open_prepared(path))
+    elif dry_run:
+        with without_downloads():
+            planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
+    else:
+        planned = PlannedSet.of(_prepare(reference, preset, tokenizer, shown, distribution))
+    if (warning := find_warning(planned)) is not None:
+        shown.warn(warning)
+    return planned
+
+
+def find_warning(planned: "PlannedSet") -> str | None:
+    """Return a problem of the data, or None."""
+    from qkvary.data.prepared_sets import find_share_error
+
+    return None if planned.data is None else find_share_error(planned.data)
+
+
+def _prepare(
+    reference: str,
+    preset: Preset,
+    tokenizer: str | None,
+    shown: Terminal,
+    distribution: "Distribution",
+) -> "PreparedData":
+    from qkvary.data.preparation import PreparationSettings
+    from qkvary.data.prepared import open_prepared
+    from qkvary.data.prepared_sets import find_or_prepare
+
+    made: list[PreparedData] = []
+
+    def prepare() -> str:
+        with shown.show_progress("preparing", "bytes") as on_progress:
+            settings = PreparationSettings(on_progress=show_documents(on_progress))
+            made.append(
+                find_or_prepare(
+                    reference,
+                    tokenizer,
+                    default=preset.tokenizer,
+                    warn=shown.warn,
+                    settings=settings,
+                )
+            )
+        return str(made[0].path)
+
+    path = distribution.run_on_first(prepare)
+    return made[0] if made else open_prepared(Path(path))
+
+
+def _refer_to(planned: "PlannedSet") -> DataReference:
+    data = planned.data
+    return DataReference(
+        name=planned.name,
+        folder="" if data is None else str(data.path.resolve()),
+        fingerprint="" if data is None else data.fingerprint,
+        vocabulary=planned.vocabulary,
+        has_test=data is None or "test" in data.splits,
+    )
+
+
+def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
+    """Show steps and passes over the text of the runs that are not done."""
+    from qkvary.api.training_plan import describe_effort
+
+    runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
+    tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
+    # A text shorter than a row is refused when it is read.
+    if runs and tokens > runs[0].sequence_length:
+        shown.say(describe_effort(runs[0], tokens))
+
+
+def _begun_execution(
+    study: Study, store: Store, options: TrainingOptions, shown: Terminal
+) -> ExecutionSettings | None:
+    """Return the execution settings of the similar runs to resume, or None."""
+    similar = None if options.anew else find_similar_run(store, study)
+    if similar is not None and not options.allow_change:
+        raise UsageError(
+            f"{similar.cell.title} was begun with {similar.differences}, and has come to step "
+            f"{similar.step:,}: resume it with the new settings (--allow-change), or begin another "
+            "run (--anew)"
+        )
+    if similar is None and options.allow_change:
+        done = find_similar_run(store, study, state="done")
+        if done is not None:
+            shown.warn(
+                f"{done.cell.title} has ended with {done.differences}: nothing is left to "
+                "resume, so it is trained again with the new settings"
+            )
+    return None if similar is None else similar.execution
+
+
+def _check_finished(study: Study, store: Store) -> None:
+    """Refuse to replace a finished run that is damaged."""
+    for cell in study.cells():
+        problem = store.find_damage(cell.run_key) if store.state(cell.run_key) == "done" else None
+        if problem is not None:
+            raise DamagedError(
+                f"{cell.title}: {problem}; restore it, or move "
+                f"{store.directory(cell.run_key)} away to train the run again"
+            )
+
+
+def _train_cells(
+    study: Study,
+    store: Store,
+    options: TrainingOptions,
+    distribution: "Distribution",
+    execution: ExecutionSettings | None,
+    shown: Terminal,
+) -> None:
+    """Train the unfinished runs; all processes do so together."""
+    from qkvary.studies.running.training import train_cell
+
+    trainer = partial(train_cell, distribution=distribution, execution=execution)
+    chosen = CellOptions(
+        checkpoint_seconds=options.checkpoint_seconds,
+        keep=read_count(options.keep, "keep"),
+        tracker=options.log,
+        project=study.name,
+        prompt=options.sample,
+        records_failures=False,
+    )
+    stopping, left = threading.Event(), list(study.cells())
+    with _Progress(shown) as progress, _stop_on_signal(stopping.set, shown) as received:
+        while left:
+            busy: list[Cell] = []
+            for cell in left:
+                # All processes stop together, also between two runs.
+                if distribution.all_reduce([float(stopping.is_set())])[0]:
+                    raise StoppedError(received[0] if received else signal.SIGTERM)
+                end = execute_cell(
+                    store,
+                    cell,
+                    trainer,
+                    stop=stopping.is_set,
+                    callbacks=progress.callbacks,
+                    options=chosen,
+                    on_first=distribution.run_on_first,
+                )
+                if end.outcome == "stopped":
+                    raise StoppedError(received[0] if received else signal.SIGTERM)
+                busy += [cell] * (end.outcome == "busy")
+                record = store.record(cell.run_key) if end.outcome == "made" else None
+                if record is not None:
+                    progress.end(cell, record, end.seconds)
+            if len(busy) == len(left):
+                progress.wait(busy[0], store.owner(busy[0].run_key))
+                stopping.wait(BUSY_SECONDS)
+            left = busy
+
+
+@contextmanager
+def _stop_on_signal(stop: Callable[[], None], shown: Terminal) -> Generator[list[int]]:
+    """Stop the training in order at the first signal to end, and at once at the second."""
+    received: list[int] = []
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if received:
+            os._exit(128 + number)
+        received.append(number)
+        leave_terminal(number)
+        stop()
+        if shown.command:
+            # A handler may interrupt a print, so it must not print itself.
+            with suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
+
+    with handle_endings(receive):
+        yield received
+
+
+class _Progress(AbstractContextManager["_Progress"]):
+    """Shows the runs that are trained."""
+
+    def __init__(self, shown: Terminal) -> None:
+        self._shown = shown
+        self.callbacks = Callbacks(on_start=self._begin, on_event=self._progress, on_log=self._log)
+        self._open = ExitStack()
+        self._update: Callable[..., None] = ignore
+        self._cell: Cell | None = None
+        self._began: tuple[float, float] | None = None
+        self._waits_for = ""
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def wait(self, cell: Cell, owner: Owner | None) -> None:
+        """Say which process holds a run, once."""
+        if owner is not None and str(owner) != self._waits_for:
+            self._waits_for = str(owner)
+            self._shown.say(f"waiting for {owner}: {cell.title}")
+
+    def end(self, cell: Cell, record: Record, seconds: float) -> None:
+        """Say how a run has ended."""
+        self._open.close()
+        if record.status == "done":
+            took = duration(seconds, 2)
+            self._shown.say(f"{cell.title} is done in {took}: loss {record.headline:.4f}")
+        else:
+            self._shown.warn(f"{cell.title} {record.status}: {record.message}")
+
+    def _begin(self, cell: Cell) -> None:
+        self._open.close()
+        self._cell, self._began = cell, None
+        self._shown.say(cell.title)
+        self._update = self._open.enter_context(self._shown.show_progress("training", "steps"))
+
+    def _log(self, entry: Mapping[str, Any]) -> None:
+        """Say what one entry of a run's log says."""
+        step = f"step {entry['step']:,}"
+        match entry["event"]:
+            case "validation":
+                names = ("perplexity", "bits_per_byte")
+                scores = ", ".join(f"{name} {entry[name]:.4g}" for name in names)
+                self._shown.say(f"{step}: validation loss {entry['loss']:.4f}, {scores}")
+            case "sample":
+                self._shown.say(f"{step}: {entry['text']}")
+            case "skipped":
+                loss, norm = entry["loss"], entry["gradient_norm"]
+                self._shown.say(f"{step}: skipped, loss {loss:.4g}, gradient norm {norm:.4g}")
+            case "resumed":
+                changed = entry.get("changed", {})
+                changes = [f"{name} {now} (was {was})" for name, (was, now) in changed.items()]
+                self._shown.say(", ".join([f"resumed at {step}", *changes]))
+            case _:
+                pass
+
+    def _progress(self, event: Event) -> None:
+        cell = self._cell
+        if event.warning:
+            self._shown.warn(event.warning if cell is None else f"{cell.title}: {event.warning}")
+            return
+        now, done = time.monotonic(), event.step + event.part
+        began, first = self._began = self._began or (now, done)
+        notes = [f"{event.part:.0%} of the next"] * bool(event.part)
+        if event.loss is not None and math.isfinite(event.loss):
+            notes.append(f"loss {event.loss:.4f}")
+        if done > first and cell is not None:
+            tokens = cell.run.training.batch_size * cell.run.sequence_length
+            notes.append(f"{(done - first) / (now - began) * tokens:,.0f} tokens/s")
+        self._update(event.step, event.steps, ", ".join(notes))

@@ -1,0 +1,124 @@
+"""Bytes of a cache as numbers of each layer: the same share of all, or more where they count more.
+
+Torch-free, so that a budget is refused before a network is read.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.blocks import ProjectedAttention
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.conversions.caches.forms import count_numbers
+from qkvary.costs.cache import entries_bytes
+from qkvary.costs.formats import Format
+from qkvary.storage.errors import UsageError
+
+TOKENS = 4096
+"""Tokens over which bytes are counted: what tokens share is spread over them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What a cache may take."""
+
+    share: float | None = None
+    """A share of the bytes that the network's cache takes now, in the same format."""
+    bytes_per_token: float | None = None
+    """Bytes of a token over all layers; one of both is given."""
+    stored_as: Format
+    """The format of the cache."""
+
+    def __post_init__(self) -> None:
+        if (self.share is None) == (self.bytes_per_token is None):
+            raise UsageError("expected --cache, such as 50%, or --bytes-per-token, not both")
+        for name, value, most in (
+            ("a share of the cache", self.share, 1.0),
+            ("bytes per token", self.bytes_per_token, float("inf")),
+        ):
+            if value is not None and not 0 < value < most:
+                raise UsageError(
+                    f"expected {name} above 0{' and below 100%' * (most == 1)}, got {value:g}"
+                )
+
+    def share_of(self, config: LanguageModelConfig) -> float:
+        """Return the share of a network's cache.
+
+        Raises:
+            UsageError: if the bytes are not fewer than what the cache takes.
+        """
+        if self.share is not None:
+            return self.share
+        now, wanted = network_bytes(config, self.stored_as), self.bytes_per_token or 0.0
+        if wanted >= now:
+            raise UsageError(
+                f"expected fewer bytes per token than the cache takes, {now:,.0f} in "
+                f"{self.stored_as.name}, got {wanted:,.0f}"
+            )
+        return wanted / now
+
+
+def layer_bytes(layer: AttentionConfig, stored_as: Format) -> float:
+    """Return the bytes of a token in the cache of a layer, its part of all scales included."""
+    attention = ProjectedAttention(config=layer)
+    return entries_bytes(attention, seen=TOKENS, kept=TOKENS, stored_as=stored_as) / TOKENS
+
+
+def network_bytes(config: LanguageModelConfig, stored_as: Format) -> float:
+    """Return the bytes of a token in the cache of all layers."""
+    return sum(layer_bytes(layer, stored_as) for layer in config.layers)
+
+
+def spend_evenly(
+    config: LanguageModelConfig,
+    budget: Budget,
+    choose: Callable[[AttentionConfig, int], AttentionConfig],
+) -> tuple[int, ...]:
+    """Return the numbers of each layer: the most that fit its share.
+
+    Args:
+        config: The network before.
+        budget: The budget.
+        choose: Returns the new form of a layer for numbers of a token.
+
+    Raises:
+        UsageError: if the method has no form that fits.
+    """
+    share, stored_as = budget.share_of(config), budget.stored_as
+    found: dict[AttentionConfig, int] = {}
+    for layer in config.layers:
+        if layer not in found:
+            most = share * layer_bytes(layer, stored_as)
+            numbers = int(share * count_numbers(layer))
+            # Scales do not shrink in proportion.
+            while numbers > 1 and layer_bytes(choose(layer, numbers), stored_as) > most:
+                numbers -= 1
+            found[layer] = count_numbers(choose(layer, numbers))
+    return tuple(found[layer] for layer in config.layers)
+
+
+def spend_by_cost(
+    costs: Sequence[Sequence[float]], total: int, *, least: int, step: int
+) -> tuple[int, ...]:
+    """Return the numbers of each layer that make the sum of costs small.
+
+    The next numbers always go to the layer whose cost falls most by them.
+
+    Args:
+        costs: What each layer costs by its numbers, from none on.
+        total: Numbers of all layers.
+        least: Numbers that every layer has.
+        step: Numbers that are given at once.
+    """
+    sizes = [least] * len(costs)
+
+    def gain(layer: int) -> float:
+        now, more = sizes[layer], min(sizes[layer] + step, len(costs[layer]) - 1)
+        return costs[layer][now] - costs[layer][more] if more > now else -1.0
+
+    while sum(sizes) + step <= total:
+        best = max(range(len(costs)), key=gain)
+        if gain(best) < 0:
+            break
+        sizes[best] = min(sizes[best] + step, len(costs[best]) - 1)
+    return tuple(sizes)

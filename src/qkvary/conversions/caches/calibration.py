@@ -1,0 +1,99 @@
+"""The texts of a conversion as windows of tokens: those it is fitted to, and those held out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from qkvary.data.sources import read_documents
+from qkvary.data.tokenizers import Tokenizer, encode_document
+from qkvary.storage.errors import UsageError
+
+HELD_OUT = 10
+"""One window of so many is held out, where no other text is given for it."""
+LETTERS_PER_TOKEN = 32
+"""Letters of a document that are encoded for each wanted token."""
+
+
+class Texts(NamedTuple):
+    """Windows of tokens, which do not overlap."""
+
+    fitted: Int[Tensor, "windows tokens"]
+    """The windows that the conversion is fitted to."""
+    trained: Int[Tensor, "more tokens"]
+    """The windows that a distillation reads, those among them."""
+    held_out: Int[Tensor, "others tokens"]
+    """The windows on which losses are measured."""
+
+
+def read_texts(
+    tokenizer: Tokenizer,
+    data: Sequence[Path],
+    *,
+    tokens: int,
+    context: int,
+    held_out: Sequence[Path] = (),
+    held_out_tokens: int,
+    trained_tokens: int = 0,
+) -> Texts:
+    """Return windows of texts.
+
+    Args:
+        tokenizer: The tokenizer of the network.
+        data: The texts that the conversion is fitted to.
+        tokens: Tokens of them, equally many of each document that is long enough.
+        context: Tokens of a window.
+        held_out: The texts for losses; by default every tenth window of ``data``.
+        held_out_tokens: Tokens for losses.
+        trained_tokens: Tokens for a distillation, where they are more than ``tokens``.
+
+    Raises:
+        UsageError: if a text is too short, or cannot be encoded.
+    """
+    most = max(tokens, trained_tokens)
+    if held_out:
+        trained = _read_windows(tokenizer, data, tokens=most, context=context)
+        others = _read_windows(tokenizer, held_out, tokens=held_out_tokens, context=context)
+    else:
+        every = _read_windows(
+            tokenizer, data, tokens=most * HELD_OUT // (HELD_OUT - 1), context=context
+        )
+        chosen = torch.arange(len(every)) % HELD_OUT == HELD_OUT - 1
+        if not chosen.any():
+            raise UsageError(
+                f"expected a text of at least {HELD_OUT} windows of {context} tokens, of which one "
+                f"is held out, got {len(every)}; choices: --held-out TEXT, a smaller --context"
+            )
+        trained, others = every[~chosen], every[chosen][: max(1, held_out_tokens // context)]
+    count = min(len(trained), max(1, tokens // context))
+    # Spread over all documents.
+    numbers = torch.arange(count) * len(trained) // count
+    return Texts(trained[numbers], trained, others)
+
+
+def _read_windows(
+    tokenizer: Tokenizer, paths: Sequence[Path], *, tokens: int, context: int
+) -> Int[Tensor, "windows tokens"]:
+    documents = list(read_documents(paths))
+    each = -(-tokens // max(1, len(documents)))
+    parts: list[list[int]] = []
+    for document in documents:
+        try:
+            found = encode_document(tokenizer, document.text[: LETTERS_PER_TOKEN * each])
+        except ValueError as error:
+            raise UsageError(f"{document.where} cannot be encoded: {error}") from error
+        parts.append(list(found))
+    # What short documents lack is taken from longer ones.
+    missing = tokens
+    kept: list[list[int]] = []
+    for index, part in enumerate(sorted(parts, key=len)):
+        kept.append(part[: -(-missing // (len(parts) - index))])
+        missing -= len(kept[-1])
+    joined = torch.tensor([token for part in kept for token in part], dtype=torch.long)
+    windows = len(joined) // context
+    if not windows:
+        raise UsageError(f"expected a text of at least {context} tokens, got {len(joined)}")
+    return joined[: windows * context].view(windows, context)

@@ -1,0 +1,198 @@
+"""Converts a network layer by layer, on the activations of the layers that were converted before.
+
+Two streams of hidden states go through the network side by side: those of the network that is given,
+whose layers say what is wanted, and those of the new one, whose layers are fitted to it. Of a text
+no more is kept than these.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.structure import check_structure, make_language_model
+from qkvary.conversions.caches.divergence import ROWS
+from qkvary.conversions.caches.forms import check_layers
+from qkvary.conversions.caches.layer_maps import read_layer
+from qkvary.conversions.caches.method import Method
+from qkvary.conversions.caches.refit import Regression
+from qkvary.conversions.draft import replace_layers
+from qkvary.nn.attention import Attention
+from qkvary.nn.blocks import Block
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.layout import Layout
+
+Progress = Callable[[int, int], None]
+"""Called with the number of converted layers and their total."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerOutcome:
+    """What became of a layer."""
+
+    lost: float | None
+    """The share of the spectrum of keys and values that is left out."""
+    error: float
+    """The error of the output over its size, root mean squares, before the output is refitted."""
+    refitted_error: float
+    """The same after it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversion:
+    """A converted network."""
+
+    one_shot: LanguageModel
+    """The network without a refit: every layer from the weights and the moments of its input."""
+    refitted: LanguageModel
+    """The network whose outputs of attention are fitted to those of the network before."""
+    layers: tuple[LayerOutcome, ...]
+
+
+def choose_network(
+    config: LanguageModelConfig, method: Method, numbers: Sequence[int | None]
+) -> LanguageModelConfig:
+    """Return the network of a method.
+
+    Args:
+        config: The network before.
+        method: The method.
+        numbers: Numbers of a token in the cache of each layer; ``None`` leaves a layer as it is.
+
+    Raises:
+        UsageError: if a layer cannot be converted, or not to this size.
+    """
+    check_layers(config)
+    chosen = {
+        index: method.choose(layer, size)
+        for index, (layer, size) in enumerate(zip(config.layers, numbers, strict=True))
+        if size is not None
+    }
+    return replace_layers(config, chosen)
+
+
+@torch.no_grad()
+def convert_network(
+    network: LanguageModel,
+    config: LanguageModelConfig,
+    method: Method,
+    tokens: Int[Tensor, "windows tokens"],
+    *,
+    on_progress: Progress = lambda _done, _total: None,
+) -> Conversion:
+    """Convert a network.
+
+    Args:
+        network: The network, in evaluation mode; it stays as it is.
+        config: The network to make, from ``choose_network``.
+        method: The method.
+        tokens: The text that it is fitted to.
+        on_progress: Called after each layer.
+    """
+    check_structure(network)
+    one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
+    wanted, found = (embed_windows(network, tokens) for _ in range(2))
+    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    outcomes: list[LayerOutcome] = []
+    blocks = zip(network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True)
+    for index, (before, plain, after) in enumerate(blocks, start=1):
+        moment, targets = observe(before, wanted, layout)
+        if after.attention.config == before.attention.config:
+            for made in (plain, after):
+                made.attention.load_state_dict(before.attention.state_dict())
+            outcomes.append(LayerOutcome(lost=None, error=0.0, refitted_error=0.0))
+        else:
+            maps = read_layer(before.attention, moment)
+            made = method.convert(maps, after.attention.config)
+            for attention in (plain.attention, after.attention):
+                load_attention(attention, before.attention, made.weights)
+            error, refitted_error = _refit(after, found, targets, layout)
+            outcomes.append(
+                LayerOutcome(lost=made.lost, error=error, refitted_error=refitted_error)
+            )
+        for batch in range(len(found)):
+            found[batch] = after(found[batch], layout=layout)
+        on_progress(index, network.config.num_layers)
+    return Conversion(one_shot=one_shot, refitted=refitted, layers=tuple(outcomes))
+
+
+def load_attention(made: Attention, before: Attention, weights: dict[str, Tensor]) -> None:
+    """Give a layer its projections, and the parameters of the terms that it has from another."""
+    kept = {name: value for name, value in before.state_dict().items() if name in made.state_dict()}
+    made.load_state_dict({**kept, **weights})
+
+
+def _copy_parts(network: LanguageModel, config: LanguageModelConfig) -> LanguageModel:
+    """Return a network with the parameters of another, apart from attention: one storage for both."""
+    made = make_language_model(config).to(network.embedding.device, network.embedding.dtype).eval()
+    others = {
+        name: value for name, value in network.state_dict().items() if ".attention." not in name
+    }
+    made.load_state_dict({**made.state_dict(), **others}, assign=True)
+    return made
+
+
+def embed_windows(
+    network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
+) -> list[Float[Tensor, "rows tokens d_model"]]:
+    """Return what the first block reads, a few windows at a time."""
+    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    return [network.embed(rows, layout) for rows in tokens.split(ROWS)]
+
+
+def observe(
+    block: Block, states: list[Tensor], layout: Layout
+) -> tuple[Float[Tensor, "inputs inputs"], list[Tensor]]:
+    """Return the moment of the layer's input and its outputs; states become those after it."""
+    outputs: list[Tensor] = []
+    moment = torch.zeros((), dtype=torch.float64)
+
+    def keep(_module: object, inputs: tuple[Tensor, ...], output: Any) -> None:
+        nonlocal moment
+        moment = moment + _square(inputs[0])
+        outputs.append(cast("Tensor", output))
+
+    watched = block.attention.register_forward_hook(keep)
+    try:
+        for batch in range(len(states)):
+            states[batch] = block(states[batch], layout=layout)
+    finally:
+        watched.remove()
+    return moment / sum(one.shape[0] * one.shape[1] for one in outputs), outputs
+
+
+def _square(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs inputs"]:
+    rows = torch.nn.functional.pad(read.flatten(0, 1).double().cpu(), (0, 1), value=1.0)
+    return rows.T @ rows
+
+
+def _refit(
+    block: Block, states: list[Tensor], targets: list[Tensor], layout: Layout
+) -> tuple[float, float]:
+    """Fit the output projection; return the errors before and after."""
+    attention = block.attention
+    out = attention.o_proj
+    regression = Regression(out.weight.cpu().T)
+    for state, target in zip(states, targets, strict=True):
+        mixed = mix(attention, block.attention_input(state), layout)
+        bias = cast("Tensor | None", out.bias)
+        wanted = target if bias is None else target - bias
+        regression.add(mixed.flatten(0, 1).cpu(), wanted.flatten(0, 1).cpu())
+    fitted = regression.solve()
+    before, after = (regression.error(one) for one in (regression.prior, fitted))
+    out.weight.copy_(fitted.T)
+    return max(before, 0.0) ** 0.5, max(after, 0.0) ** 0.5
+
+
+def mix(
+    attention: Attention, read: Float[Tensor, "rows tokens d_model"], layout: Layout
+) -> Float[Tensor, "rows tokens channels"]:
+    """Return what the output projection of a layer reads."""
+    heads = attention.read(read, layout)
+    scores = attention.score(heads, layout)
+    mixed = attention.core(scores, heads.value, training=False, decode_kernel="layer", state=None)
+    return attention.restore(mixed, heads).transpose(1, 2).flatten(2)

@@ -1,0 +1,149 @@
+"""What a conversion will cost, from the spectra of keys and values, before anything is converted.
+
+A few layers are converted alone, and their divergence is measured. The others count in proportion
+to what their spectra lose. Layers are taken to add up, and no output is refitted: the forecast is
+usually too high.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.conversions.caches.conversion import (
+    embed_windows,
+    load_attention,
+    observe,
+)
+from qkvary.conversions.caches.divergence import divergence_sum
+from qkvary.conversions.caches.layer_maps import read_layer
+from qkvary.conversions.caches.method import Converted, Method
+from qkvary.nn.attention import make_attention
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.layout import Layout
+from qkvary.storage.errors import UsageError
+
+PROBED = 6
+"""Layers that are converted alone for a forecast, spread over the network."""
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What a conversion costs, layer by layer."""
+
+    layers: tuple[float, ...]
+    """The divergence that each layer adds, in nats a token."""
+    measured: tuple[bool, ...]
+    """Whether it was measured, not taken from the spectrum."""
+    spectra: tuple[Float[Tensor, " ranks"] | None, ...]
+    """The share of the spectrum that each layer loses by the channels of its tensor."""
+    seconds_per_token: float
+    """Seconds for a token of the text in one pass through the network."""
+
+    @property
+    def divergence(self) -> float:
+        """The divergence of the network, in nats a token."""
+        return sum(self.layers)
+
+    def costs(self, layer: int) -> Float[Tensor, " numbers"]:
+        """Return the divergence of a layer by the channels of its tensor.
+
+        Raises:
+            UsageError: for a method without a spectrum.
+        """
+        spectrum, known = self.spectra[layer], self.layers[layer]
+        if spectrum is None:
+            raise UsageError("expected a method with a spectrum for --layers auto; choices: latent")
+        return spectrum * known
+
+
+@torch.no_grad()
+def forecast(
+    network: LanguageModel,
+    config: LanguageModelConfig,
+    method: Method,
+    tokens: Int[Tensor, "windows tokens"],
+    *,
+    probed: int = PROBED,
+    on_progress: Progress = lambda _done, _total: None,
+) -> Forecast:
+    """Forecast a conversion.
+
+    Args:
+        network: The network, in evaluation mode.
+        config: The network to make, from ``choose_network``.
+        method: The method.
+        tokens: A text.
+        probed: Layers that are converted alone; all for a measurement of each.
+        on_progress: Called after each layer.
+    """
+    begun = time.process_time()
+    states = embed_windows(network, tokens)
+    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    inputs: list[list[Tensor]] = []
+    made: list[Converted | None] = []
+    layers = network.config.num_layers
+    for block, new in zip(network.stack.layers, config.layers, strict=True):
+        inputs.append([*states])
+        moment, _ = observe(block, states, layout)
+        is_new = new != block.attention.config
+        made.append(method.convert(read_layer(block.attention, moment), new) if is_new else None)
+    seconds = (time.process_time() - begun) / tokens.numel()
+    chosen = _choose_layers([index for index, one in enumerate(made) if one], probed)
+    found: dict[int, float] = {}
+    for done, index in enumerate(chosen, start=1):
+        block, one = network.stack.layers[index], made[index]
+        before = block.attention
+        attention = make_attention(config.layers[index]).to(network.embedding).eval()
+        load_attention(attention, before, one.weights if one else {})
+        block.attention = attention
+        try:
+            found[index] = _measure(network, index, inputs[index], states, layout)
+        finally:
+            block.attention = before
+        on_progress(done, len(chosen))
+    lost = [0.0 if one is None else one.lost for one in made]
+    per_share = sum(found.values()) / max(sum(lost[index] or 0.0 for index in found), 1e-12)
+    mean = sum(found.values()) / max(1, len(found))
+    return Forecast(
+        layers=tuple(
+            found.get(index, mean if share is None else share * per_share)
+            for index, share in enumerate(lost)
+        ),
+        measured=tuple(index in found for index in range(layers)),
+        spectra=tuple(None if one is None else one.spectrum for one in made),
+        seconds_per_token=seconds,
+    )
+
+
+def _choose_layers(candidates: Sequence[int], most: int) -> list[int]:
+    """Return so many of the layers, spread evenly, the first and the last among them."""
+    if len(candidates) <= most:
+        return list(candidates)
+    steps = (len(candidates) - 1) / max(1, most - 1)
+    return [candidates[round(number * steps)] for number in range(most)]
+
+
+def _measure(
+    network: LanguageModel,
+    first: int,
+    inputs: list[Tensor],
+    wanted: list[Tensor],
+    layout: Layout,
+) -> float:
+    """Return the divergence of a network whose layer ``first`` was replaced."""
+    total = tokens = 0.0
+    norm = network.stack.final_norm
+    for rows, reference in zip(inputs, wanted, strict=True):
+        found = rows
+        for block in network.stack.layers[first:]:
+            found = block(found, layout=layout)
+        states = (one if norm is None else norm(one) for one in (reference, found))
+        total += float(divergence_sum(network, network, *states))
+        tokens += rows.shape[0] * rows.shape[1]
+    return total / tokens

@@ -1,0 +1,112 @@
+"""The layers that can be converted, and the sizes of what they become. Torch-free."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.arch.sharing import share
+from qkvary.arch.variants import Variant
+from qkvary.storage.errors import UsageError
+
+KEPT_TERMS = ("rotary", "plus", "key_bias", "relative", "alibi", "temperature")
+"""Terms of scores that a converted layer has too; the others are refused."""
+_REASONS = {
+    "kv_norm": "its keys and values already are one normalised tensor",
+    "latent": "its keys and values already are made of one latent",
+    "decoupled": "its positions already are decoupled",
+}
+
+
+def check_layers(config: LanguageModelConfig) -> None:
+    """Refuse a network whose keys and values are no linear maps of what a layer reads.
+
+    Raises:
+        UsageError: with the first reason.
+    """
+    if config.shared_blocks:
+        raise UsageError(
+            "expected blocks with weights of their own, got one block for all layers, which read "
+            "different inputs"
+        )
+    for index, layer in enumerate(config.layers, start=1):
+        reason = _find_reason(layer)
+        if reason is not None:
+            raise UsageError(f"layer {index} cannot be converted: {reason}")
+
+
+def _find_reason(layer: AttentionConfig) -> str | None:
+    variant = layer.variant
+    if variant.core_name != "softmax":
+        return f"it has the core {variant.core_name}, expected the softmax"
+    for term in variant.terms:
+        if term.name not in KEPT_TERMS:
+            why = _REASONS.get(term.name, f"it has {term.name}, which no linear map can express")
+            return why
+    if variant.query_form == "residual-gelu":
+        return "its query is not linear in what the layer reads"
+    if layer.value_rope != "none":
+        return f"its values are rotated keys (value_rope {layer.value_rope})"
+    return None
+
+
+def count_numbers(layer: AttentionConfig) -> int:
+    """Return the numbers that a layer keeps of a token."""
+    return sum(layer.width(source) for source in layer.variant.cached)
+
+
+def merge(layer: AttentionConfig, **variant: Any) -> Variant:
+    """Return a variant without the roles and ranks of a layer's, with its window and terms."""
+    plain: dict[str, Any] = {"query_form": "plain", "k_rank": None, "v_rank": None}
+    return dataclasses.replace(layer.variant, **plain, **variant)
+
+
+def share_tensor(layer: AttentionConfig, *, rotary: int, **variant: Any) -> Variant:
+    """Return a variant whose keys and values read one tensor, with decoupled positions.
+
+    Args:
+        layer: The layer before.
+        rotary: Channels of the rotated key; 0 for a layer that rotates nothing.
+        **variant: Further fields.
+    """
+    if rotary:
+        variant |= {"positions": "none", "decoupled": rotary}
+    return merge(layer, sharing=share("q", "k", "k"), **variant)
+
+
+def resize(layer: AttentionConfig, variant: Variant, head_dim: int) -> AttentionConfig:
+    """Return a layer of another form, whose scores have no scale of their own."""
+    own = None if head_dim * layer.num_heads == layer.d_model else head_dim
+    scale = dataclasses.replace(layer.scale, identity="none")
+    return dataclasses.replace(layer, variant=variant, head_dim=own, scale=scale)
+
+
+def choose_rotary(layer: AttentionConfig, numbers: int) -> int:
+    """Return the channels of the rotated key: all, or fewer so that they are at most three of four.
+
+    Args:
+        layer: The layer before.
+        numbers: Numbers of a token.
+    """
+    rotated = layer.rotated_channels
+    return next(
+        (
+            size
+            for size in range(rotated, 1, -1)
+            if rotated % size == size % 2 == 0 and 4 * size <= 3 * numbers
+        ),
+        2 if rotated else 0,
+    )
+
+
+def refuse_budget(
+    method: str, numbers: int, choices: Sequence[int], layer: AttentionConfig
+) -> UsageError:
+    """Return the error for a layer that a method cannot make so small or so large."""
+    kept = count_numbers(layer)
+    some = ", ".join(f"{one} ({one / kept:.0%})" for one in choices)
+    return UsageError(
+        f"expected a cache that {method} can have, got {numbers} of {kept} numbers a token and "
+        f"layer; choices: {some}"
+    )

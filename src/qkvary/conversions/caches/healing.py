@@ -1,0 +1,238 @@
+"""Heals a converted network: distillation from the network before, by the training loop.
+
+The loss is the divergence of the next tokens from those of the network before. Attention is trained;
+everything else stays as it was.
+"""
+
+import copy
+import hashlib
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Literal, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from qkvary.arch.canonical import stored
+from qkvary.arch.networks import Network
+from qkvary.conversions.caches.divergence import divergence_sum, measure_divergence, measure_loss
+from qkvary.data.rows import rows_of_step
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DivergedError, StoppedError
+from qkvary.tasks.config import TaskConfig
+from qkvary.tasks.config_parts import digest
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    SINGLE_PROCESS_CONTEXT,
+    Batch,
+    EvaluationContext,
+    Split,
+)
+from qkvary.training.config import (
+    ExecutionConfig,
+    OptimizerConfig,
+    Precision,
+    RunConfig,
+    ScheduleConfig,
+    TrainingConfig,
+)
+from qkvary.training.loop import train
+from qkvary.training.progress import NO_CALLBACKS, Callbacks
+
+BATCH_TOKENS = 4096
+"""Tokens of a step."""
+PASS_TOKENS = 512
+"""Tokens of a forward pass."""
+LEARNING_RATE = 5e-4
+WARMUP = 0.1
+"""The share of the steps in which the learning rate rises."""
+
+
+@stored("DistillationConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistillationConfig(TaskConfig):
+    """Two networks and the text of a distillation, by their digests."""
+
+    metric: ClassVar[str] = "divergence"
+    higher_is_better: ClassVar[bool] = False
+    has_test: ClassVar[bool] = False
+    name: Literal["distillation"] = "distillation"
+    """Constant; it identifies the task in a record."""
+    original: str
+    """sha256 of the weights of the network before."""
+    converted: str
+    """sha256 of the weights that healing starts from."""
+    text: str
+    """sha256 of the tokens."""
+    context: int
+    """Tokens of a window."""
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the networks and the text."""
+        return digest("distillation", self.original, self.converted, self.text, self.context)
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+
+class Distillation:
+    """Attention of a converted network learns to say what the network before says."""
+
+    metric = DistillationConfig.metric
+    higher_is_better = DistillationConfig.higher_is_better
+    tokenizer = None
+
+    def __init__(
+        self,
+        original: LanguageModel,
+        converted: LanguageModel,
+        tokens: Int[Tensor, "windows tokens"],
+        held_out: Int[Tensor, "others tokens"],
+    ) -> None:
+        """Keep the networks and the text.
+
+        Args:
+            original: The network before, in evaluation mode.
+            converted: The network that healing starts from; it stays as it is.
+            tokens: The text that is trained on.
+            held_out: The text that is scored.
+        """
+        self.original, self.converted = original, converted
+        self.tokens, self.held_out = tokens, held_out
+        self.config = DistillationConfig(
+            original=_digest(original),
+            converted=_digest(converted),
+            text=hashlib.sha256(tokens.numpy().tobytes()).hexdigest(),
+            context=tokens.shape[1],
+        )
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the networks and the text."""
+        return self.config.data_fingerprint
+
+    def build(self, network: Network, seed: int) -> LanguageModel:
+        """Return a copy of the converted network, of which attention alone is trained."""
+        del network, seed
+        made = copy.deepcopy(self.converted)
+        for name, parameter in made.named_parameters():
+            parameter.requires_grad_(".attention." in name)
+        return made
+
+    def batch(self, step: int, batch_size: int, seed: int, rows: slice = ALL_ROWS) -> Batch:
+        """Return the next windows of the epoch's shuffled order."""
+        count = len(self.tokens)
+        numbers = rows_of_step(step, batch_size, rows=count, seed=seed, chosen=rows)
+        chosen = self.tokens[torch.from_numpy(numbers)]
+        return Batch(chosen, chosen)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean divergence over tokens."""
+        with torch.no_grad():
+            wanted = self.original.features(batch.inputs)
+        network = _as_language_model(model)
+        return batch.mean(
+            divergence_sum(self.original, network, wanted, network.features(batch.inputs))
+        )
+
+    def evaluate(
+        self, model: nn.Module, split: Split, context: EvaluationContext = SINGLE_PROCESS_CONTEXT, /
+    ) -> dict[str, float]:
+        """Score the text that is held out."""
+        del split, context
+        network = _as_language_model(model)
+        return {
+            "divergence": measure_divergence(self.original, network, self.held_out),
+            "loss": measure_loss(network, self.held_out),
+        }
+
+    def attention_example(self, model: nn.Module) -> None:
+        """Return no attention maps."""
+        del model
+
+
+def heal(
+    task: Distillation,
+    directory: Path,
+    *,
+    tokens: int,
+    seed: int = 0,
+    learning_rate: float = LEARNING_RATE,
+    precision: Precision = "full",
+    stop: Callable[[], bool] = lambda: False,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> LanguageModel:
+    """Return the healed network.
+
+    A call that was stopped or killed resumes from the newest checkpoint in the folder.
+
+    Args:
+        task: The networks and the text.
+        directory: The folder of log and checkpoints.
+        tokens: Tokens to train on, repeated where the text is shorter.
+        seed: Seed of the order of windows.
+        learning_rate: The peak of the learning rate.
+        precision: ``bf16`` multiplies matrices in bfloat16.
+        stop: Asked before each step whether to write a checkpoint and stop.
+        callbacks: Called during training.
+
+    Raises:
+        StoppedError: if it was stopped.
+        DivergedError: if it diverged.
+        DamagedError: if all checkpoints are damaged.
+        UsageError: if the folder holds another run.
+    """
+    rows = max(1, BATCH_TOKENS // task.config.context)
+    steps = max(1, -(-tokens // (rows * task.config.context)))
+    training = TrainingConfig(
+        steps=steps,
+        batch_size=rows,
+        optimizer=OptimizerConfig(
+            name="adamw", learning_rate=learning_rate, weight_decay=0.0, gradient_clip=1.0
+        ),
+        schedule=ScheduleConfig(name="cosine", warmup_steps=int(WARMUP * steps), floor=0.1),
+        evaluate_every=steps,
+        log_every=1,
+        execution=ExecutionConfig(
+            micro_batch_size=max(1, PASS_TOKENS // task.config.context),
+            precision=precision,
+            threads=torch.get_num_threads(),
+        ),
+    )
+    device, dtype = task.converted.embedding.device, task.converted.embedding.dtype
+    run = RunConfig(
+        task=task.config,
+        network=task.converted.config,
+        training=training,
+        seed=seed,
+        device=str(device),
+        dtype="float64" if dtype == torch.float64 else "float32",
+    )
+    directory.mkdir(parents=True, exist_ok=True)
+    outcome = train(run, task, directory, stop=stop, callbacks=callbacks)
+    if outcome.status == "diverged":
+        raise DivergedError(
+            f"healing diverged: {outcome.message}; choices: a smaller --learning-rate"
+        )
+    if outcome.status == "stopped":
+        raise StoppedError(signal.SIGINT)
+    return _as_language_model(outcome.network)
+
+
+def _as_language_model(model: nn.Module) -> LanguageModel:
+    return cast("LanguageModel", model)
+
+
+def _digest(network: LanguageModel) -> str:
+    found = hashlib.sha256()
+    for name, value in network.state_dict().items():
+        found.update(
+            name.encode() + value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+        )
+    return found.hexdigest()

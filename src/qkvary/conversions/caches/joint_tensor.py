@@ -1,0 +1,81 @@
+"""One tensor in place of keys and values: the best of its rank for what reads both.
+
+With C the second moment of the layer's input x, M_q that of the queries and M_o = W_O W_O^T, an error
+of keys counts as it changes scores and one of values as it changes outputs: the tensor is the best
+approximation of C^1/2 [W_K M_q^1/2, W_V M_o^1/2], each half divided by its norm.
+"""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.conversions.caches.layer_maps import take_root
+
+
+class JointTensor(NamedTuple):
+    """A tensor of the layer's input, and keys and values as its products."""
+
+    read: Float[Tensor, "inputs rank"]
+    """The tensor is ``x read``."""
+    key: Float[Tensor, "kv_heads rank head_dim"]
+    """Keys are the tensor times this."""
+    value: Float[Tensor, "kv_heads rank head_dim"]
+    """Values likewise."""
+    rank: int
+    """Its channels."""
+    spectrum: Float[Tensor, " ranks"]
+    """The share of the squared singular values that a tensor leaves out, by its channels from none
+    on; none at the end."""
+
+    @property
+    def lost(self) -> float:
+        """The share that this tensor leaves out."""
+        return float(self.spectrum[min(self.rank, len(self.spectrum) - 1)])
+
+
+def join(
+    key: Float[Tensor, "inputs kv_heads head_dim"],
+    value: Float[Tensor, "inputs kv_heads head_dim"],
+    *,
+    rank: int,
+    moment: Float[Tensor, "inputs inputs"],
+    queries: Float[Tensor, "kv_heads head_dim head_dim"],
+    outputs: Float[Tensor, "kv_heads head_dim head_dim"],
+) -> JointTensor:
+    """Return the best tensor for the keys and values of some KV heads.
+
+    Args:
+        key: Keys as maps of the layer's input.
+        value: Values likewise.
+        rank: Channels of the tensor.
+        moment: The second moment of the input.
+        queries: That of the queries of each KV head.
+        outputs: W_O W_O^T of each KV head.
+    """
+    root, inverse = take_root(moment)
+    parts: list[Tensor] = []
+    backs: list[Tensor] = []
+    for role, weight in ((key, queries), (value, outputs)):
+        up, down = take_root(weight)
+        part = root @ torch.einsum("dgi,gij->dgj", role, up).flatten(1)
+        size = part.norm().clamp(min=torch.finfo(part.dtype).tiny)
+        parts.append(part / size)
+        backs.append(down * size)
+    left, values, right = torch.linalg.svd(torch.cat(parts, dim=1), full_matrices=False)
+    # Channels beyond those that keys and values need are zeros.
+    unused = max(0, rank - len(values))
+    halves = F.pad(right[:rank], (0, 0, 0, unused)).unflatten(1, (2, key.shape[1], -1)).unbind(1)
+    made = [
+        torch.einsum("rgi,gij->grj", half, back) for half, back in zip(halves, backs, strict=True)
+    ]
+    left_out = values.square().flip(0).cumsum(0).flip(0)
+    return JointTensor(
+        read=F.pad(inverse @ left[:, :rank] * values[:rank], (0, unused)),
+        key=made[0],
+        value=made[1],
+        rank=rank,
+        spectrum=F.pad(left_out / left_out[0].clamp(min=1e-300), (0, 1)),
+    )

@@ -1,0 +1,112 @@
+"""An attention layer as matrices that act on row vectors, and the moments that weigh errors.
+
+Every matrix reads the layer's input with a one behind it, so that biases are rows of the matrices.
+"""
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.nn.attention import Attention
+from qkvary.nn.role_maps import LinearMap, make_role_maps
+
+Weights = dict[str, Tensor]
+"""Parameters of an attention layer by name."""
+SMALLEST_SHARE = 1e-9
+"""The least eigenvalue of a moment whose root is inverted, as a share of the largest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerMaps:
+    """Query, key, value and output of a layer, in float64."""
+
+    config: AttentionConfig
+    """The layer."""
+    query: Float[Tensor, "inputs heads head_dim"]
+    """The scores are scaled products of these."""
+    key: Float[Tensor, "inputs kv_heads head_dim"]
+    value: Float[Tensor, "inputs kv_heads head_dim"]
+    output: Float[Tensor, "heads head_dim d_model"]
+    output_bias: Float[Tensor, " d_model"]
+    """Zeros where the layer has none."""
+    moment: Float[Tensor, "inputs inputs"]
+    """The second moment of the layer's input with a one behind it."""
+
+    @property
+    def heads_of_group(self) -> int:
+        """Query heads that read one KV head."""
+        return self.query.shape[1] // self.key.shape[1]
+
+    def query_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
+        """Return the second moment of the queries that meet each KV head, summed over heads."""
+        query = self.query.unflatten(1, (self.key.shape[1], -1))
+        return torch.einsum("dghi,de,eghj->gij", query, self.moment, query)
+
+    def output_moments(self) -> Float[Tensor, "kv_heads head_dim head_dim"]:
+        """Return what the output makes of the channels of each KV head's value."""
+        output = self.output.unflatten(0, (self.key.shape[1], -1))
+        return torch.einsum("ghid,ghjd->gij", output, output)
+
+
+def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> LayerMaps:
+    """Return the matrices of a layer.
+
+    Args:
+        attention: The layer; its query is linear in the input.
+        moment: The second moment of its input with a one behind it.
+    """
+    roles = make_role_maps(attention)
+    query, key, value = map(_join_bias, roles)
+    output = attention.o_proj.weight.detach().cpu().double().T
+    bias = cast("Tensor | None", attention.o_proj.bias)
+    return LayerMaps(
+        config=attention.config,
+        query=query,
+        key=key,
+        value=value,
+        output=output.unflatten(0, (attention.config.num_heads, -1)),
+        output_bias=output.new_zeros(output.shape[1]) if bias is None else bias.detach().double(),
+        moment=moment,
+    )
+
+
+def _join_bias(role: LinearMap) -> Float[Tensor, "inputs heads channels"]:
+    return torch.cat((role.weight, role.bias[..., None]), dim=2).permute(2, 0, 1)
+
+
+def write_layer(config: AttentionConfig, **maps: Float[Tensor, "inputs *_ channels"]) -> Weights:
+    """Return the parameters of the input projections of a layer.
+
+    Args:
+        config: The layer.
+        **maps: The matrix of each projection, the heads of its source side by side or apart.
+    """
+    weights: Weights = {}
+    for name, matrix in maps.items():
+        flat = matrix.flatten(1)
+        weights[f"{name}.weight"] = flat[:-1].T
+        if config.bias:
+            weights[f"{name}.bias"] = flat[-1]
+    return weights
+
+
+def write_output(
+    maps: LayerMaps, config: AttentionConfig, output: Float[Tensor, "heads channels d_model"]
+) -> Weights:
+    """Return the parameters of the output projection, with the bias of the layer before."""
+    weights: Weights = {"o_proj.weight": output.flatten(0, 1).T}
+    if config.out_bias:
+        weights["o_proj.bias"] = maps.output_bias
+    return weights
+
+
+def take_root(moment: Float[Tensor, "*n n n"]) -> tuple[Tensor, Tensor]:
+    """Return the root of a moment and the inverse of the root."""
+    values, vectors = torch.linalg.eigh(moment)
+    least = values.amax(dim=-1, keepdim=True).clamp(min=torch.finfo(values.dtype).tiny)
+    roots = values.clamp(min=0).add(SMALLEST_SHARE * least).sqrt()[..., None, :]
+    return (vectors * roots) @ vectors.mT, (vectors / roots) @ vectors.mT

@@ -1,0 +1,61 @@
+"""Fewer KV heads: of each group the rotated key that carries most, and the best values."""
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget, resize
+from qkvary.conversions.caches.joint_tensor import join
+from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
+from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.rotary_slice import cut_slice
+from qkvary.storage.errors import UsageError
+
+STATEMENT = "fewer KV heads, each the best for the heads that it takes the place of"
+
+
+def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
+    """Return the form with at most these numbers of a token."""
+    kept, heads = count_numbers(layer), layer.num_kv_heads
+    if heads == 1:
+        raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")
+    each = kept // heads
+    fewer = [count for count in range(1, heads) if heads % count == 0]
+    fitting = [count for count in fewer if count * each <= numbers]
+    if not fitting or numbers >= kept or layer.variant.sharing.key == layer.variant.sharing.value:
+        raise refuse_budget("grouped", numbers, [count * each for count in fewer], layer)
+    return resize(layer, merge(layer, num_kv_heads=fitting[-1]), layer.size_per_head)
+
+
+def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
+    """Return the weights of the form."""
+    queries, outputs = maps.query_moments(), maps.output_moments()
+    size, merged = config.size_per_head, maps.key.shape[1] // config.num_kv_heads
+    still = size - config.rotated_channels
+    parts: list[list[torch.Tensor]] = []
+    lost: list[float] = []
+    for start in range(0, maps.key.shape[1], merged):
+        one = slice(start, start + merged)
+        heads = slice(start * maps.heads_of_group, (start + merged) * maps.heads_of_group)
+        turned = cut_slice(maps, one)
+        weighed = {"moment": maps.moment, "queries": queries[one], "outputs": outputs[one]}
+        nothing = torch.zeros_like(turned.rest)
+        keys = join(turned.rest, nothing, rank=still, **weighed)
+        values = join(nothing, maps.value[:, one], rank=size, **weighed)
+        key_up, value_up = (
+            part.repeat_interleave(maps.heads_of_group, dim=0) for part in (keys.key, values.value)
+        )
+        query = torch.einsum("dhi,hri->dhr", maps.query[:, heads], key_up)
+        parts.append(
+            [
+                torch.cat((query, turned.query), dim=2),
+                torch.cat((keys.read, turned.key), dim=1),
+                values.read,
+                torch.einsum("hri,hio->hro", value_up, maps.output[heads]),
+            ]
+        )
+        lost.append(values.lost)
+    query, key, value = (torch.cat([part[role] for part in parts], dim=1) for role in range(3))
+    factor = maps.config.score_scale / config.score_scale
+    weights = write_layer(config, q_proj=query * factor, k_proj=key, v_proj=value)
+    weights |= write_output(maps, config, torch.cat([part[3] for part in parts]))
+    return Converted(weights, sum(lost) / len(lost))

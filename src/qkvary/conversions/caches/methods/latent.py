@@ -1,0 +1,49 @@
+"""Keys and values of all heads made of one latent, and one rotated key: multi-head latent attention."""
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.caches.forms import (
+    choose_rotary,
+    count_numbers,
+    refuse_budget,
+    resize,
+    share_tensor,
+)
+from qkvary.conversions.caches.joint_tensor import join
+from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer, write_output
+from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.rotary_slice import cut_slice
+
+STATEMENT = (
+    "keys and values of all heads are made of one latent, which is stored with one rotated key"
+)
+
+
+def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
+    """Return the form with at most these numbers of a token."""
+    rotary = choose_rotary(layer, numbers)
+    latent = numbers - rotary
+    if latent < 1 or numbers >= count_numbers(layer):
+        raise refuse_budget("latent", numbers, (rotary + 1, count_numbers(layer) - 1), layer)
+    variant = share_tensor(layer, rotary=rotary, num_kv_heads=None, latent=latent)
+    return resize(layer, variant, layer.size_per_head)
+
+
+def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
+    """Return the weights of the form."""
+    rotary = cut_slice(maps, channels=config.rotated_channels)
+    joint = join(
+        rotary.rest,
+        maps.value,
+        rank=config.variant.latent or 0,
+        moment=maps.moment,
+        queries=maps.query_moments(),
+        outputs=maps.output_moments(),
+    )
+    factor = maps.config.score_scale / config.score_scale
+    weights: Weights = write_layer(config, q_proj=maps.query * factor, k_proj=joint.read)
+    weights |= rotary.write(config, factor)
+    for name, part in (("key", joint.key), ("value", joint.value)):
+        heads = part.repeat_interleave(maps.heads_of_group, dim=0)
+        weights[f"latent.{name}.weight"] = heads.mT.flatten(0, 1)
+    weights |= write_output(maps, config, maps.output)
+    return Converted(weights, joint.lost, joint.spectrum)

@@ -1,0 +1,24 @@
+"""A baseline: the key, before it is rotated, times the matrix that is nearest to the value."""
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
+from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.methods import key_as_value
+
+STATEMENT = "the key, before it is rotated, times the matrix that is nearest to the value"
+
+
+choose = key_as_value.choose
+
+
+def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
+    """Return the weights of the form: the output reads that matrix."""
+    square = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.key)
+    product = torch.einsum("dgi,de,egj->gij", maps.key, maps.moment, maps.value)
+    nearest = torch.linalg.pinv(square, hermitian=True) @ product
+    output = nearest.repeat_interleave(maps.heads_of_group, dim=0) @ maps.output
+    factor = maps.config.score_scale / config.score_scale
+    weights = write_layer(config, q_proj=maps.query * factor, k_proj=maps.key)
+    return Converted(weights | write_output(maps, config, output))

@@ -1,0 +1,58 @@
+"""Key and value of each KV head are one tensor, and all heads share one rotated key."""
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.caches.forms import (
+    choose_rotary,
+    count_numbers,
+    refuse_budget,
+    resize,
+    share_tensor,
+)
+from qkvary.conversions.caches.joint_tensor import join
+from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
+from qkvary.conversions.caches.method import Converted
+from qkvary.conversions.caches.rotary_slice import cut_slice
+
+STATEMENT = (
+    "key and value of each KV head are one tensor (K=V), which is stored with one rotated key"
+)
+
+
+def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
+    """Return the form with at most these numbers of a token."""
+    rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
+    head_dim = (numbers - rotary) // heads
+    if head_dim < 1 or numbers >= count_numbers(layer):
+        raise refuse_budget("shared", numbers, (rotary + heads, count_numbers(layer) - 1), layer)
+    variant = share_tensor(layer, rotary=rotary)
+    return resize(layer, variant, head_dim)
+
+
+def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
+    """Return the weights of the form."""
+    rotary = cut_slice(maps, channels=config.rotated_channels)
+    queries, outputs = maps.query_moments(), maps.output_moments()
+    size, times = config.size_per_head, maps.heads_of_group
+    joints = [
+        join(
+            rotary.rest[:, one],
+            maps.value[:, one],
+            rank=size,
+            moment=maps.moment,
+            queries=queries[one],
+            outputs=outputs[one],
+        )
+        for one in (slice(group, group + 1) for group in range(maps.key.shape[1]))
+    ]
+    key = torch.cat([one.key for one in joints]).repeat_interleave(times, dim=0)
+    value = torch.cat([one.value for one in joints]).repeat_interleave(times, dim=0)
+    factor = maps.config.score_scale / config.score_scale
+    query = torch.einsum("dhi,hri->dhr", maps.query, key) * factor
+    weights = write_layer(
+        config, q_proj=query, k_proj=torch.cat([one.read for one in joints], dim=1)
+    )
+    weights |= rotary.write(config, factor)
+    weights |= write_output(maps, config, torch.einsum("hri,hio->hro", value, maps.output))
+    return Converted(weights, sum(one.lost for one in joints) / len(joints))

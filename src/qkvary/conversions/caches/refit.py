@@ -1,0 +1,50 @@
+"""The output projection of a converted layer, fitted to the output of the layer before.
+
+Ridge regression: the weights that the conversion gave are the prior. Knows sums over tokens, so that
+no token is kept.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+RIDGE = 0.02
+"""The weight of the prior, as a share of the mean square of an input."""
+
+
+class Regression:
+    """Sums over tokens of ``y ~ z W``, from which W is found."""
+
+    def __init__(self, prior: Float[Tensor, "inputs outputs"]) -> None:
+        """Start without tokens.
+
+        Args:
+            prior: W before.
+        """
+        self.prior = prior.double().clone()
+        size = len(prior)
+        self._square = torch.zeros(size, size, dtype=torch.float64)
+        self._product = torch.zeros(prior.shape, dtype=torch.float64)
+        self._energy = 0.0
+
+    def add(
+        self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]
+    ) -> None:
+        """Add tokens."""
+        rows = inputs.double()
+        self._square += rows.T @ rows
+        self._product += rows.T @ wanted.double()
+        self._energy += float(wanted.double().square().sum())
+
+    def solve(self) -> Float[Tensor, "inputs outputs"]:
+        """Return W."""
+        damped = self._square.clone()
+        damped.diagonal().add_(RIDGE * damped.diagonal().mean())
+        # Inputs that are always zero have no weight to find.
+        damped.diagonal().clamp_(min=torch.finfo(damped.dtype).tiny)
+        return self.prior + torch.linalg.solve(damped, self._product - self._square @ self.prior)
+
+    def error(self, weight: Float[Tensor, "inputs outputs"]) -> float:
+        """Return the squared error of W over the squares of what is wanted."""
+        explained = (weight * (2 * self._product - self._square @ weight)).sum()
+        return (self._energy - float(explained)) / max(self._energy, 1e-300)

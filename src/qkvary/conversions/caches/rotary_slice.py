@@ -1,0 +1,98 @@
+"""One rotated key for all heads: the part of their rotated keys that carries most.
+
+At one frequency a rotated channel pair is a complex number, and a rotation multiplies it by a phase.
+So any unitary matrix over the numbers that the KV heads have at that frequency leaves all scores as
+they are, and can move most of what the queries read into the first of them. The first ones of all
+frequencies are the slice; what is left of the keys is read without rotation.
+
+Source: the decoupled positions are those of DeepSeek-AI 2024, "DeepSeek-V2"; the rotation between
+heads follows Meng et al. 2025, "TransMLA", here weighted by the energy of the queries.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Complex, Float
+from torch import Tensor
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
+
+ROUNDING = 1e-12
+"""The part of the largest number of a key that is rounding."""
+
+
+class RotarySlice(NamedTuple):
+    """The rotated key, the queries that meet it, and the rest of the keys."""
+
+    key: Float[Tensor, "inputs channels"]
+    query: Float[Tensor, "inputs heads channels"]
+    rest: Float[Tensor, "inputs kv_heads head_dim"]
+    """What is left of each key; its queries are those that the layer has."""
+    kept: float
+    """The share of the energy of rotated keys that the slice has, weighted by the queries."""
+
+    def write(self, config: AttentionConfig, factor: float) -> Weights:
+        """Return the parameters of decoupled positions; none for a layer that rotates nothing."""
+        if not config.rotated_channels:
+            return {}
+        return write_layer(config, q_rope_proj=self.query * factor, k_rope_proj=self.key)
+
+
+def cut_slice(
+    maps: LayerMaps, heads: slice = slice(None), *, channels: int | None = None
+) -> RotarySlice:
+    """Return the slice of some KV heads.
+
+    Args:
+        maps: The layer, whose keys are rotated.
+        heads: The KV heads.
+        channels: Rotary channels of the slice, which divide those of a head; as many by default. In
+            fewer channels neighbouring frequencies are one: the highest of them.
+    """
+    rotated = maps.config.rotated_channels
+    if not rotated:
+        none = maps.query[..., :0]
+        return RotarySlice(maps.key[:, 0, :0], none, maps.key[:, heads], 1.0)
+    channels = rotated if channels is None else channels
+    folded, frequencies = rotated // channels, channels // 2
+    key = _pair(maps.key[:, heads], rotated)
+    inputs, groups, _ = key.shape
+    query = _pair(maps.query, rotated).unflatten(1, (maps.key.shape[1], -1))[:, heads]
+    # [inputs, frequencies, numbers]: those of all heads that are rotated alike.
+    numbers = key.unflatten(2, (frequencies, folded)).transpose(1, 2).flatten(2)
+    moment = maps.moment.to(key.dtype)
+    energy = torch.einsum("dghf,de,eghf->gf", query.conj(), moment, query).real
+    weights = energy.unflatten(1, (frequencies, folded)).transpose(0, 1).flatten(1)
+    weights = weights.clamp(min=torch.finfo(weights.dtype).tiny).sqrt()
+    weighted = numbers * weights
+    shared = torch.einsum("dfm,de,efn->fmn", weighted.conj(), moment, weighted)
+    values, vectors = torch.linalg.eigh(shared)
+    first = vectors[..., -1]
+    own = torch.einsum("dfn,fn->df", weighted, first)
+    # The part of each number that the slice has, and what the slice is to its query.
+    back = first.conj() / weights
+    left = numbers - own[..., None] * back
+    # Rounding is no rest, which a tensor of keys and values would have to carry.
+    left = torch.where(left.abs() > ROUNDING * numbers.abs().max(), left, 0)
+    turned = query.unflatten(3, (frequencies, folded)).permute(0, 2, 3, 1, 4).flatten(3)
+    kept = torch.einsum("dhfn,fn->dhfn", turned, back.conj())
+    kept = kept.unflatten(3, (groups, folded)).sum(dim=4).permute(0, 3, 1, 2).flatten(1, 2)
+    rest = left.unflatten(2, (groups, folded)).transpose(1, 2).flatten(2)
+    still = maps.key[:, heads, : maps.key.shape[2] - rotated]
+    return RotarySlice(
+        key=_unpair(own),
+        query=_unpair(kept),
+        rest=torch.cat((still, _unpair(rest)), dim=2),
+        kept=float(values[:, -1].sum() / values.sum()),
+    )
+
+
+def _pair(heads: Tensor, rotated: int) -> Complex[Tensor, "inputs heads frequencies"]:
+    """Return the rotated channels as complex numbers: the first half with the second."""
+    first, second = heads[..., -rotated:].chunk(2, dim=-1)
+    return torch.complex(first.contiguous(), second.contiguous())
+
+
+def _unpair(numbers: Tensor) -> Tensor:
+    return torch.cat((numbers.real, numbers.imag), dim=-1)

@@ -1,0 +1,273 @@
+"""A conversion from a budget to a healed network, with the loss on a held-out text after each stage."""
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.conversions.caches.budget import Budget, network_bytes, spend_by_cost, spend_evenly
+from qkvary.conversions.caches.calibration import Texts
+from qkvary.conversions.caches.conversion import (
+    LayerOutcome,
+    choose_network,
+    convert_network,
+)
+from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.forecast import Forecast, forecast
+from qkvary.conversions.caches.forms import check_layers, count_numbers
+from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.caches.method import load_method
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import UsageError
+from qkvary.training.config import Precision
+from qkvary.training.progress import NO_CALLBACKS, Callbacks
+
+FORECAST_TOKENS = 4096
+"""Tokens of the text that a forecast reads."""
+LAYER_STEP = 8
+"""Channels that --layers auto gives at once."""
+PASSES = 2.4
+"""Passes through the network that a conversion takes, the layers that are made included."""
+HEALING_PASSES = 4.0
+"""Passes for a token of healing: one of the network before, three of the new one."""
+
+ShowProgress = Callable[..., AbstractContextManager[Callable[[int, int], None]]]
+
+
+def show_nothing(_what: str, _unit: str = "") -> AbstractContextManager[Callable[[int, int], None]]:
+    """Open no display."""
+    return nullcontext(lambda _done, _total: None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is made, and from what."""
+
+    method: str
+    """The method, out of ``method_names()``."""
+    budget: Budget
+    by_layer: bool = False
+    """Whether layers whose conversion costs more keep more."""
+    heal_tokens: int = 0
+    """Tokens of distillation; 0 for none."""
+    learning_rate: float | None = None
+    precision: Precision = "full"
+    """That of the distillation."""
+    seed: int = 0
+    """Seed of the order of windows in the distillation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A network on the way."""
+
+    name: str
+    """as it is, one shot, refitted, healed."""
+    loss: float
+    """The loss on the held-out text, in nats a token."""
+    divergence: float
+    """KL(as it is || this) on the same text, in nats a token."""
+    cpu_seconds: float
+    """CPU seconds of the stage, without its measurement."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerCache:
+    """The result of a conversion."""
+
+    plan: Plan
+    original: LanguageModel
+    """The network that was given."""
+    network: LanguageModel
+    """The network of the last stage; that which was given where nothing was converted."""
+    config: LanguageModelConfig
+    """The network that is made."""
+    statement: str
+    """The new form, as a clause of a sentence."""
+    forecast: Forecast | None
+    stages: tuple[Stage, ...]
+    """The first is the network as it is."""
+    layers: tuple[LayerOutcome, ...]
+    """What became of each layer; empty where nothing was converted."""
+    fitted_tokens: int
+    held_out_tokens: int
+    seconds: float | None = None
+    """Forecast of CPU seconds, where nothing was converted."""
+
+    @property
+    def share(self) -> float:
+        """The bytes of the new cache over those of the old one."""
+        stored_as = self.plan.budget.stored_as
+        return network_bytes(self.config, stored_as) / network_bytes(
+            self.original.config, stored_as
+        )
+
+
+def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
+    """Return the network that a plan makes, with one size for all layers; read without weights.
+
+    Raises:
+        UsageError: if the network cannot be converted, or not to this size.
+    """
+    check_layers(config)
+    method = load_method(plan.method)
+    return choose_network(config, method, spend_evenly(config, plan.budget, method.choose))
+
+
+def forecast_stages(
+    network: LanguageModel, plan: Plan, texts: Texts, *, show_progress: ShowProgress = show_nothing
+) -> SmallerCache:
+    """Forecast a conversion: nothing is converted."""
+    even = check_plan(plan, network.config)
+    found, config = _forecast(network, plan, even, texts, show_progress)
+    tokens = PASSES * texts.fitted.numel() + HEALING_PASSES * plan.heal_tokens
+    return SmallerCache(
+        plan=plan,
+        original=network,
+        network=network,
+        config=config,
+        statement=load_method(plan.method).STATEMENT,
+        forecast=found,
+        stages=(_measure("as it is", network, network, texts, 0.0),),
+        layers=(),
+        fitted_tokens=texts.fitted.numel(),
+        held_out_tokens=texts.held_out.numel(),
+        seconds=found.seconds_per_token * tokens,
+    )
+
+
+def run_stages(
+    network: LanguageModel,
+    plan: Plan,
+    texts: Texts,
+    *,
+    healing: Path | None = None,
+    show_progress: ShowProgress = show_nothing,
+    on_stage: Callable[[Stage], None] = lambda _stage: None,
+    stop: Callable[[], bool] = lambda: False,
+    callbacks: Callbacks = NO_CALLBACKS,
+) -> SmallerCache:
+    """Convert a network, and heal it where the plan says so.
+
+    Args:
+        network: The network, in evaluation mode; it stays as it is.
+        plan: What is made.
+        texts: What it is fitted to and measured on.
+        healing: The folder of a distillation, from which a stopped one resumes.
+        show_progress: Opens a display of a part of the work.
+        on_stage: Called with each stage, before the next begins.
+        stop: Asked before each step of a distillation whether to stop.
+        callbacks: Called during a distillation.
+
+    Raises:
+        UsageError: if the network cannot be converted, or not to this size.
+        StoppedError: if the distillation was stopped.
+    """
+    method, config = load_method(plan.method), check_plan(plan, network.config)
+    if plan.heal_tokens and healing is None:
+        raise UsageError(
+            "expected a folder for the checkpoints of healing, got none; choices: --out"
+        )
+    stages: list[Stage] = []
+
+    def measure(name: str, made: LanguageModel, begun: float) -> None:
+        seconds = time.process_time() - begun
+        stages.append(_measure(name, network, made, texts, seconds))
+        on_stage(stages[-1])
+
+    measure("as it is", network, time.process_time())
+    found, begun = None, time.process_time()
+    if plan.by_layer:
+        found, config = _forecast(network, plan, config, texts, show_progress)
+    with show_progress("converting", "layers") as on_progress:
+        made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
+    seconds = time.process_time() - begun
+    for name, one, used in (("one shot", made.one_shot, 0.0), ("refitted", made.refitted, seconds)):
+        measure(name, one, time.process_time() - used)
+    last = made.refitted
+    if plan.heal_tokens and healing is not None:
+        begun = time.process_time()
+        last = _heal(network, last, plan, texts, healing, stop, callbacks)
+        measure("healed", last, begun)
+    return SmallerCache(
+        plan=plan,
+        original=network,
+        network=last,
+        config=config,
+        statement=method.STATEMENT,
+        forecast=found,
+        stages=tuple(stages),
+        layers=made.layers,
+        fitted_tokens=texts.fitted.numel(),
+        held_out_tokens=texts.held_out.numel(),
+    )
+
+
+def _heal(
+    network: LanguageModel,
+    converted: LanguageModel,
+    plan: Plan,
+    texts: Texts,
+    folder: Path,
+    stop: Callable[[], bool],
+    callbacks: Callbacks,
+) -> LanguageModel:
+    chosen = {} if plan.learning_rate is None else {"learning_rate": plan.learning_rate}
+    return heal(
+        Distillation(network, converted, texts.trained, texts.held_out),
+        folder,
+        tokens=plan.heal_tokens,
+        seed=plan.seed,
+        precision=plan.precision,
+        stop=stop,
+        callbacks=callbacks,
+        **chosen,
+    )
+
+
+def _forecast(
+    network: LanguageModel,
+    plan: Plan,
+    even: LanguageModelConfig,
+    texts: Texts,
+    show_progress: ShowProgress,
+) -> tuple[Forecast, LanguageModelConfig]:
+    """Return a forecast, and the network with the sizes that the plan chooses by it."""
+    method = load_method(plan.method)
+    rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
+    probed = {"probed": network.config.num_layers} if plan.by_layer else {}
+    with show_progress("forecasting", "layers") as on_progress:
+        found = forecast(
+            network, even, method, texts.fitted[:rows], on_progress=on_progress, **probed
+        )
+    if not plan.by_layer:
+        return found, even
+    rotary = [layer.variant.decoupled or 0 for layer in even.layers]
+    kept = [count_numbers(layer) for layer in network.config.layers]
+    costs = [
+        # A layer as it is costs nothing.
+        [*found.costs(index)[: all_of_it - own].tolist(), 0.0]
+        for index, (all_of_it, own) in enumerate(zip(kept, rotary, strict=True))
+    ]
+    total = sum(map(count_numbers, even.layers)) - sum(rotary)
+    latents = spend_by_cost(costs, total, least=LAYER_STEP, step=LAYER_STEP)
+    sizes = [
+        None if latent + own == all_of_it else latent + own
+        for latent, own, all_of_it in zip(latents, rotary, kept, strict=True)
+    ]
+    return found, choose_network(network.config, method, sizes)
+
+
+def _measure(
+    name: str, original: LanguageModel, network: LanguageModel, texts: Texts, seconds: float
+) -> Stage:
+    return Stage(
+        name=name,
+        loss=measure_loss(network, texts.held_out),
+        divergence=0.0
+        if network is original
+        else measure_divergence(original, network, texts.held_out),
+        cpu_seconds=seconds,
+    )

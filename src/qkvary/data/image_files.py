@@ -1,0 +1,97 @@
+"""Labelled images in memory, and the layouts of files of MNIST (IDX) and CIFAR."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qkvary.storage.errors import DamagedError
+
+_BYTES = 8
+"""The code of unsigned bytes; other types do not occur here."""
+_LARGEST_RANK = 4
+_CIFAR_PIXELS = 3 * 32 * 32
+
+
+class Images(NamedTuple):
+    """Images with their labels, in the order of their files."""
+
+    pixels: NDArray[np.uint8]
+    """``[count, channels, size, size]``, read-only."""
+    labels: NDArray[np.int64]
+    """``[count]``, from 0 to ``classes - 1``."""
+
+
+class LoadedImages(NamedTuple):
+    """The images of a data set."""
+
+    train: Images
+    """The images for training, and for validation where a protocol holds some out."""
+    test: Images
+    """The images of the test."""
+
+
+def freeze(pixels: NDArray[np.uint8], labels: NDArray[np.int64]) -> Images:
+    """Return images whose arrays cannot be changed."""
+    pixels.flags.writeable = labels.flags.writeable = False
+    return Images(pixels, labels)
+
+
+def read_idx(data: bytes, where: str) -> NDArray[np.uint8]:
+    """Return the array of an IDX file of unsigned bytes.
+
+    Args:
+        data: The uncompressed file.
+        where: Its name, for messages.
+
+    Raises:
+        DamagedError: if it has another layout or another size than its header says.
+
+    Source: http://yann.lecun.com/exdb/mnist
+    """
+    start = data[:4]
+    if len(start) < 4 or start[:2] != b"\0\0" or not 1 <= start[3] <= _LARGEST_RANK:
+        raise DamagedError(f"expected an IDX file in {where}, got one that begins {start.hex(' ')}")
+    if start[2] != _BYTES:
+        raise DamagedError(f"expected unsigned bytes (type 8) in {where}, got type {start[2]}")
+    header = 4 + 4 * start[3]
+    if len(data) < header:
+        raise DamagedError(f"expected a header of {header} bytes in {where}, got {len(data)} bytes")
+    sizes = [int(size) for size in np.frombuffer(data[4:header], ">u4")]
+    expected = header + math.prod(sizes)
+    if len(data) != expected:
+        raise DamagedError(
+            f"expected {expected:,} bytes in {where} by its header, got {len(data):,}"
+        )
+    return np.frombuffer(data, dtype=np.uint8, offset=header).reshape(sizes)
+
+
+def read_cifar(
+    data: bytes, where: str, *, classes: int
+) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Return the images and labels of a file.
+
+    CIFAR-10 has one label per record; CIFAR-100 has a coarse one, which is skipped, and a fine one.
+
+    Args:
+        data: The uncompressed file.
+        where: Its name, for messages.
+        classes: 10 or 100.
+
+    Returns:
+        Images, ``[count, 3, 32, 32]``, and labels, ``[count]``.
+
+    Raises:
+        DamagedError: if it is empty or not a whole number of records.
+
+    Source: https://www.cs.toronto.edu/~kriz/cifar.html
+    """
+    labels = 1 if classes == 10 else 2
+    record = labels + _CIFAR_PIXELS
+    if not data or len(data) % record:
+        raise DamagedError(
+            f"expected records of {record:,} bytes in {where}, got {len(data):,} bytes"
+        )
+    rows = np.frombuffer(data, dtype=np.uint8).reshape(-1, record)
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64)

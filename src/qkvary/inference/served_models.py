@@ -1,0 +1,49 @@
+"""Where exports for engines are kept, and which checkpoints need none."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from qkvary.storage.errors import UsageError
+from qkvary.storage.folders import cache_directory
+
+Weights = Literal["f32", "f16", "bf16", "q8_0"]
+CONFIG = "config.json"
+OWN = "QKVForCausalLM"
+"""The class of folders that only transformers reads, with this package."""
+
+
+def is_stock_folder(path: Path) -> bool:
+    """Return whether a folder of transformers needs no export."""
+    try:
+        config = json.loads((path / CONFIG).read_bytes())
+    except (OSError, ValueError):
+        return False
+    names = config.get("architectures") if isinstance(config, Mapping) else None
+    return isinstance(names, list) and bool(names) and OWN not in names
+
+
+def served_folder() -> Path:
+    """Return the folder of exports and logs.
+
+    Raises:
+        UsageError: if there is no cache directory.
+    """
+    found = cache_directory()
+    if found is None:
+        raise UsageError("expected a cache directory for exports: set QKVARY_CACHE")
+    return found / "served"
+
+
+def name_export(source: Path, *choices: object) -> str:
+    """Return a name that changes with the files of a checkpoint and the choices of its export."""
+    files = sorted(source.rglob("*")) if source.is_dir() else [source]
+    found = [
+        (str(one.relative_to(source)), one.stat().st_size, one.stat().st_mtime_ns)
+        for one in files
+        if one.is_file()
+    ]
+    told = json.dumps([str(source.resolve()), found, *map(str, choices)])
+    return f"{source.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

@@ -1,0 +1,185 @@
+"""Run an engine as a child: start it, wait until it answers, pass signals on, leave nothing.
+
+The child has a session of its own, so that Ctrl-C reaches it once, through this process. On Linux
+it ends with this process however that ends.
+"""
+
+import ctypes
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
+
+from qkvary.inference.engines import CacheLine, Engine, Serving
+from qkvary.storage.errors import ResourceError, StoppedError, UsageError
+
+PATIENCE = 10.0
+"""Seconds that an engine has to end before it is killed."""
+POLL = 0.1
+"""Seconds between two looks at an engine that starts."""
+LAST_LINES = 4_000
+"""Bytes at the end of a log in which the reason of an end is looked for."""
+LOCAL = ("127.0.0.1", "::1", "localhost")
+_PR_SET_PDEATHSIG = 1
+ENDING = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end the server besides Ctrl-C."""
+
+
+def choose_port(host: str, port: int) -> int:
+    """Return a free port.
+
+    Args:
+        host: The address that listens.
+        port: The wanted port; 0 for any.
+
+    Raises:
+        UsageError: if the port is taken, or there is no such address.
+    """
+    try:
+        family = socket.getaddrinfo(host, port)[0][0]
+        with socket.socket(family, socket.SOCK_STREAM) as place:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind((host, port))
+            return place.getsockname()[1]
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"expected a free port on {host}, got {port}: {reason}; --port 0 takes any"
+        ) from error
+
+
+def check_key(host: str, key: str | None) -> None:
+    """Refuse an address that others reach without a key.
+
+    Raises:
+        UsageError: for such an address.
+    """
+    if key is None and host not in LOCAL:
+        raise UsageError(
+            f"expected --key-file with the address {host}, which others can reach; for example "
+            f"{secrets.token_urlsafe(16)} in a file"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """An engine that answers."""
+
+    url: str
+    """The base of the OpenAI-compatible requests."""
+    cache: CacheLine | None
+    """What the engine says about its cache."""
+    process: "subprocess.Popen[bytes]"
+
+    def wait(self) -> int:
+        """Return the exit code of the engine when it ends by itself."""
+        return self.process.wait()
+
+
+@contextmanager
+def run_engine(
+    engine: Engine, asked: Serving, program: tuple[str, ...], log: Path
+) -> Generator[Server]:
+    """Run an engine until the block ends.
+
+    Args:
+        engine: The engine.
+        asked: What it serves.
+        program: The first words of its command, from ``engine.find``.
+        log: The file of what it prints.
+
+    Raises:
+        ResourceError: if the engine ends before it answers; the message has its reason or the last
+            line of its log.
+        StoppedError: if this process is asked to end.
+    """
+    launch = engine.launch(program, asked)
+    with ExitStack() as stack:
+        # Signals belong to the main thread.
+        for number in ENDING if current_thread() is main_thread() else ():
+            stack.callback(signal.signal, number, signal.signal(number, _stop))
+        output = stack.enter_context(log.open("wb"))
+        process = subprocess.Popen(
+            launch.command,
+            env={**os.environ, **launch.environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # A single call of the system, which no lock of another thread can stop.
+            preexec_fn=_make_leash(),  # noqa: PLW1509
+        )
+        stack.callback(_end, process)
+        near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(asked.host, asked.host)  # noqa: S104
+        shown = f"[{near}]" if ":" in near else near
+        address = f"http://{shown}:{asked.port}"
+        while not _answers(address + launch.health, asked.key):
+            if process.poll() is not None:
+                raise ResourceError(describe_end(engine, process.returncode, log))
+            time.sleep(POLL)
+        cache = engine.read_cache(log.read_text("utf-8", errors="replace"))
+        yield Server(url=f"{address}/v1", cache=cache, process=process)
+
+
+def describe_end(engine: Engine, code: int, log: Path) -> str:
+    """Return why an engine ended."""
+    text = log.read_text("utf-8", errors="replace")
+    lines = [line for line in text[-LAST_LINES:].splitlines() if line.strip()]
+    reason = engine.explain(text) or (lines[-1].strip() if lines else "it printed nothing")
+    how = f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    return f"{engine.title} ended with {how}: {reason}; its log is {log}"
+
+
+def _answers(url: str, key: str | None) -> bool:
+    headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+    # The address is of this machine, and of the scheme that stands above.
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(request, timeout=30) as answer:
+            return answer.status == 200
+    except (OSError, urllib.error.URLError):
+        return False
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise StoppedError(number)
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """End an engine with all that it started; a second Ctrl-C kills it."""
+    try:
+        _signal(process, signal.SIGTERM)
+        process.wait(PATIENCE)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, StoppedError):
+        pass
+    finally:
+        # Also what outlives the engine itself.
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: "subprocess.Popen[bytes]", number: int) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _make_leash() -> Callable[[], object] | None:
+    """Return what a child calls so that it is killed when this process ends, on Linux."""
+    if sys.platform != "linux":
+        return None
+    return partial(ctypes.CDLL(None).prctl, _PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,0 +1,66 @@
+"""Healing: attention alone learns, the divergence falls, and a stopped run resumes bit for bit."""
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import StoppedError, UsageError
+from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
+
+NETWORK = make_network(make_config()).float()
+MADE = convert(NETWORK, "latent", 16).refitted
+STEPS = 8 * 19 * 215
+
+
+def task() -> Distillation:
+    return Distillation(NETWORK, MADE, TOKENS, TOKENS[:2])
+
+
+def test_divergence_and_loss_are_those_of_probabilities() -> None:
+    with torch.no_grad():
+        old, new = (one(TOKENS).double().log_softmax(-1) for one in (NETWORK, MADE))
+    expected = (old.exp() * (old - new)).sum(-1).mean()
+    assert measure_divergence(NETWORK, MADE, TOKENS) == pytest.approx(float(expected), rel=1e-4)
+    assert measure_divergence(NETWORK, NETWORK, TOKENS) == pytest.approx(0, abs=1e-7)
+    loss = F.nll_loss(new[:, :-1].mT, TOKENS[:, 1:])
+    assert measure_loss(MADE, TOKENS) == pytest.approx(float(loss), rel=1e-5)
+
+
+def stop_after(asked: int) -> Callable[[], bool]:
+    """A signal in the second step, which a checkpoint of the first one precedes."""
+    answers = itertools.chain([False] * asked, itertools.repeat(True))
+    return lambda: next(answers)
+
+
+def same(one: LanguageModel, other: LanguageModel) -> bool:
+    pairs = zip(one.state_dict().items(), other.state_dict().items(), strict=True)
+    return all(left[0] == right[0] and torch.equal(left[1], right[1]) for left, right in pairs)
+
+
+def test_attention_alone_learns_and_a_stopped_run_resumes_bit_for_bit(tmp_path: Path) -> None:
+    before = measure_divergence(NETWORK, MADE, TOKENS)
+    kept = {name: value.clone() for name, value in MADE.state_dict().items()}
+    whole = heal(task(), tmp_path / "whole", tokens=STEPS, learning_rate=2e-3)
+    assert measure_divergence(NETWORK, whole, TOKENS) < 0.7 * before
+    for name, value in whole.state_dict().items():
+        assert torch.equal(MADE.state_dict()[name], kept[name])
+        assert torch.equal(value, kept[name]) == (".attention." not in name)
+    with pytest.raises(StoppedError):
+        heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3, stop=stop_after(12))
+    assert list((tmp_path / "parts" / "checkpoints").iterdir())
+    assert same(heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3), whole)
+
+
+def test_another_network_does_not_resume_it(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        heal(task(), tmp_path, tokens=STEPS, learning_rate=2e-3, stop=stop_after(12))
+    other = Distillation(NETWORK, convert(NETWORK, "latent", 17).refitted, TOKENS, TOKENS[:2])
+    with pytest.raises(UsageError, match="belongs to another run"):
+        heal(other, tmp_path, tokens=STEPS, learning_rate=2e-3)

@@ -1,0 +1,193 @@
+"""Budgets, forecasts and stages: the figures that a conversion prints."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from qkvary.conversions.caches.budget import (
+    Budget,
+    layer_bytes,
+    network_bytes,
+    spend_by_cost,
+    spend_evenly,
+)
+from qkvary.conversions.caches.calibration import Texts, read_texts
+from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.forecast import forecast
+from qkvary.conversions.caches.forms import count_numbers
+from qkvary.conversions.caches.method import load_method
+from qkvary.conversions.caches.refit import RIDGE, Regression
+from qkvary.conversions.caches.stages import Plan, check_plan, forecast_stages, run_stages
+from qkvary.costs.formats import parse_format
+from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.storage.errors import UsageError
+from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
+
+F16 = parse_format("fp16")
+HALF = Budget(share=0.5, stored_as=F16)
+TEXTS = Texts(TOKENS[:4], TOKENS, TOKENS[4:])
+
+
+def test_the_ridge_is_that_of_the_normal_equations() -> None:
+    generator = torch.Generator().manual_seed(4)
+    inputs, wanted, prior = (
+        torch.randn(*shape, dtype=torch.float64, generator=generator)
+        for shape in ((40, 5), (40, 3), (5, 3))
+    )
+    regression = Regression(prior)
+    regression.add(inputs[:13], wanted[:13])
+    regression.add(inputs[13:], wanted[13:])
+    found = regression.solve()
+    penalty = (RIDGE * inputs.square().sum(0).mean()).sqrt()
+    rows = torch.cat((inputs, penalty * torch.eye(5).double()))
+    expected = torch.linalg.lstsq(rows, torch.cat((wanted, penalty * prior))).solution
+    assert torch.allclose(found, expected, atol=1e-10)
+    error = float((wanted - inputs @ found).square().sum() / wanted.square().sum())
+    assert regression.error(found) == pytest.approx(error)
+
+
+def test_bytes_count_scales() -> None:
+    layer = make_config("GQA-2@rotary").layers[0]
+    assert layer_bytes(layer, F16) == 2 * 32
+    # A code of 8 bits for each number, and a scale of 4 bytes for each head of key and of value.
+    assert layer_bytes(layer, parse_format("int8")) == 32 + 4 * 4
+    assert network_bytes(make_config("GQA-2@rotary"), F16) == 2 * 64
+
+
+@pytest.mark.parametrize(
+    ("budget", "numbers"),
+    [
+        (HALF, 16),
+        (Budget(share=0.3, stored_as=F16), 9),
+        (Budget(bytes_per_token=90, stored_as=F16), 22),
+        # One scale of the latent and one of the rotated key: 24 = 8 + 8 + 2 * 4.
+        (Budget(share=0.5, stored_as=parse_format("int8")), 16),
+    ],
+)
+def test_a_budget_is_spent_but_not_exceeded(budget: Budget, numbers: int) -> None:
+    config, method = make_config("GQA-2@rotary"), load_method("latent")
+    assert spend_evenly(config, budget, method.choose) == (numbers, numbers)
+    made = check_plan(Plan(method="latent", budget=budget), config)
+    share = network_bytes(made, budget.stored_as) / network_bytes(config, budget.stored_as)
+    assert share <= budget.share_of(config) + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "--cache, such as 50%, or --bytes-per-token, not both"),
+        ({"share": 0.5, "bytes_per_token": 9.0}, "not both"),
+        ({"share": 1.0}, "above 0 and below 100%, got 1"),
+        ({"bytes_per_token": 0.0}, "bytes per token above 0, got 0"),
+    ],
+)
+def test_a_budget_is_a_share_or_bytes(given: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        Budget(stored_as=F16, **given)
+    assert message in str(refused.value)
+
+
+def test_more_bytes_than_the_cache_has_are_refused() -> None:
+    with pytest.raises(UsageError, match="fewer bytes per token than the cache takes, 128"):
+        Budget(bytes_per_token=128, stored_as=F16).share_of(make_config("GQA-2@rotary"))
+
+
+def test_numbers_go_where_the_cost_falls_most() -> None:
+    steep, flat = [8.0, 4.0, 2.0, 1.0, 0.5], [1.0, 0.9, 0.8, 0.7, 0.6]
+    assert spend_by_cost([steep, flat], 5, least=1, step=1) == (4, 1)
+    assert spend_by_cost([flat, flat], 6, least=1, step=2) == (3, 3)
+    assert sum(spend_by_cost([steep, flat], 100, least=1, step=1)) == 8
+
+
+def test_a_forecast_measures_layers_alone_and_scales_the_others() -> None:
+    network, method = make_network(make_config("GQA-2@rotary")), load_method("latent")
+    config = check_plan(Plan(method="latent", budget=HALF), network.config)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    found = forecast(network, config, method, TOKENS)
+    assert all(found.measured)
+    for layer in range(2):
+        sizes = [16 if index == layer else None for index in range(2)]
+        alone = convert(network, "latent", *sizes).one_shot
+        expected = measure_divergence(network, alone, TOKENS)
+        assert found.layers[layer] == pytest.approx(expected, rel=1e-6)
+    one = forecast(network, config, method, TOKENS, probed=1)
+    assert one.measured == (True, False)
+    assert one.layers[0] == pytest.approx(found.layers[0])
+    lost = [float(spectrum[8]) for spectrum in one.spectra if spectrum is not None]
+    assert one.layers[1] == pytest.approx(one.layers[0] * lost[1] / lost[0])
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_stages_say_what_was_measured(tmp_path: Path) -> None:
+    network = make_network(make_config("GQA-2@rotary")).float()
+    plan = Plan(method="latent", budget=HALF, heal_tokens=200)
+    told: list[str] = []
+    made = run_stages(
+        network, plan, TEXTS, healing=tmp_path, on_stage=lambda stage: told.append(stage.name)
+    )
+    assert told == ["as it is", "one shot", "refitted", "healed"]
+    assert [stage.name for stage in made.stages] == told
+    assert made.share == 0.5
+    assert made.stages[0].loss == measure_loss(network, TEXTS.held_out)
+    assert made.stages[-1].loss == measure_loss(made.network, TEXTS.held_out)
+    assert made.stages[0].divergence == 0 < made.stages[-1].divergence
+    plain = convert_again(network)
+    assert made.stages[2].loss == pytest.approx(plain, rel=1e-6)
+
+
+def convert_again(network: object) -> float:
+    plan = Plan(method="latent", budget=HALF)
+    made = run_stages(network, plan, TEXTS)  # type: ignore[arg-type]
+    assert len(made.stages) == 3
+    return made.stages[-1].loss
+
+
+def test_layers_that_cost_more_get_more() -> None:
+    network = make_network(make_config("GQA-2@rotary"))
+    # Keys and values of the second layer are made of few directions.
+    attention = network.stack.layers[1].attention
+    for name in ("k_proj.weight", "v_proj.weight"):
+        weight = attention.get_parameter(name).data
+        weight[:, 2:] = 0
+    plan = Plan(method="latent", budget=Budget(share=0.75, stored_as=F16), by_layer=True)
+    made = run_stages(network, plan, TEXTS)
+    first, second = (count_numbers(layer) for layer in made.config.layers)
+    assert first > second
+    assert first + second <= 48
+    told = forecast_stages(network, dataclasses.replace(plan, by_layer=False), TEXTS)
+    assert told.layers == ()
+    assert told.network is network
+    assert told.seconds is not None
+    assert told.seconds > 0
+
+
+def test_texts_are_windows_of_all_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a" * 400)
+    (tmp_path / "b.txt").write_text("b" * 60)
+    tokenizer = ByteTokenizer()
+    texts = read_texts(tokenizer, [tmp_path], tokens=180, context=10, held_out_tokens=20)
+    assert texts.fitted.shape == (18, 10)
+    assert texts.held_out.shape == (2, 10)
+    counts = torch.bincount(torch.cat((texts.fitted, texts.held_out)).flatten())
+    assert counts[ord("a")] == 140
+    assert counts[ord("b")] == 60
+    other = tmp_path / "other.txt"
+    other.write_text("c" * 50)
+    texts = read_texts(
+        tokenizer,
+        [tmp_path / "a.txt"],
+        tokens=40,
+        context=10,
+        held_out=[other],
+        held_out_tokens=30,
+        trained_tokens=200,
+    )
+    assert (texts.fitted.shape, texts.trained.shape) == ((4, 10), (20, 10))
+    assert set(texts.held_out.flatten().tolist()) == {ord("c")}
+    with pytest.raises(UsageError, match="at least 10 windows of 50 tokens, of which one is held"):
+        read_texts(tokenizer, [tmp_path / "a.txt"], tokens=200, context=50, held_out_tokens=10)
+    with pytest.raises(UsageError, match="expected a text of at least 500 tokens, got 400"):
+        read_texts(tokenizer, [tmp_path / "a.txt"], tokens=900, context=500, held_out_tokens=10)
