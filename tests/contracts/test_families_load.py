@@ -16,11 +16,15 @@ import transformers
 from safetensors.torch import save_file
 from torch import Tensor
 
+from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.language_models import BLOCKS, read_language_model
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.gguf.export import export_gguf
+from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
@@ -143,6 +147,8 @@ ALL = [
     for family, configs in CASES.items()
     for index in range(len(configs))
 ]
+EXPORTED = {*(("llama", index) for index in range(8)), ("mistral", 1), ("qwen2", 0), ("qwen2", 2)}
+"""Those that are a Llama."""
 DYNAMIC = ("llama", 3)
 """The rotation of a text that grows is another at every length."""
 
@@ -259,6 +265,36 @@ def test_a_saved_configuration_is_that_of_the_fields_that_differ(family: str, in
     saved = make_config(family, CASES[family][index]).to_dict()
     read = [read_language_model(family, Fields(one, family)) for one in (short, saved)]
     assert read[0] == read[1]
+    assert from_dict(LanguageModelConfig, json.loads(canonical_json(read[0]))) == read[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_a_loaded_network_is_exported_or_refused(
+    folder: Path, family: str, index: int, tmp_path: Path
+) -> None:
+    """As Llama, where it is one: with its scaled positions and biases, and for llama.cpp."""
+    loaded, tokens = load(folder, family, index), draw_tokens()
+    if find_obstacle(loaded.network.config, "llama") is not None:
+        assert (family, index) not in EXPORTED
+        for export in (
+            export_stock,
+            lambda one: export_gguf(LoadedModel(one, None), tmp_path / "a"),
+        ):
+            with pytest.raises((ValueError, UsageError), match="can express, got"):
+                export(loaded.network)
+        return
+    expected = build(family, index)(tokens).logits
+    model = export_stock(loaded.network, "llama").build()
+    assert distance(model(tokens).logits, expected) < ROUNDING
+    scaling = loaded.network.config.layers[0].position.scaling
+    if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1):
+        with pytest.raises(UsageError, match=f"positions of the form {scaling.form} with a"):
+            export_gguf(loaded, tmp_path / "a.gguf")
+        return
+    export_gguf(loaded, tmp_path / "a.gguf")
+    again = load_checkpoint(tmp_path / "a.gguf").network
+    assert distance(again(tokens), expected) < ROUNDING
 
 
 @pytest.mark.parametrize("family", CASES)
