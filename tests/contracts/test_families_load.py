@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from qkvary.arch.canonical import canonical_json, from_dict
@@ -327,6 +327,34 @@ def test_the_text_model_of_several_modalities_is_read(folder: Path, tmp_path: Pa
     )
     network = load_checkpoint(tmp_path).network
     assert distance(network(tokens), build("gemma3_text", 0)(tokens).logits) < ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), [("gpt_neox", 0), ("llama", 4)])
+def test_buffers_of_older_files_say_what_the_configuration_says(
+    folder: Path, family: str, index: int, tmp_path: Path
+) -> None:
+    """As Pythia and the first Llamas are published: masks and frequencies next to the weights."""
+    model, tokens = build(family, index), draw_tokens()
+    load(folder, family, index)
+    source = folder / f"{family}-{index}"
+    weights = load_file(source / "model.safetensors")
+    frequencies = next(one for name, one in model.named_buffers() if name.endswith("inv_freq"))
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    for layer in range(LAYERS):
+        at = "gpt_neox.layers.{}.attention" if family == "gpt_neox" else "model.layers.{}.self_attn"
+        weights[f"{at.format(layer)}.rotary_emb.inv_freq"] = frequencies.clone()
+        if family == "gpt_neox":
+            mask = torch.ones(67, 67, dtype=torch.uint8).tril()[None, None]
+            weights[f"{at.format(layer)}.bias"] = mask.clone()
+            weights[f"{at.format(layer)}.masked_bias"] = torch.tensor(-1e9)
+    save_file(weights, tmp_path / "model.safetensors")
+    network = load_checkpoint(tmp_path).network
+    assert distance(network(tokens), model(tokens).logits) < ROUNDING
+    weights[f"{at.format(1)}.rotary_emb.inv_freq"] *= 1.1
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.warns(UserWarning, match="inv_freq, which its configuration contradicts"):
+        load_checkpoint(tmp_path)
 
 
 LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}
