@@ -40,6 +40,7 @@ EXTRAS = {
     ),
     "train,cluster": ("study quickstart --dry-run --executor ray",),
     "train,hf": ("export tiny-k --out exported",),
+    "train,serve": ("serve --help",),
     "train,export": (
         "export tiny --to gguf --out tiny.gguf",
         "generate tiny.gguf 'Once upon' --tokens 20",

