@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.labels import parse_variant
 from qkvary.arch.rotary import RotaryScaling
 
-LISTS = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
+LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,11 @@ def test_a_layer_has_the_channels_of_its_scaling(
     position = PositionConfig(rotary_fraction=1.0, scaling=scaling)
     with pytest.raises(ValueError, match=message):
         AttentionConfig(
-            d_model=8, num_heads=1, head_dim=channels, variant="QKV@rotary", position=position
+            d_model=8,
+            num_heads=1,
+            head_dim=channels,
+            variant=parse_variant("QKV@rotary"),
+            position=position,
         )
 
 
