@@ -18,7 +18,6 @@ from typing import Any, get_args
 import pytest
 
 from decoding.records import DecodeRecord
-from qkvary.arch.attention import HeadNormConfig
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
@@ -53,7 +52,6 @@ from tests.studies_scripts.loading import load_script
 KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
     "AnomalyTaskConfig.features_sha256": None,
-    "AttentionConfig.head_norm": HeadNormConfig(),
     "BlockConfig.feed_forward_dropout": None,
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.parallel": False,
@@ -70,6 +68,8 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.rotates_value": False,
     "PositionConfig.scaling": None,
     "ScaleConfig.channels": None,
+    "ScaleConfig.norm_adds_one": False,
+    "ScaleConfig.norm_eps": 1e-6,
     "TrainingConfig.temperature": None,
     "Setting.keep_steps": (),
     "LanguageTaskConfig.has_test": True,
