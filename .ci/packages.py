@@ -46,13 +46,15 @@ EXTRAS = {
     ),
     "train,eval": ("evaluate --help",),
     "train,images": ("studies",),
+    "train,serve": ("serve --help",),
     "train,translation": ("studies",),
 }
 """Commands to run with each extra."""
-# The commands above need neither a cluster, images nor translations, so they import none of these.
+# The commands above need no cluster, images, engine or translations, so they import none of these.
 IMPORTS = {
     "train,cluster": "import ray, submitit",
     "train,images": "import PIL.Image",
+    "train,serve": "import llama_cpp",
     "train,translation": "import sacrebleu",
 }
 """Imports to try with an extra whose commands do not need its packages."""

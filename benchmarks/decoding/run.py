@@ -1,4 +1,4 @@
-"""Measure decoding: memory and speed per variant, beside transformers and without a cache."""
+"""Measure decoding: memory and speed per variant, compared with transformers and no cache."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
@@ -33,7 +33,6 @@ from qkvary.arch.named_networks import NETWORKS, canonical_name, find_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import Dtype, parse_storage
-from qkvary.reports.files import check_target, write_report
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
 from qkvary.text.ranges import check_seed
@@ -134,7 +133,7 @@ def decode(
     out: Path | None = None,
     terminal: Terminal | None = None,
 ) -> Result[DecodeRecord]:
-    """Measure decoding: memory and speed per variant, beside transformers and without a cache.
+    """Measure decoding: memory and speed per variant, compared with transformers and no cache.
 
     All runners answer the same prompts in turns, greedily: this project with its cache, the same
     network run on the whole prefix for every token, and generate of transformers with the same
@@ -152,6 +151,9 @@ def decode(
         out: Write a file (.json, .html or .md), or all three into a folder.
         terminal: Shows what is measured.
     """
+    # The renderers take longer to import than the help takes to print.
+    from qkvary.reports.files import check_target, write_report
+
     shown = terminal or Terminal()
     if out is not None:
         check_target(out)

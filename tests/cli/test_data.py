@@ -16,7 +16,7 @@ import qkvary
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._output import ProgressLine, show_progress
+from qkvary.cli._output import ProgressLine, say, show_progress
 from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
 from qkvary.nn.language_model import LanguageModel
@@ -124,6 +124,8 @@ def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -
     line = ProgressLine(screen, 0.0)
     for text in "abcd":
         line.show(lambda text=text: text)
+    # A sentence clears it, and whoever opened it has nothing left to clear.
+    say("done")
     line.clear()
     assert stream.getvalue().split("\r") == ["b".ljust(49), "d".ljust(49), " " * 49, ""]
 

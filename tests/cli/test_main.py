@@ -60,6 +60,11 @@ def test_unknown_command_is_answered_with_the_nearest(
     assert hint in printed.err
 
 
+def test_surplus_arguments_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "quickstart", "b c", "d"]) == 2
+    assert capsys.readouterr().err == "qkvary: expected no further argument, got 'b c' d\n"
+
+
 def test_unknown_option_is_answered_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["variants", "--d-modle", "64"]) == 2
     assert "Did you mean --d-model?" in capsys.readouterr().err

@@ -153,6 +153,7 @@ def test_what_was_prepared_by_hand_is_trained_on(
         (["--checkpoint-seconds", "inf"], "lm-tiny", "got inf"),
         (["--keep", "0"], "lm-tiny", "keep: expected at least 1, got 0"),
         (["--keep", "-1"], "lm-tiny", "expected a whole number"),
+        (["--test-tokens", "0"], "lm-tiny", "test_tokens: expected at least 1, got 0"),
         (["--context", "100k"], "lm-tiny", "tokens for a context of 102,400"),
     ],
 )
@@ -168,6 +169,8 @@ def test_mistakes_are_one_sentence(
     assert message in shown
     assert "Traceback" not in shown
     assert len(shown.strip().splitlines()) <= 2
+    # That a text is too short is known when it is read.
+    assert not (places / "runs").exists() or "100k" in words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig, ValueRope
+from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
 from qkvary.arch.networks import LanguageModelConfig, Positions
 from qkvary.costs.cache import cache_bytes_per_sequence
@@ -104,24 +104,6 @@ def test_every_split_of_every_variant(
     with torch.no_grad():
         found, expected = decode_in_chunks(layer, x, cuts, **call), layer(x, **call)
     assert distance(found * real, expected * real) < GATE
-
-
-@pytest.mark.filterwarnings("ignore:value_rope 'rotated'")
-@variant_pairs(
-    "label, value_rope",
-    [label for label in LABELS if "rotary" in label],
-    ("none", "counter", "rotated"),
-)
-@examples(4)
-@given(cuts=CUTS)
-def test_every_meaning_of_a_rotated_value(
-    label: str, value_rope: ValueRope, cuts: list[int]
-) -> None:
-    layer = Attention(make_config(label, causal=True, value_rope=value_rope)).double()
-    randomize(layer, seed=67)
-    x = random_input(71)
-    with torch.no_grad():
-        assert distance(decode_in_chunks(layer, x, cuts), layer(x)) < GATE
 
 
 @pytest.mark.parametrize("layout", ["sources", "rotated", "input"])

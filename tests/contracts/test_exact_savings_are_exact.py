@@ -1,7 +1,7 @@
-"""Every way to store less that is called exact gives the same output, from as many bytes as said.
+"""Ways to store less that no cache here has, yet are called exact: same output, bytes as said.
 
 Decoding is written out in float64: token by token, each method keeping only what it says, against a
-layer that keeps rotated keys and values.
+layer that keeps rotated keys and values. Layouts that caches have are in ``test_cache_options``.
 """
 
 import dataclasses
@@ -161,29 +161,7 @@ def saving_of(model: Model, method: Method, *, context: int = TOKENS) -> Saving:
     return next(saving for saving in report.savings if saving.method == method)
 
 
-def methods_of(model: Model) -> set[Method]:
-    found = find_savings(model, context=TOKENS, stored_as=FP64)
-    return {saving.method for saving in found.savings}
-
-
 # ---- the layer input in place of keys and values
-
-
-@pytest.mark.parametrize(
-    ("label", "kv_heads", "rotated"), [("QKV", 6, 0), ("QKV@rotary", 6, 4), ("GQA-4@rotary", 4, 2)]
-)
-def test_inputs_are_projected_again(label: str, kv_heads: int, rotated: int) -> None:
-    layer = Attention(d_model=30, heads=12, kv_heads=kv_heads, head_dim=5, rotated=rotated)
-    label = label if kv_heads != 6 else label.replace("QKV", "GQA-6")
-    model = make_model(label, d_model=30, heads=12, head_dim=5)
-
-    def step(kept: list[Array], x: Array, position: int) -> Array:
-        keys = [layer.key(entry, index) for index, entry in enumerate(kept)]
-        return layer.mix(layer.query(x, position), keys, [layer.value(entry) for entry in kept])
-
-    saving = saving_of(model, "layer input")
-    assert saving.certainty == "exact"
-    assert_equal_and_as_small(layer, lambda x, _: x, step, saving)
 
 
 def test_query_and_output_absorb_the_projections() -> None:
@@ -283,104 +261,6 @@ def test_values_are_made_of_keys(d_model: int, rotated: int) -> None:
     assert_equal_and_as_small(layer, lambda x, _: x @ layer.wk + layer.bk, step, saving)
 
 
-# ---- keys made of values, as in Gemma 4: k = R(gain * v), rotated in part
-
-
-def gain_of(layer: Attention) -> Array:
-    return 1.0 + 0.1 * np.arange(layer.head_dim)
-
-
-def tied_key(layer: Attention, value: Array, position: int) -> Array:
-    return layer.turn(gain_of(layer) * value, position)
-
-
-def decode_tied(layer: Attention) -> Iterator[Array]:
-    keys: list[Array] = []
-    values: list[Array] = []
-    for position, x in enumerate(layer.inputs):
-        values.append(layer.value(x))
-        keys.append(tied_key(layer, values[-1], position))
-        yield layer.mix(layer.query(x, position), keys, values)
-
-
-def tied_model(*, head_dim: int, fraction: float) -> Model:
-    return make_model(
-        "Q-GQA-2@rotary",
-        d_model=40,
-        heads=6,
-        head_dim=head_dim,
-        storage="both",
-        value_rope="none",
-        rotary_fraction=fraction,
-    )
-
-
-def test_keys_are_rebuilt_from_values_and_their_rotated_channels() -> None:
-    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16, rotated=4)
-
-    def keep(x: Array, position: int) -> Array:
-        value = layer.value(x)
-        return np.concatenate((value, tied_key(layer, value, position)[:, -4:]), axis=-1)
-
-    def step(kept: list[Array], x: Array, position: int) -> Array:
-        values = [entry[:, :16] for entry in kept]
-        keys = [
-            np.concatenate(((gain_of(layer) * entry[:, :16])[:, :-4], entry[:, 16:]), axis=-1)
-            for entry in kept
-        ]
-        return layer.mix(layer.query(x, position), keys, values)
-
-    saving = saving_of(tied_model(head_dim=16, fraction=0.25), "value and rotated slice")
-    assert (saving.share_of_model, saving.certainty) == (0.375, "exact")
-    assert_equal_and_as_small(layer, keep, step, saving, decode_tied)
-
-
-@pytest.mark.parametrize(("rotated", "fraction"), [(4, 0.25), (16, 1.0)])
-def test_keys_are_rotated_when_they_are_read(rotated: int, fraction: float) -> None:
-    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16, rotated=rotated)
-
-    def step(kept: list[Array], x: Array, position: int) -> Array:
-        keys = [tied_key(layer, value, index) for index, value in enumerate(kept)]
-        return layer.mix(layer.query(x, position), keys, kept)
-
-    saving = saving_of(tied_model(head_dim=16, fraction=fraction), "rotate when read")
-    assert (saving.share_of_model, saving.certainty) == (0.5, "exact")
-    assert_equal_and_as_small(layer, lambda x, _: layer.value(x), step, saving, decode_tied)
-
-
-@pytest.mark.parametrize("value_rope", ["counter", "rotated"])
-def test_a_value_that_is_the_rotated_key_is_one_tensor(value_rope: str) -> None:
-    model = make_model(
-        "Q-GQA-2@rotary",
-        d_model=40,
-        heads=6,
-        head_dim=16,
-        storage="both",
-        value_rope=value_rope,
-    )
-    assert methods_of(model) == {"one tensor for both"}
-    assert saving_of(model, "one tensor for both").share_of_model == 0.5
-
-
-def test_a_tied_layer_without_rotation_is_one_tensor() -> None:
-    layer = Attention(d_model=40, heads=6, kv_heads=2, head_dim=16)
-
-    def plain(layer: Attention) -> Iterator[Array]:
-        keys: list[Array] = []
-        values: list[Array] = []
-        for position, x in enumerate(layer.inputs):
-            keys.append(layer.value(x))
-            values.append(layer.value(x).copy())
-            yield layer.mix(layer.query(x, position), keys, values)
-
-    def step(kept: list[Array], x: Array, position: int) -> Array:
-        return layer.mix(layer.query(x, position), kept, kept)
-
-    model = make_model("Q-GQA-2", d_model=40, heads=6, head_dim=16, storage="both")
-    saving = saving_of(model, "one tensor for both")
-    assert_equal_and_as_small(layer, lambda x, _: layer.value(x), step, saving, plain)
-
-
 # ---- one encoder output for all layers
 
 
@@ -413,6 +293,3 @@ def test_one_encoder_output_serves_every_cross_attention() -> None:
     assert saving.model_bytes_now == own + 3 * 17 * 2 * 30 * 8
     assert saving.model_bytes_then == own + encoded.nbytes
     assert (saving.layers, saving.certainty) == ((0, 1, 2), "exact")
-
-
-# ---- where nothing can be saved

@@ -13,14 +13,18 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from qkvary.arch.canonical import canonical_json, from_dict
 from qkvary.arch.families.fields import Fields
 from qkvary.arch.families.language_models import BLOCKS, read_language_model
 from qkvary.arch.families.table import read_model
 from qkvary.arch.models import as_model
+from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.catalog import load_checkpoint
+from qkvary.checkpoints.gguf.export import export_gguf
+from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import model_parameters
@@ -143,6 +147,8 @@ ALL = [
     for family, configs in CASES.items()
     for index in range(len(configs))
 ]
+EXPORTED = {*(("llama", index) for index in range(8)), ("mistral", 1), ("qwen2", 0), ("qwen2", 2)}
+"""Those that are a Llama."""
 DYNAMIC = ("llama", 3)
 """The rotation of a text that grows is another at every length."""
 
@@ -259,6 +265,34 @@ def test_a_saved_configuration_is_that_of_the_fields_that_differ(family: str, in
     saved = make_config(family, CASES[family][index]).to_dict()
     read = [read_language_model(family, Fields(one, family)) for one in (short, saved)]
     assert read[0] == read[1]
+    assert from_dict(LanguageModelConfig, json.loads(canonical_json(read[0]))) == read[0]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), ALL)
+def test_a_loaded_network_is_exported_or_refused(
+    folder: Path, family: str, index: int, tmp_path: Path
+) -> None:
+    """As Llama, where it is one: with its scaled positions and biases, and for llama.cpp."""
+    loaded, tokens = load(folder, family, index), draw_tokens()
+    if find_obstacle(loaded.network.config, "llama") is not None:
+        assert (family, index) not in EXPORTED
+        with pytest.raises(ValueError, match="Llama can express, got"):
+            export_stock(loaded.network, "llama")
+        with pytest.raises(UsageError, match="can express, got"):
+            export_gguf(loaded, tmp_path / "a.gguf")
+        return
+    expected = build(family, index)(tokens).logits
+    model = export_stock(loaded.network, "llama").build()
+    assert distance(model(tokens).logits, expected) < ROUNDING
+    scaling = loaded.network.config.layers[0].position.scaling
+    if scaling is not None and (scaling.depends_on_length or scaling.attention_factor != 1):
+        with pytest.raises(UsageError, match=f"positions of the form {scaling.form} with a"):
+            export_gguf(loaded, tmp_path / "a.gguf")
+        return
+    export_gguf(loaded, tmp_path / "a.gguf")
+    again = load_checkpoint(tmp_path / "a.gguf").network
+    assert distance(again(tokens), expected) < ROUNDING
 
 
 @pytest.mark.parametrize("family", CASES)
@@ -291,6 +325,34 @@ def test_the_text_model_of_several_modalities_is_read(folder: Path, tmp_path: Pa
     )
     network = load_checkpoint(tmp_path).network
     assert distance(network(tokens), build("gemma3_text", 0)(tokens).logits) < ROUNDING
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("family", "index"), [("gpt_neox", 0), ("llama", 4)])
+def test_buffers_of_older_files_say_what_the_configuration_says(
+    folder: Path, family: str, index: int, tmp_path: Path
+) -> None:
+    """As Pythia and the first Llamas are published: masks and frequencies next to the weights."""
+    model, tokens = build(family, index), draw_tokens()
+    load(folder, family, index)
+    source = folder / f"{family}-{index}"
+    weights = load_file(source / "model.safetensors")
+    frequencies = next(one for name, one in model.named_buffers() if name.endswith("inv_freq"))
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    at = "gpt_neox.layers.{}.attention" if family == "gpt_neox" else "model.layers.{}.self_attn"
+    for layer in range(LAYERS):
+        weights[f"{at.format(layer)}.rotary_emb.inv_freq"] = frequencies.clone()
+        if family == "gpt_neox":
+            mask = torch.ones(67, 67, dtype=torch.uint8).tril()[None, None]
+            weights[f"{at.format(layer)}.bias"] = mask.clone()
+            weights[f"{at.format(layer)}.masked_bias"] = torch.tensor(-1e9)
+    save_file(weights, tmp_path / "model.safetensors")
+    network = load_checkpoint(tmp_path).network
+    assert distance(network(tokens), model(tokens).logits) < ROUNDING
+    weights[f"{at.format(1)}.rotary_emb.inv_freq"] *= 1.1
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.warns(UserWarning, match="inv_freq, which its configuration contradicts"):
+        load_checkpoint(tmp_path)
 
 
 LONG = {"rope_type": "longrope", "long_factor": [1.0], "short_factor": [1.0]}

@@ -18,7 +18,6 @@ from typing import Any, get_args
 import pytest
 
 from decoding.records import DecodeRecord
-from qkvary.arch.attention import HeadNormConfig
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
 from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
@@ -29,6 +28,7 @@ from qkvary.arch.networks import (
     VisionTransformerConfig,
 )
 from qkvary.arch.variants import Variant
+from qkvary.papers.catalog import published_names
 from qkvary.studies.catalog import load_study, study_names
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
@@ -52,7 +52,6 @@ from tests.studies_scripts.loading import load_script
 KINDS = ("Encoder", "EncoderDecoder", "LanguageModel", "VisionTransformer")
 ADDED_LATER: dict[str, Any] = {
     "AnomalyTaskConfig.features_sha256": None,
-    "AttentionConfig.head_norm": HeadNormConfig(),
     "BlockConfig.feed_forward_dropout": None,
     "BlockConfig.norm_eps": 1e-5,
     "BlockConfig.parallel": False,
@@ -69,6 +68,8 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.rotates_value": False,
     "PositionConfig.scaling": None,
     "ScaleConfig.channels": None,
+    "ScaleConfig.norm_adds_one": False,
+    "ScaleConfig.norm_eps": 1e-6,
     "TrainingConfig.temperature": None,
     "Setting.keep_steps": (),
     "LanguageTaskConfig.has_test": True,
@@ -157,9 +158,16 @@ def test_stored_names_stay() -> None:
 
 @pytest.mark.parametrize("name", sorted(read("definitions.json")))
 def test_keys_of_every_study_stay(name: str) -> None:
+    study = load_study(name)
+    assert study.name == name
+    assert study.question.endswith("?")
+    assert {table.name for table in study.published} <= set(published_names())
     keys: dict[str, list[str]] = defaultdict(list)
-    for cell in load_study(name).cells():
+    for cell in study.cells():
         keys[cell.setting].append(cell.run_key)
+    # Only settings with tables of their own may share runs with others.
+    alone = [key for one in study.settings if one.table is None for key in keys[one.name]]
+    assert len(set(alone)) == len(alone)
     found = {
         setting: {
             "runs": len(some),

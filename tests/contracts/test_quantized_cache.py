@@ -16,9 +16,8 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, CacheStorage
 from qkvary.costs.cache import layer_cache_bytes
 from qkvary.costs.formats import cache_format
 from qkvary.nn.attention import Attention
-from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_quantized import QuantizedStore
-from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
 from tests.contracts.test_cache_options import STORED, feed
 from tests.contracts.variant_cases import (
@@ -27,7 +26,6 @@ from tests.contracts.variant_cases import (
     TOKENS,
     distance,
     make_config,
-    make_language_model_config,
     padding_mask,
     random_input,
     randomize,
@@ -141,23 +139,3 @@ def test_padding_on_the_left_is_never_seen(options: CacheOptions) -> None:
         outputs.append(feed(layer, content, list(range(TOKENS + 1)), cache, **mask))
     # Also where two tokens of padding share a block of three, and its scales, with a real one.
     assert torch.equal(outputs[0] * real, outputs[1] * real)
-
-
-@pytest.mark.parametrize("options", WAYS, ids=name)
-def test_reordered_rows_go_on_as_those_they_were(options: CacheOptions) -> None:
-    model = LanguageModel(make_language_model_config("Q-GQA-2")).double()
-    randomize(model, seed=73)
-    # As many rows before as after: products of other shapes may add up in another order.
-    tokens = torch.arange(4 * 5).view(4, 5) % 13
-    rows = torch.tensor([2, 0, 2, 1])
-    cache, straight = (KVCache(model.config.layers, max_tokens=9, options=options) for _ in "ab")
-    following = torch.tensor([[4, 5], [6, 7], [8, 9], [10, 11]])
-    with torch.no_grad():
-        model(tokens, cache=cache)
-        cache.reorder(rows)
-        found = model(following, cache=cache)
-        model(tokens[rows], cache=straight)
-        expected = model(following, cache=straight)
-    # Not to the bit: how a product adds up depends on where its rows lie in memory.
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    assert (cache.length, cache.nbytes) == (7, straight.nbytes)

@@ -92,7 +92,7 @@ def requests(draw: st.DrawFn) -> Request:
 
 
 @pytest.mark.parametrize("label", VARIANTS)
-@examples(6)
+@examples(3)
 @given(asked=st.lists(requests(), min_size=1, max_size=5), chunk=st.integers(1, 9))
 def test_every_request_of_a_batch_gets_what_it_would_get_alone(
     label: str, asked: list[Request], chunk: int

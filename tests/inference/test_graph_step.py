@@ -15,6 +15,7 @@ from tests.contracts.variant_cases import (
     distance,
     make_language_model_config,
     randomize,
+    variant_pairs,
 )
 
 CAPACITY = 15
@@ -55,8 +56,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkvary.inference.graph_step.LEAST_SIZE", 5)
 
 
-@pytest.mark.parametrize("positions", ["none", "learned"])
-@pytest.mark.parametrize("label", FIXED)
+@variant_pairs("label, positions", FIXED, ["none", "learned"])
 @torch.inference_mode()
 def test_steps_equal_one_pass(
     label: str, positions: str, kind: tuple[str, type[FixedStep]]

@@ -15,7 +15,7 @@ NAMES = ("stories260K", "shakespeare_char_mha")
 LAYOUTS: tuple[CacheLayout, ...] = ("sources", "rotated", "split", "input")
 KERNELS: tuple[DecodeKernel, ...] = ("layer", "native", "folded", "matmul")
 WAYS: list[tuple[CacheLayout, CacheStorage, DecodeKernel]] = [
-    *((layout, "preallocated", kernel) for layout in LAYOUTS for kernel in ("layer", "native")),
+    *((layout, "preallocated", "native") for layout in LAYOUTS),
     *(("rotated", "preallocated", kernel) for kernel in KERNELS[2:]),
     *((layout, "growing", "layer") for layout in LAYOUTS),
 ]

@@ -70,12 +70,22 @@ def test_commands_carry_what_was_asked_and_no_key() -> None:
     vllm = VLLM.launch(("vllm",), replace(ASKED, options=("--dtype=float32",)))
     assert vllm.command[:3] == ("vllm", "serve", "one.gguf")
     assert vllm.command[-1] == "--dtype=float32"
+    python = VLLM.launch(("python", "-m", VLLM.module), ASKED)
+    assert python.command[3:5] == ("--model", "one.gguf")
     assert {"--max-model-len", "256", "--max-num-seqs", "3"} <= {*vllm.command}
     for launch in (server, python, vllm):
         assert "k" not in launch.command
         assert "k" in launch.environment.values()
     with pytest.raises(UsageError, match="one request at a time"):
         LLAMA_CPP.launch(("python", "-m", "llama_cpp.server"), ASKED)
+
+
+def test_vllm_rotates_latents_by_torch(tmp_path: Path) -> None:
+    """Its own kernel for CPUs does not (0.32.0)."""
+    for kind, wanted in (("deepseek_v3", True), ("llama", False)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        launch = VLLM.launch(("vllm",), replace(ASKED, model=tmp_path))
+        assert ('{"custom_ops": ["-rotary_embedding"]}' in launch.command) == wanted
 
 
 def test_programs_are_found_or_their_installation_is_named(program: Path) -> None:
@@ -112,6 +122,8 @@ def test_a_kernel_without_the_size_is_explained() -> None:
     reason = VLLM.explain("ValueError: Head dimension 144 is not supported by MLA on CPU")
     assert reason is not None
     assert "144" in reason
+    log = "ERROR 11-26 [core.py:9] OSError: no space\nERROR 11-26 [core.py:9] RuntimeError: failed"
+    assert VLLM.explain(log) == "OSError: no space"
     assert VLLM.explain("out of memory") is None
 
 

@@ -159,14 +159,15 @@ def read_key_value(
 
 def normalise_heads(config: AttentionConfig, heads: list[Tensor], gain: Tensor) -> list[Tensor]:
     """Each head over the root of its mean square, or all heads over that of all, times a gain."""
-    settings, size = config.head_norm, len(heads[0])
-    gain = 1.0 + gain if settings.adds_one else gain
+    settings, size = config.scale, len(heads[0])
+    gain = 1.0 + gain if settings.norm_adds_one else gain
     if config.variant.head_norm == "qk-norm":
         return [
-            head / torch.sqrt((head * head).sum() / size + settings.eps) * gain for head in heads
+            head / torch.sqrt((head * head).sum() / size + settings.norm_eps) * gain
+            for head in heads
         ]
     flat = torch.cat(heads)
-    root = torch.sqrt((flat * flat).sum() / len(flat) + settings.eps)
+    root = torch.sqrt((flat * flat).sum() / len(flat) + settings.norm_eps)
     return list((flat / root * gain).split(size))
 
 

@@ -190,8 +190,3 @@ def inner_width(config: AttentionConfig, source: str) -> int | None:
     if rank is None:
         return None
     return config.d_model // rank.size if rank.of_width else rank.size
-
-
-def is_narrow(config: AttentionConfig, source: str) -> bool:
-    inner = inner_width(config, source)
-    return inner is not None and inner < heads_of(config, source) * head_dim(config)

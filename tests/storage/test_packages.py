@@ -21,6 +21,7 @@ EXTRAS: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text
 DISTRIBUTIONS = {
     "PIL": "pillow",
     "huggingface_hub": "datasets",
+    "llama_cpp": "llama-cpp-python",
     "lm_eval": "lm-eval",
     "vl_convert": "vl-convert-python",
 }

@@ -101,11 +101,6 @@ def make_records(study: Study, outcome: Callable[[Cell], Outcome]) -> list[Recor
     return [make_record(cell, result) for cell, result in found if result is not None]
 
 
-def by_seed(**values: Sequence[Outcome]) -> Callable[[Cell], Outcome]:
-    """Outcomes of seeds 1, 2, ... by setting; or by variant where a name has no setting."""
-    return lambda cell: values.get(cell.setting, values.get(cell.variant, ()))[cell.seed - 1]
-
-
 def by_variant(values: dict[str, Sequence[Outcome]]) -> Callable[[Cell], Outcome]:
     """Outcomes of seeds 1, 2, ... by variant, the same in all settings."""
     return lambda cell: values[cell.variant][cell.seed - 1]

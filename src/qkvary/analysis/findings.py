@@ -11,7 +11,7 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""The difference from random weights below which key and value are called as alike as those."""
+"""Within this difference from random weights, key and value are called as alike as those."""
 LARGE_SCORE_CHANGE = 1.0
 """The change of scores above which a second-order forecast is not trusted."""
 LARGE_FORECAST = 0.5
@@ -20,10 +20,10 @@ ENERGY = 0.99
 MOST_NAMED = 6
 """The layers that are named one by one."""
 MOST_NOISE = 2.0
-"""The ratio of a forecast to that by the text that chose the tensors above which the text is called
-too short for it."""
+"""Above this ratio of a forecast to the one by the text that chose the tensors, the text is called
+too short."""
 TOKENS_PER_INPUT_CHANNEL = 10
-"""The tokens for each channel of the input below which its covariance is called uncertain."""
+"""With fewer tokens than this for each channel, the covariance of the input is called uncertain."""
 
 
 def find_answers(analysis: NetworkAnalysis) -> tuple[str, ...]:

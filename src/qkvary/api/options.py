@@ -55,7 +55,7 @@ def options(group: type[T]) -> type[T]:
 
 
 class Verb(Protocol[P, R_co]):
-    """A function that also takes the fields of its options as keywords of their own."""
+    """A function that also takes the fields of its options as separate keywords."""
 
     @overload
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
@@ -64,7 +64,7 @@ class Verb(Protocol[P, R_co]):
 
 
 def takes_options(function: Callable[P, R_co]) -> Verb[P, R_co]:
-    """Let a function take the fields of its options as keywords of their own.
+    """Let a function take the fields of its options as separate keywords.
 
     ``plan(model, gpu="t4")`` is ``plan(model, hardware=Hardware(gpu="t4"))``. The signature shows
     the fields: it is what ``help`` prints and the command line offers.

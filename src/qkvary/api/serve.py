@@ -57,6 +57,21 @@ class Listening:
     key_file: StrPath | None = None
     """File with the key that requests must carry; needed for an address that others reach."""
 
+    def read_key(self) -> str | None:
+        """Return the key.
+
+        Raises:
+            UsageError: if the file has none, or the address needs one.
+        """
+        if self.key_file is None:
+            check_key(self.host, None)
+            return None
+        path = read_path(self.key_file, "the file of a key")
+        key = read_file(path, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
+        if not key or not key.isprintable():
+            raise UsageError(f"expected one line with a key in {path}")
+        return key
+
 
 @options
 class Starting:
@@ -66,6 +81,11 @@ class Starting:
     """The engine's program (llama-server, vllm), or a Python that has the engine."""
     engine_option: str | Sequence[str] = ()
     """An option of the engine itself, such as --threads=2; repeat it for more."""
+
+    def read_options(self) -> tuple[str, ...]:
+        """Return the options of the engine."""
+        given = self.engine_option
+        return (given,) if isinstance(given, str) else tuple(given)
 
 
 LISTENING, STARTING = Listening(), Starting()
@@ -108,55 +128,49 @@ def serve(
     found = ENGINES.get(engine)
     if found is None:
         raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
-    named, file = starting.program, listening.key_file
-    first = found.find(None if named is None else os.fspath(named))
-    key = None if file is None else _read_key(read_path(file, "the file of a key"))
-    check_key(listening.host, key)
+    named = starting.program
+    program = found.find(None if named is None else os.fspath(named))
+    key = listening.read_key()
     port = choose_port(listening.host, listening.port)
     source = find_checkpoint(model)
     path, notes = _prepare(source, model, engine, weights, tokenizer)
     described = find_model(path)
-    longest, more = described.max_tokens or LONGEST, starting.engine_option
     asked = Serving(
         model=path,
         name=source.stem,
-        context=read_count(context, "context") or min(longest, LONGEST),
+        context=_choose_context(context, described),
         users=read_count(users, "users"),
         host=listening.host,
         port=port,
         key=key,
-        options=(more,) if isinstance(more, str) else tuple(more),
+        options=starting.read_options(),
     )
-    if asked.context > longest:
-        raise UsageError(f"expected a context of at most {longest:,} tokens, got {asked.context:,}")
     logs = served_folder() / "logs"
     make_directory(logs)
     log = logs / f"{source.stem}-{port}.log"
-    for note in notes:
-        say(f"- {note}")
-    say(f"{found.title} starts with {path}; its log is {log}")
-    with run_engine(found, asked, first, log) as server:
-        predicted = _predict(described, engine, asked)
-        document = {
-            "engine": engine,
-            "url": server.url,
-            "model": asked.name,
-            "path": path,
-            "context": asked.context,
-            "users": asked.users,
-            "cache": server.cache,
-            "predicted_bytes": predicted,
-            "log": log,
-        }
-        line = f"{server.url} answers {asked.users} at a time, {asked.context:,} tokens each"
+    for line in (*(f"- {note}" for note in notes), f"{found.title} starts; its log is {log}"):
         say(line)
-        if server.cache is not None:
-            say(_describe_cache(found.title, server.cache, predicted))
+    with run_engine(found, asked, program, log) as server:
+        predicted = _predict(described, engine, asked)
+        head = f"{server.url} answers {asked.users} at a time, {asked.context:,} tokens each"
+        for line in (head, *_describe_cache(found.title, server.cache, predicted)):
+            say(line)
         say(_make_request(server.url, asked))
         code = server.wait()
     if code:
         raise ResourceError(describe_end(found, code, log))
-    return Result(document, say_in_lines(f"serve: {source}", document, line))
+    document = {
+        "engine": engine,
+        "url": server.url,
+        "model": asked.name,
+        "path": path,
+        "context": asked.context,
+        "users": asked.users,
+        "cache": server.cache,
+        "predicted_bytes": predicted,
+        "log": log,
+    }
+    return Result(document, say_in_lines(f"serve: {source}", document, head))
 
 
 def _prepare(
@@ -212,11 +226,17 @@ def _choose_class(config: "LanguageModelConfig") -> "StockArchitecture":
     raise UsageError(f"expected a network that vLLM can compute, got parts that it lacks ({lacks})")
 
 
-def _read_key(path: Path) -> str:
-    key = read_file(path, limit=KEY_BYTES).decode("utf-8", errors="replace").strip()
-    if not key or not key.isprintable():
-        raise UsageError(f"expected one line with a key in {path}")
-    return key
+def _choose_context(given: Count | None, model: Model) -> int:
+    """Return the tokens of a user.
+
+    Raises:
+        UsageError: for more than the model was made for.
+    """
+    longest = model.max_tokens or LONGEST
+    chosen = read_count(given, "context") or min(longest, LONGEST)
+    if chosen > longest:
+        raise UsageError(f"expected a context of at most {longest:,} tokens, got {chosen:,}")
+    return chosen
 
 
 def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
@@ -230,10 +250,12 @@ def _predict(model: Model, engine: EngineName, asked: Serving) -> int | None:
         return None
 
 
-def _describe_cache(title: str, cache: CacheLine, predicted: int | None) -> str:
+def _describe_cache(title: str, cache: CacheLine | None, predicted: int | None) -> tuple[str, ...]:
+    if cache is None:
+        return ()
     held = "" if cache.nbytes is None else f" in {units.data_size(cache.nbytes)}"
     planned = "" if predicted is None else f" (plan: {units.data_size(predicted)})"
-    return f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}"
+    return (f"{title} says: cache of {cache.tokens:,} tokens{held}{planned}",)
 
 
 def _make_request(url: str, asked: Serving) -> str:

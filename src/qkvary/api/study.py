@@ -63,7 +63,6 @@ RUNNING = Running()
 @takes_options
 def study(
     study: AnyStudy,
-    /,
     *,
     part: Part = PART,
     running: Running = RUNNING,

@@ -52,7 +52,6 @@ BUSY_SECONDS = 0.5
 @takes_options
 def train(
     preset: Annotated[str, Parameter(completer=lambda _: preset_names())],
-    /,
     *,
     data: StrPath | None = None,
     variants: Variants = (),

@@ -49,8 +49,8 @@ class Initialization:
     output_std: float | None = None
     """Deviation of output projections under ``normal``; ``None`` means ``std``."""
     embedding_std: float | None = field(default=None, metadata=ADDED_LATER)
-    """Deviation of the embedding of a language model or an encoder, which is normal then; ``None``:
-    by the scheme."""
+    """Deviation of a normal embedding in a language model or an encoder; ``None``: by the
+    scheme."""
     matched: bool = False
     """Xavier in the published code draws query, key and value as one packed matrix, so that fewer
     projections start larger (1.155 times for two instead of three). True gives all one bound."""
@@ -77,7 +77,7 @@ TORCH_INIT = Initialization()
 @stored("ScaleConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleConfig:
-    """The scale of content scores."""
+    """The scale of content scores, and of what is compared."""
 
     by: ScaleBy = "head"
     """1/sqrt(head_dim), the channels of decoupled positions included, or 1/sqrt(d_model) as in the
@@ -86,6 +86,10 @@ class ScaleConfig:
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
     """The number under the root, where it is neither of the two."""
+    norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
+    """Epsilon of the norms of query and key, where the variant has them."""
+    norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
+    """Whether they multiply a channel by one more than its learned number."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -93,6 +97,8 @@ class ScaleConfig:
             raise ValueError(
                 f"expected a positive and finite number for the score scale, got {self.channels}"
             )
+        if not 0 < self.norm_eps < 1:
+            raise ValueError(f"expected norm_eps above 0 and below 1, got {self.norm_eps}")
 
 
 @stored("PositionConfig")
@@ -152,21 +158,6 @@ class PositionConfig:
         return max(2, 2 * int(head_dim * self.rotary_fraction / 2))
 
 
-@stored("HeadNormConfig")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadNormConfig:
-    """The norms of query and key of a variant with ``qk-norm``."""
-
-    eps: float = 1e-6
-    """Their epsilon."""
-    adds_one: bool = False
-    """Whether a channel is multiplied by one more than its learned number."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.eps < 1:
-            raise ValueError(f"expected an eps above 0 and below 1, got {self.eps}")
-
-
 @stored("AttentionConfig")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
@@ -201,8 +192,6 @@ class AttentionConfig:
     kernel: Kernel = "auto"
     """The implementation of the core; ``auto`` picks by shape, never by timing. For linear
     attention ``explicit`` is the map of all pairs, ``auto`` sums over chunks of tokens."""
-    head_norm: HeadNormConfig = field(default=HeadNormConfig(), metadata=ADDED_LATER)
-    """The norms of query and key, where the variant has them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "variant", as_variant(self.variant))

@@ -79,7 +79,7 @@ class Indexer:
     top: int
     """Tokens that it picks."""
     is_shared: bool = False
-    """Whether the layer takes what the indexer of an earlier layer picked, and has none."""
+    """Whether the layer has no indexer and takes what that of an earlier layer picked."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -440,7 +440,7 @@ def decodes(attention: AttentionLayer) -> bool:
 
 
 def share_layer(layer: Layer, variant: Variant) -> Layer:
-    """Return the same block sharing as ``variant`` says, its cross attention likewise.
+    """Return the same block with the sharing of ``variant``, in its cross attention too.
 
     A recurrent layer has neither keys nor values, and stays.
 

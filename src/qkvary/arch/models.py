@@ -80,9 +80,10 @@ class Model:
         return all(decodes(layer.attention) for layer, _ in count_kinds(self.layers))
 
     def with_variant(self, variant: AnyVariant) -> "Model":
-        """Return the same model with every attention layer sharing as ``variant`` says.
+        """Return the same model with the sharing of ``variant`` in every attention layer.
 
-        Windows, rotation and the reading of other layers stay. Cross attention shares likewise.
+        Windows, rotation and the reading of other layers stay. Cross attention gets the same
+        sharing.
 
         Raises:
             ValueError: where the variant does not fit a layer, the layer has no projections of its

@@ -3,9 +3,10 @@
 A name means the same network wherever one is given: in Python, on the command line and in files.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
+from typing import TypeVar
 
 from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_label
@@ -20,46 +21,70 @@ from qkvary.arch.published_networks import (
 from qkvary.arch.variants import AnyVariant, Variant, map_variants
 from qkvary.text.names import find_name, spell, suggest
 
-_IDENTITY = gpt_124m("I-K-V")
+T = TypeVar("T")
+
+
+class Lazy(Mapping[str, T]):
+    """A mapping whose values are made when they are first used."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], T]]) -> None:
+        self._makers, self._made = makers, dict[str, T]()
+
+    def __getitem__(self, name: str) -> T:
+        if name not in self._made:
+            self._made[name] = self._makers[name]()
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
+_identity = partial(gpt_124m, "I-K-V")
+# Makes a function that makes the network.
+_modern = partial(partial, modern_network)
 
 _MODERN = {
-    "lm-100k": modern_network(
-        d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320
-    ),
-    "lm-1m": modern_network(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
-    "lm-10m": modern_network(
-        d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320
-    ),
-    "lm-30m": modern_network(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
-    "lm-60m": modern_network(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
-    "lm-124m": modern_network(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
-    "lm-350m": modern_network(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
-    "lm-1b": modern_network(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
+    "lm-100k": _modern(d_model=48, num_heads=4, num_layers=3, max_tokens=128, vocabulary=320),
+    "lm-1m": _modern(d_model=128, num_heads=4, num_layers=5, max_tokens=256, vocabulary=320),
+    "lm-10m": _modern(d_model=320, num_heads=8, num_layers=8, max_tokens=1024, vocabulary=320),
+    "lm-30m": _modern(d_model=384, num_heads=8, num_layers=6, max_tokens=1024),
+    "lm-60m": _modern(d_model=512, num_heads=8, num_layers=11, max_tokens=1024),
+    "lm-124m": _modern(d_model=768, num_heads=12, num_layers=12, max_tokens=1024),
+    "lm-350m": _modern(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
+    "lm-1b": _modern(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
 PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
 """The modern networks with a portable form of the same name."""
 
-NETWORKS: Mapping[str, LanguageModelConfig] = MappingProxyType(
+
+def _portable(name: str) -> LanguageModelConfig:
+    return make_portable(_MODERN[name]())
+
+
+NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
     {
-        "lm-300m": gpt_300m(),
-        "lm-300m-poster": gpt_300m(),
-        "lm-1.2b": gpt_1200m(),
-        "gpt2-124m": gpt_124m(),
-        "gpt2-117m-mlp": gpt_124m(d_ff=2688),
-        "gpt2-118m-narrow": gpt_124m(d_model=744),
-        "gpt2-117m-identity": _IDENTITY,
-        "gpt2-124m-identity": gpt_124m("I-K-V", d_ff=3456),
-        "gpt2-117m-identity-derived": gpt_124m("I-K-V", scale="derived"),
-        "gpt2-124m-identity-derived": gpt_124m("I-K-V", d_ff=3456, scale="derived"),
-        "gpt2-156m-identity-untied": replace(_IDENTITY, tied_head=False),
-        "gpt2-124m-residual": gpt_124m("Q[residual]-K-V"),
-        "gpt2-124m-residual-gelu": gpt_124m("Q[residual-gelu]-K-V"),
-        "gpt2-163m-untied": gpt_124m(tied_head=False),
-        "gpt2-124m-decay": gpt_124m(),
-        "gpt2-124m-scale": gpt_124m("QKV@t2"),
-        "gpt2-124m-decay-scale": gpt_124m("QKV@t2"),
+        "lm-300m": gpt_300m,
+        "lm-300m-poster": gpt_300m,
+        "lm-1.2b": gpt_1200m,
+        "gpt2-124m": gpt_124m,
+        "gpt2-117m-mlp": partial(gpt_124m, d_ff=2688),
+        "gpt2-118m-narrow": partial(gpt_124m, d_model=744),
+        "gpt2-117m-identity": _identity,
+        "gpt2-124m-identity": partial(gpt_124m, "I-K-V", d_ff=3456),
+        "gpt2-117m-identity-derived": partial(gpt_124m, "I-K-V", scale="derived"),
+        "gpt2-124m-identity-derived": partial(gpt_124m, "I-K-V", d_ff=3456, scale="derived"),
+        "gpt2-156m-identity-untied": partial(_identity, tied_head=False),
+        "gpt2-124m-residual": partial(gpt_124m, "Q[residual]-K-V"),
+        "gpt2-124m-residual-gelu": partial(gpt_124m, "Q[residual-gelu]-K-V"),
+        "gpt2-163m-untied": partial(gpt_124m, tied_head=False),
+        "gpt2-124m-decay": gpt_124m,
+        "gpt2-124m-scale": partial(gpt_124m, "QKV@t2"),
+        "gpt2-124m-decay-scale": partial(gpt_124m, "QKV@t2"),
         **_MODERN,
-        **{f"{name}-portable": make_portable(_MODERN[name]) for name in PORTABLE_SIZES},
+        **{f"{name}-portable": partial(_portable, name) for name in PORTABLE_SIZES},
     }
 )
 """Every network by name, the papers' first."""

@@ -56,7 +56,7 @@ def import_code(code: Iterable[str]) -> None:
 
 
 def own_classes(network: Any, *others: object) -> tuple[type[Any], ...]:
-    """Return the classes from outside this package that a network is made of, and of other values.
+    """Return the classes from outside this package that a network or other values are made of.
 
     Args:
         network: The configuration of a network.

@@ -276,7 +276,7 @@ class Variant(ScoreTerms):
     def keep_positions(self, own: "Variant") -> "Variant":
         """Return the variant with positions, norms and soft cap of another, if it names none.
 
-        A core for which one of them has no meaning does not take it over.
+        A core for which one of them has no meaning does not get it.
         """
         fields = CORES[self.core].fields
         kept: dict[str, Any] = {}

@@ -22,8 +22,8 @@ TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 def read_chat_template(reference: StrPath) -> str | None:
     """Return the chat template of a checkpoint, or ``None``.
 
-    A folder has it in a file of its own or in the tokenizer's configuration; of several templates
-    the one named ``default`` counts.
+    A folder has it in a separate file or in the tokenizer's configuration; of several templates the
+    one named ``default`` counts.
 
     Args:
         reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`.

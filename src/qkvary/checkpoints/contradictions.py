@@ -2,11 +2,15 @@
 
 import warnings
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from qkvary.storage.errors import DamagedError
+
+T = TypeVar("T")
+"""A tensor, or one with its type in a file."""
 
 
 def is_head_tied(
@@ -37,13 +41,13 @@ def _is_equal(first: Tensor, second: Tensor) -> bool:
     return same and torch.equal(first, second)
 
 
-def collect(tensors: Iterable[tuple[str, Tensor]], where: str) -> dict[str, Tensor]:
+def collect(tensors: Iterable[tuple[str, T]], where: str) -> dict[str, T]:
     """Return tensors by name.
 
     Raises:
         DamagedError: if a name occurs twice, so that one tensor would replace the other.
     """
-    found = dict[str, Tensor]()
+    found = dict[str, T]()
     for name, tensor in tensors:
         if name in found:
             raise DamagedError(f"{where} has two tensors for {name[:80]}")

@@ -92,7 +92,7 @@ def read_header(data: bytes, file_bytes: int, where: str) -> Header:
 
     Raises:
         UsageError: if it is of a later version of the format.
-        DamagedError: if it is too short, has implausible sizes, or the file has not their bytes.
+        DamagedError: if it is too short, has implausible sizes, or the file has another length.
     """
     if data.startswith(_LATER_VERSIONS):
         raise UsageError(

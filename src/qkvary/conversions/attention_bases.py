@@ -142,7 +142,7 @@ def move_attention(
         layer: The layer, with a plain query or a map where ``read`` is a basis.
         read: The basis of its input.
         written: The basis of its output.
-        identity: The source that becomes the layer input; ``read`` is what :func:`find_basis` says.
+        identity: The source that becomes the layer input; ``read`` is then from :func:`find_basis`.
 
     Raises:
         UsageError: if the score scale cannot be kept.
@@ -195,7 +195,7 @@ def _below(weights: dict[str, Tensor], source: Source) -> dict[str, Tensor]:
 
 
 def _undoing(basis: Float[Tensor, "d_model d_model"], *, has_bias: bool) -> dict[str, Tensor]:
-    """Return the projection by the inverse of a basis: what reads the input reads it after that."""
+    """Return the projection by the inverse of a basis, for what reads the input."""
     inverse = {"weight": torch.linalg.inv(basis).mT.contiguous()}
     return inverse | ({"bias": torch.zeros(len(basis), dtype=basis.dtype)} if has_bias else {})
 

@@ -1,8 +1,8 @@
 """The gauge of attention heads: matrices between query and key, and between value and output.
 
-With ``k A`` and ``q A^-T`` scores stay, with ``v B`` and ``B^-1 W_O`` the output does: one A and
-one B for each KV head. What two roles share, one matrix has to fit twice; rotary positions leave
-one complex number for each frequency.
+``k A`` with ``q A^-T`` gives the same scores, ``v B`` with ``B^-1 W_O`` the same output: one A and
+one B for each KV head. A projection that two roles share has one matrix, which has to fit both;
+rotary positions leave one complex number for each frequency.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.2.
 """
@@ -66,7 +66,7 @@ def draw_gauge(layer: LayerDraft, generator: torch.Generator) -> Gauge:
 
 
 def apply_gauge(layer: LayerDraft, gauge: Gauge) -> LayerDraft:
-    """Return a layer in another gauge, which is one that :func:`draw_gauge` could have drawn."""
+    """Return a layer in another gauge, of the form that :func:`draw_gauge` gives."""
     config, sharing = layer.config, layer.config.variant.sharing
     group = config.num_heads // config.num_kv_heads
     query = torch.linalg.inv(gauge.key).mT.repeat_interleave(group, 0)

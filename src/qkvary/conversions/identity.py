@@ -1,7 +1,7 @@
 """A role of attention becomes the layer input, in every layer or in one.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Theorems 4.1, 4.2 and 4.3;
-that any one of the three projections may go is the claim of its later version.
+its later version claims that any one of the three projections may go.
 """
 
 from qkvary.arch.networks import LanguageModelConfig

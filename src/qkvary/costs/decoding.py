@@ -133,8 +133,8 @@ def read_weights(model: Model, *, batch: int) -> float:
     """Return the parameters that a decoding step of ``batch`` tokens reads.
 
     Embedding rows are looked up and not counted; a tied head is read as the matrix that it is. The
-    encoder, and keys and values of its output, are computed already. Experts are counted that a
-    batch is expected to hit if tokens choose evenly and independently.
+    encoder, and keys and values of its output, are computed already. Of the experts, those count
+    that a batch is expected to hit if tokens choose evenly and independently.
     """
     kinds = count_kinds(model.layers)
     layers = sum(count * _read_layer(layer, batch) for layer, count in kinds)

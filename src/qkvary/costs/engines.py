@@ -82,7 +82,7 @@ class VllmCache:
         return self.blocks_per_sequence * self.block_bytes
 
     def blocks(self, pool: int) -> int:
-        """Return the blocks of a pool of so many bytes."""
+        """Return the blocks of a pool of this many bytes."""
         return pool // self.block_bytes
 
     def tokens(self, pool: int) -> int:
@@ -114,8 +114,8 @@ def allocate_vllm(
     """Return how vLLM 0.32 allocates the cache of a model.
 
     Pages of all layers are made equal by blocks of more tokens; states are padded to a page. Layers
-    of a kind form groups as large as the smallest kind, or as the largest where all are nearly as
-    many.
+    of a kind form groups as large as the smallest kind; as the largest, if all kinds have about as
+    many layers.
 
     Source: ``get_kv_cache_groups`` and what it calls in vllm/v1/core/kv_cache_utils.py,
     vllm/v1/kv_cache_interface.py, ``_align_hybrid_block_size`` in vllm/platforms/interface.py.
@@ -218,7 +218,8 @@ class LlamaCppCache:
     cells: int
     """Cells of a stream in layers that see everything."""
     window_cells: int | None
-    """Cells of a stream in layers with a window; ``None`` if they have as many, or are none."""
+    """Cells of a stream in layers with a window; ``None`` if they have as many as others, or if
+    there are none."""
     kv_bytes: int
     """Keys and values of layers that see everything."""
     window_bytes: int

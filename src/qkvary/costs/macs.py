@@ -310,10 +310,11 @@ def _decode_layer(layer: Layer, context: int, encoder_tokens: int) -> MacCount:
 def _expansion_macs(attention: ProjectedAttention, keys: int, *, crossing: bool) -> int:
     """Return the MACs of making keys and values from something smaller that is stored.
 
-    Stored inputs are projected again, the new token's among them, or query and output absorb the
-    projections and meet inputs of the layer's whole width, whichever takes fewer products and is
-    possible. The same of latents and the second halves of low-rank projections, source by source.
-    A query that shares a projection is the new token's key, unless no key is made.
+    There are two ways, and the possible one with fewer products counts. Stored inputs are projected
+    again, the new token's among them; or query and output absorb the projections, and scores and
+    values are taken over the whole width of the layer. The same holds for latents and the second
+    halves of low-rank projections, source by source. A query that shares a projection is the new
+    token's key, unless no key is made.
     """
     config = attention.config
     if attention.storage == "keys":

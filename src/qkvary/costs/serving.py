@@ -68,7 +68,7 @@ class Demand:
         return weight_bytes(model, self.weights) if self.count_weights else 0
 
     def user_bytes(self, model: Model, cache: Format, *, context: int | None = None) -> int:
-        """Return the peak bytes of one user's cache, at another context than that asked for."""
+        """Return the peak bytes of one user's cache, at the demanded context or another."""
         return sum(
             layerwise_cache_bytes(
                 model,
@@ -135,9 +135,9 @@ class ServingPlan:
 def plan_serving(model: Model, demand: Demand, cache: Format) -> ServingPlan:
     """Plan the serving of one model.
 
-    A replica has the size that needs the fewest devices in all, the smallest among equals. More
-    memory never needs more devices; a replica of one size then never holds fewer users or tokens,
-    but the size that is chosen may be smaller.
+    A replica has the size that needs the fewest devices in all, the smallest among equals. With
+    more memory a plan never needs more devices. A replica of a given size then holds no fewer users
+    or tokens, but the plan may choose a smaller size.
 
     Args:
         model: Any model that decodes.

@@ -19,7 +19,7 @@ RATIO = (0.9, 1.1)
 TRIES = 10
 """Sizes that are drawn before the whole image is taken."""
 STEPS_AT_ONCE = 8
-"""Steps whose crops are found together: the numbers of one are too few to be worth the calls."""
+"""Number of steps whose crops are drawn in one go; a call per step would be slower."""
 _NUMBERS = 2 * TRIES + 3
 
 

@@ -1,7 +1,7 @@
 """Fast encoding of documents to token arrays.
 
-A long document is split before whitespace that follows other characters, where no tokenizer of its
-kind merges, so that the tokens equal those of the whole document.
+A long document is split before whitespace that follows another character. No tokenizer of its kind
+merges across such a place, so the tokens equal those of the whole document.
 """
 
 import hashlib

@@ -42,12 +42,12 @@ class FeatureSet:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether ``qkvary data features`` makes the numbers, of weights that may be any."""
+        """Whether ``qkvary data features`` makes the numbers, from weights of the user's choice."""
         return self.name == "cifar100-resnet34"
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of the origin, which says nothing of numbers that are made here."""
+        """sha256 of the origin; it does not identify numbers that are made here."""
         return hashlib.sha256(f"image features\n{self.name}\n{self.origin}".encode()).hexdigest()
 
 
@@ -110,7 +110,7 @@ def features_path(name: str) -> Path:
 def hash_features(name: str) -> str | None:
     """Return the sha256 of a set's file; None if it is not made here, or not on this machine.
 
-    It does not check the file: who reads the features does.
+    The file is not checked here but when the features are read.
     """
     path = find_features(name) if FEATURE_SETS[name].is_made_here else None
     if path is not None:

@@ -68,7 +68,7 @@ def find_images(name: str) -> LoadedImages | None:
 def check_images(name: str) -> None:
     """Check that a data set is here and valid, or download it.
 
-    Images in separate files are decoded and not kept: they take more memory than others.
+    Images in separate files are decoded but not kept, since they take more memory.
 
     Raises:
         UsageError: as :func:`load_images`, and so the other errors.

@@ -184,9 +184,9 @@ def _load_from_hub(reference: str) -> dict[str, object]:
 
 
 def _hint(reference: str) -> str:
-    """Return the nearest named size as a question, or some for what is no hub id either.
+    """Return a hint: the nearest named size, or some sizes if the name is not a hub id either.
 
-    A hub id names one model: only a size of the same name is meant by it.
+    A hub id names one model, so only a size of the same name is suggested for it.
     """
     wanted = short(reference.rpartition("/")[2], 60)
     near = suggest_sizes(wanted)

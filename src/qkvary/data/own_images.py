@@ -29,7 +29,7 @@ LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22
 """Maximum bytes of an IDX file, compressed or not, and of a picture."""
 LARGEST_SIDE = 1_024
 TEST_SHARE = 5
-"""One of so many pictures is for the test if there is no folder for it."""
+"""One in this many pictures is for the test if no folder has those of the test."""
 _ENDINGS = (".png", ".jpg", ".jpeg")
 _IDX = {"train": ("train",), "test": ("t10k", "test")}
 

@@ -28,7 +28,7 @@ LARGEST_FILE = 2**24
 """Maximum bytes of a file, compressed or not; the largest of Multi30k has 2 MB."""
 _LANGUAGES: tuple[Language, ...] = ("de", "en")
 HELD_OUT = 20
-"""Of two files one line of so many, from the last, is for validation, and as many for the test."""
+"""Of two files, one line in this many is for validation and one for the test: the last lines."""
 _LARGEST_OWN_FILE = 2**28
 _STEMS: Mapping[DataSplit, str] = {
     "train": "train",

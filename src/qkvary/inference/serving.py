@@ -1,7 +1,7 @@
 """Run an engine as a child: start it, wait until it answers, pass signals on, leave nothing.
 
 The child has a session of its own, so that Ctrl-C reaches it once, through this process. On Linux
-it ends with this process however that ends.
+it also ends when this process is killed.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ PATIENCE = 10.0
 POLL = 0.1
 """Seconds between two looks at an engine that starts."""
 LAST_LINES = 4_000
-"""Bytes at the end of a log in which the reason of an end is looked for."""
+"""Bytes at the end of a log that are searched for the reason why an engine ended."""
 LOCAL = ("127.0.0.1", "::1", "localhost")
 _PR_SET_PDEATHSIG = 1
 ENDING = (signal.SIGTERM, signal.SIGHUP)

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
 from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant, format_label
 from qkvary.arch.sharing import QUERY_ROPE, Source
@@ -23,10 +23,10 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import MOST_DECODED, make_core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
-from qkvary.nn.norms import HeadNorm
+from qkvary.nn.norms import HeadNorm, make_head_norm
 from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
-from qkvary.nn.roles import Heads, KeyValueNorm, Latent, RoleMaker
+from qkvary.nn.roles import Heads, Latent, RoleMaker
 from qkvary.nn.scores import Scores
 from qkvary.nn.terms import ScoreTerm, own_class, term_classes
 
@@ -132,10 +132,10 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(config.num_heads * size, config.d_model, bias=config.out_bias)
         maps = (config.num_heads, size, size) if config.variant.query_form == "map" else None
         self.query_map = None if maps is None else nn.Parameter(torch.empty(maps))
-        self.kv_norm = KeyValueNorm(config) if config.variant.kv_norm else None
-        has_norms, key = config.variant.head_norm != "none", config.variant.sharing.key
-        self.query_norm = HeadNorm(config, config.num_heads) if has_norms else None
-        self.key_norm = HeadNorm(config, config.heads(key)) if has_norms else None
+        key = config.width(config.variant.sharing.key)
+        self.kv_norm = HeadNorm(key, eps=KV_NORM_EPS) if config.variant.kv_norm else None
+        self.query_norm = make_head_norm(config, config.num_heads * size)
+        self.key_norm = make_head_norm(config, key)
         self.latent = None if config.variant.latent is None else Latent(config)
         self._term_names = self._add_terms()
         self.core = make_core(config)

@@ -164,7 +164,8 @@ class LayerCache:
     def view(self, tokens: int, place: Tensor) -> "LayerCache":
         """Return a cache over the first tokens of the same memory, all but one of them seen.
 
-        A new token is written where ``place`` says and all tokens are returned, however often.
+        A new token is written where ``place`` says, any number of times, and all tokens are
+        returned.
 
         Args:
             tokens: The tokens that are read.

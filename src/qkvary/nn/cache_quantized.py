@@ -155,12 +155,12 @@ class QuantizedStore:
     of an entry are mixed by a fixed orthogonal matrix before they are quantised, and mixed back
     when they are read.
 
-    ``append`` returns what is stored after it, so that of many new tokens the first see those
-    between as they were rounded: where tokens are kept as they are, what a network makes of a text
-    depends on how it was cut into calls, within what rounding costs. A crop into a block keeps the
-    codes and scales of what is left, and the tokens that follow get a new scale up to the
-    end of the block. Padding counts as tokens, which whoever appends it leaves zero, so that it has
-    no part in the scales. No gradient passes.
+    ``append`` returns what is stored after it, so that the first of many new tokens read some of
+    the others rounded already. With a ``residual`` the output for a text therefore depends on how
+    the text was cut into calls, by no more than rounding. A crop into a block keeps the codes and
+    scales of what is left, and the tokens that follow get a new scale up to the end of the block.
+    Padding counts as tokens. The caller appends it as zeros, so that it does not affect the scales.
+    No gradient passes.
     """
 
     def __init__(
@@ -216,9 +216,9 @@ class QuantizedStore:
 
     @torch.no_grad()
     def append(self, new: Entries, max_kept: int | None) -> Joined:
-        """Store new tokens and drop all but the last ``max_kept``; return what was and the new.
+        """Store new tokens and drop all but the last ``max_kept``; return old and new ones.
 
-        They have to be finite.
+        New tokens have to be finite.
         """
         self._none = new[:, :, :0].clone()
         waiting = new if self._newest is None else torch.cat((self._newest, new), dim=2)
@@ -282,7 +282,7 @@ class QuantizedStore:
         return self._claimed
 
     def commit(self, tokens: int) -> None:
-        """Count the tokens that were claimed; what was to be quantised is."""
+        """Count the claimed tokens; the caller has quantised those that were due."""
         claimed = self._claimed
         if claimed is None:
             raise RuntimeError("expected tokens that were claimed")

@@ -1,4 +1,4 @@
-"""Initializer of first values: every parameter from its own generator.
+"""First values: every parameter is drawn from its own generator.
 
 The generator is seeded by the network's seed and the parameter's name. So two variants of one seed
 start equal wherever they have the same parameter, which is what makes their differences paired.
@@ -14,7 +14,7 @@ from qkvary.arch.attention import Initialization
 
 
 class Initializer:
-    """Initializer into the parameters of one module, in place."""
+    """Draws the parameters of one module, in place."""
 
     def __init__(self, seed: int, prefix: str) -> None:
         """Name the module.

@@ -1,9 +1,9 @@
 """The cores of attention, which make mixed values of scores: one class for each of ``arch.terms``.
 
-The softmax has two implementations that agree, explicit products and SDPA, and kernels of its own
-for decoding. All take fewer KV heads than query heads without copying keys. Which one is used
-follows from the configuration and the shapes (``choose_kernel``), so that a run does not depend on
-a measurement; a cache may request a kernel for decoding.
+The softmax has two implementations that agree, explicit products and SDPA, and further kernels for
+decoding. All take fewer KV heads than query heads without copying keys. Which one is used follows
+from the configuration and the shapes (``choose_kernel``), so that a run does not depend on a
+measurement; a cache may request a kernel for decoding.
 """
 
 import functools
@@ -35,7 +35,7 @@ Chosen = Literal["explicit", "sdpa"]
 
 
 LONGEST_EXPLICIT = 512
-"""Keys up to which a whole map of scores costs less than what the fused kernel lacks."""
+"""Up to this many keys a whole map of scores is the faster way."""
 
 MOST_DECODED = 8
 """New tokens up to which kernels for decoding are used, where a cache requests them."""

@@ -119,7 +119,7 @@ class Layout:
         )
 
     def with_queries(self, positions: Int[Tensor, "rows queries"]) -> "Layout":
-        """Return the same keys as other queries see them, what hides a key from all of them too.
+        """Return the same keys as other queries see them; keys that no query sees stay hidden.
 
         Args:
             positions: Positions of the queries.

@@ -62,7 +62,8 @@ def is_watched(layer: nn.Module) -> bool:
 def is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
     """Return whether a call of a layer is ``x W^T + b`` and nothing else.
 
-    So it is for ``nn.Linear`` itself, parametrized or not, unless something :func:`is_watched`.
+    That holds for ``nn.Linear`` itself, parametrized or not, unless hooks watch it
+    (:func:`is_watched`).
     """
     own = type(layer)
     is_linear = own is nn.Linear or type_before_parametrizations(layer) is nn.Linear

@@ -1,8 +1,7 @@
 """Weights of 8 bits: codes of a network's matrices, with a scale for each 64 numbers of a row.
 
 Codes and scales take the place of the numbers, which are made again whenever a layer reads them; a
-native step reads the codes. Knows which parameters are matrices; how codes are made is known by
-``cache_codes``.
+native step reads the codes. Knows which parameters are matrices; ``cache_codes`` makes the codes.
 """
 
 from collections.abc import Iterator

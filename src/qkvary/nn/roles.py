@@ -10,12 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig, Initialization
+from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.sharing import KEY_ROPE, Source
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.linear import is_plain
@@ -54,31 +52,6 @@ class Heads(NamedTuple):
     """The rotation at the positions of the queries."""
     is_latent: bool
     """Whether key and value are the latent that they are made of, and the query meets it."""
-
-
-class KeyValueNorm(nn.Module):
-    """RMSNorm of the tensor that key and value share, over all its heads: ``c / rms(c) * g``.
-
-    The norm is part of what is stored. A query that reads the same projection reads it before.
-
-    Source: DeepSeek-AI 2024, "DeepSeek-V2", section 2.1 (the norm of the latent).
-    """
-
-    def __init__(self, config: AttentionConfig) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(config.width(config.variant.sharing.key)))
-
-    def initialize(self, _: Initializer, __: Initialization, /) -> None:
-        """Start with a gain of one."""
-        nn.init.ones_(self.weight)
-
-    def normalise(
-        self, shared: Float[Tensor, "batch heads tokens channels"]
-    ) -> Float[Tensor, "batch heads tokens channels"]:
-        """Divide each token by its root mean square, and multiply by the gain."""
-        joined = shared.transpose(1, 2).flatten(2)
-        gain = self.weight.to(joined.dtype)
-        return split_heads(F.rms_norm(joined, gain.shape, gain, KV_NORM_EPS), shared.shape[1])
 
 
 class Latent(nn.Module):
@@ -137,7 +110,7 @@ class Latent(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class RoleMaker:
-    """Makes what a layer stores of its input, and key and value of what is stored.
+    """Makes what a layer stores from its input, and key and value from what is stored.
 
     A latent stands in the place of key and value until the layer expands it.
     """
@@ -146,7 +119,7 @@ class RoleMaker:
     """The layer."""
     projections: Mapping[Source, nn.Module]
     """Its learned projections."""
-    norm: KeyValueNorm | HeadNorm | None = None
+    norm: HeadNorm | None = None
     """The norm of the tensor that the key reads, and the value if it shares that."""
     latent: Latent | None = None
     """The up-projections of a latent."""

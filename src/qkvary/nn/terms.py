@@ -30,7 +30,8 @@ class ScoreTerm(nn.Module):
     is_plain: ClassVar[bool] = False
     """Whether scores stay ``scale q k^T``, which kernels for decoding compute."""
     needs_products: ClassVar[bool] = False
-    """Whether the map of products is changed entry by entry, which fused kernels do not show."""
+    """Whether the map of products is changed entry by entry; fused kernels do not give access to
+    it."""
     is_learned_bias: ClassVar[bool] = False
     """Whether something learned is added, for which CPUs have no fused kernel."""
 
@@ -317,7 +318,7 @@ def _find_members(
     documents: Int[Tensor, "batch keys"] | None,
     config: AttentionConfig,
 ) -> Float[Tensor, "rows 1 keys keys"] | None:
-    """Return ones for what each token's document, window and stride hold, ``None`` if all are."""
+    """Return ones for what is in each token's document, window and stride; ``None`` if all is."""
     variant, keys = config.variant, squares.shape[-1]
     members: Tensor | None = None
     if documents is not None:
@@ -335,7 +336,7 @@ def _sum_diagonal(
     *,
     causal: bool,
 ) -> Float[Tensor, "batch heads sums"]:
-    """Return the sum over each token's members, causal layers: so far."""
+    """Return the sum over each token's members; in causal layers over those so far."""
     if members is None:
         return terms.cumsum(dim=-1) if causal else terms.sum(dim=-1, keepdim=True)
     return (terms[..., None, :] * (members.tril() if causal else members)).sum(dim=-1)

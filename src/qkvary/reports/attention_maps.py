@@ -103,7 +103,7 @@ def _is_distribution(weights: NDArray[np.floating[Any]]) -> bool:
 
 
 def column_width(examples: Sequence[RunAttention]) -> int:
-    """Return the pixels at which the widest of these drawings is legible."""
+    """Return the width in pixels from which the widest of these drawings is legible."""
     heads = max(min(example.maps.shape[1], MOST_HEADS) for example in examples)
     return round(18 + heads * (_TILE + _GAP) * 0.85)
 

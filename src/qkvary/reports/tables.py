@@ -86,7 +86,7 @@ class Table:
 
 
 def named(text: str, mark: str = "") -> Cell:
-    """Return a cell that holds a name, with a mark that is shown only."""
+    """Return a cell that holds a name; the mark is shown with it, but not exported."""
     return Cell(raw=text, text=names.clip(text + mark), name=True)
 
 
@@ -98,7 +98,7 @@ def plain(raw: Raw, text: str | None = None, tone: Tone = "") -> Cell:
 
 
 def clipped(text: str, length: int, tone: Tone = "", *, name: bool = False) -> Cell:
-    """Return a cell with a long text, which is cut where it is printed."""
+    """Return a cell whose long text is cut where it is printed."""
     return Cell(raw=text, text=names.clip(text, length) or numbers.MISSING, tone=tone, name=name)
 
 

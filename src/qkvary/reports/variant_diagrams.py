@@ -42,7 +42,7 @@ def diagram(label: str) -> Chart | None:
 
 
 def block_labels(label: str) -> tuple[str, ...]:
-    """Return the labels of the blocks of a network: that of all layers, or those of its layers."""
+    """Return the distinct labels of a network's blocks; one if all layers are alike."""
     try:
         variant = parse_label(label)
     except ValueError:

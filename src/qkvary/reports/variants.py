@@ -58,7 +58,7 @@ class LayerCosts:
     cache_bytes_per_token: int | None
     """``None`` for a variant that has no causal form, and so no cache."""
     state_bytes: int
-    """Bytes kept of a sequence in place of its tokens, which do not grow."""
+    """Bytes that a state takes in place of a sequence's tokens; they do not grow."""
 
 
 def choose_layer(

@@ -11,6 +11,7 @@ _EXTRAS: Mapping[str, str] = {
     "gguf": "export",
     "huggingface_hub": "data",
     "jaxtyping": "train",
+    "llama_cpp": "serve",
     "lm_eval": "eval",
     "numpy": "train",
     "pyarrow": "data",

@@ -102,12 +102,14 @@ class TrainingOptions(PresetOptions):
     """Under torchrun: ddp gives every process the whole network, fsdp a shard of it."""
 
     def check(self) -> None:
-        """Refuse two lengths of a training, an invalid interval, and a tracker that is absent.
+        """Refuse counts below 1, two lengths, an invalid interval, and a tracker that is absent.
 
         Raises:
             UsageError: for any of these, or an invalid device.
         """
         check_device(self.device)
+        for name in _COUNTS:
+            read_count(getattr(self, name), name)
         if self.steps is not None and self.minutes is not None:
             raise UsageError("expected --steps or --minutes, got both")
         if not 0.0 <= self.checkpoint_seconds < math.inf:
@@ -119,6 +121,11 @@ class TrainingOptions(PresetOptions):
             require_tracker(self.log)
 
 
+_COUNTS = (
+    *("steps", "batch_size", "context", "evaluate_every", "validation_tokens", "test_tokens"),
+    *("micro_batch_size", "keep"),
+)
+"""The options that are numbers of at least 1; threads have a maximum too."""
 NO_OPTIONS = TrainingOptions()
 """The preset without changes."""
 

@@ -135,7 +135,7 @@ class RecallTaskConfig(DrawnExamples):
     pairs: int
     """Key-value pairs in one sequence; each is queried once."""
     vocabulary: int = 8_192
-    """Distinct tokens: zero, and one half keys, the other half values."""
+    """Distinct tokens: zero, then keys in one half and values in the other."""
     power: float = 0.01
     """Exponent of the distances of queries, small ones being likelier; 1 for uniform distances."""
     train_examples: int = 100_000
@@ -382,7 +382,7 @@ class TranslationTaskConfig(HashedData, TaskConfig):
     by all rows of a batch, padding included, and has the BLEU of words between kept marks of
     beginning and end."""
     min_count: int = 1
-    """Occurrences in the training split from which a word has a token."""
+    """A word has a token if it occurs at least this often in the training split."""
     label_smoothing: float = 0.1
     """Probability of the targets that is spread over other words."""
     max_tokens: int = 100

@@ -72,8 +72,8 @@ class Scale(NamedTuple):
 class TaskConfig:
     """What a task is, and everything about it that is known without training.
 
-    A task is a frozen dataclass of this class with a stored kind, in the file that has its ``load``
-    or, where commands have to know it without torch, in its own file.
+    A task is a frozen dataclass of this class with a stored kind. It is in the file of its
+    ``load``, or in a torch-free file if commands have to know it without torch.
     """
 
     module: ClassVar[str] = ""
@@ -129,7 +129,7 @@ class TaskConfig:
         return None
 
     def pinned(self) -> Self:
-        """Return the task with the fingerprint of its data on this machine, where it names none."""
+        """Return the task with a fingerprint: its own, or that of the data on this machine."""
         return self
 
     def check_data(self, report: Callable[[str], None]) -> None:
@@ -194,9 +194,9 @@ class NextToken(TaskConfig):
 
 
 class HashedData:
-    """A task whose data is at a place, ``data``, and identified by its sha256, ``data_sha256``.
+    """A task whose data is a file or folder, ``data``, identified by its sha256, ``data_sha256``.
 
-    Without a sha256 a study takes that of the data that is there when it is loaded.
+    If none is given, a study that is loaded takes the sha256 of the data on this machine.
     """
 
     __slots__ = ()
@@ -222,7 +222,7 @@ class HashedData:
         raise NotImplementedError
 
     def pinned(self) -> Self:
-        """Return the task with the fingerprint of its data on this machine, where it names none."""
+        """Return the task with a fingerprint: its own, or that of the data on this machine."""
         if self.data_sha256 is not None:
             return self
         config = cast("Any", self)

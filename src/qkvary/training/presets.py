@@ -5,11 +5,17 @@ A preset consists of network, training, protocol, corpus and tokenizer. Torch-fr
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
+from functools import partial
 from typing import Literal
 
 from qkvary.arch.labels import as_label, format_label
-from qkvary.arch.named_networks import NETWORKS, PORTABLE_SIZES, canonical_name, keep_positions
+from qkvary.arch.named_networks import (
+    NETWORKS,
+    PORTABLE_SIZES,
+    Lazy,
+    canonical_name,
+    keep_positions,
+)
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
 from qkvary.storage.errors import UsageError
@@ -236,7 +242,8 @@ def _three_projections(
 
 
 _PAPER_1 = (
-    _three_projections(
+    partial(
+        _three_projections,
         "lm-300m",
         "rows of a step: 6 at once, 24 times, on 8 devices; the poster gives the rate, "
         "warm-up and accumulation of the larger network for both: lm-300m-poster",
@@ -249,7 +256,8 @@ _PAPER_1 = (
         evaluate_every=200,
         validated=813,
     ),
-    _three_projections(
+    partial(
+        _three_projections,
         "lm-300m-poster",
         "the poster's rate, warm-up, accumulation and validations, where lm-300m has "
         "those of the public code; the poster's 10 billion positions in 4,238 steps "
@@ -263,7 +271,8 @@ _PAPER_1 = (
         evaluate_every=500,
         validated=1_220,
     ),
-    _three_projections(
+    partial(
+        _three_projections,
         "lm-1.2b",
         "rows of a step: 2 at once, 36 times, on 8 devices; results are those of step "
         "7,500, where the rate has not reached its floor",
@@ -328,22 +337,24 @@ def _gpt2(name: str, *remarks: str, weight_decay: float = 0.1) -> Preset:
 
 
 _PAPER_3 = (
-    _gpt2(
-        "gpt2-124m", "windows are drawn without replacement here, and with it in the public code"
+    partial(
+        _gpt2,
+        "gpt2-124m",
+        "windows are drawn without replacement here, and with it in the public code",
     ),
-    _gpt2("gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
-    _gpt2("gpt2-118m-narrow", "12 heads of 62 channels"),
-    _gpt2("gpt2-117m-identity", _IDENTITY),
-    _gpt2("gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
-    _gpt2("gpt2-117m-identity-derived", _DERIVED),
-    _gpt2("gpt2-124m-identity-derived", _DERIVED),
-    _gpt2("gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
-    _gpt2("gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
-    _gpt2("gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
-    _gpt2("gpt2-163m-untied", _UNTIED),
-    _gpt2("gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
-    _gpt2("gpt2-124m-scale", _SAME_TUNING),
-    _gpt2("gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
+    partial(_gpt2, "gpt2-117m-mlp", "smaller feed-forward networks: 3.5 d"),
+    partial(_gpt2, "gpt2-118m-narrow", "12 heads of 62 channels"),
+    partial(_gpt2, "gpt2-117m-identity", _IDENTITY),
+    partial(_gpt2, "gpt2-124m-identity", _IDENTITY, "larger feed-forward networks: 4.5 d"),
+    partial(_gpt2, "gpt2-117m-identity-derived", _DERIVED),
+    partial(_gpt2, "gpt2-124m-identity-derived", _DERIVED),
+    partial(_gpt2, "gpt2-156m-identity-untied", _IDENTITY, _UNTIED),
+    partial(_gpt2, "gpt2-124m-residual", "q = x + x W", _NO_FIGURE),
+    partial(_gpt2, "gpt2-124m-residual-gelu", "q = x + gelu(x W)", _NO_FIGURE),
+    partial(_gpt2, "gpt2-163m-untied", _UNTIED),
+    partial(_gpt2, "gpt2-124m-decay", _SAME_TUNING, weight_decay=2**-5),
+    partial(_gpt2, "gpt2-124m-scale", _SAME_TUNING),
+    partial(_gpt2, "gpt2-124m-decay-scale", _SAME_TUNING, weight_decay=2**-5),
 )
 
 
@@ -397,7 +408,8 @@ def _modern(
 
 
 _MODERN_SIZES = (
-    _modern(
+    partial(
+        _modern,
         "lm-100k",
         960,
         16,
@@ -408,7 +420,8 @@ _MODERN_SIZES = (
         corpus="tinystories",
         tokenizer="bytes",
     ),
-    _modern(
+    partial(
+        _modern,
         "lm-1m",
         1_280,
         16,
@@ -418,7 +431,8 @@ _MODERN_SIZES = (
         corpus="tinystories",
         tokenizer="bytes",
     ),
-    _modern(
+    partial(
+        _modern,
         "lm-10m",
         3_060,
         64,
@@ -429,23 +443,25 @@ _MODERN_SIZES = (
         corpus="english-novels",
         tokenizer="bytes",
     ),
-    _modern("lm-30m", 4_570, 128, 16, 1e-3),
-    _modern("lm-60m", 4_620, 256, 16, 1e-3),
-    _modern("lm-124m", 4_720, 512, 16, 6e-4),
-    _modern("lm-350m", 13_550, 256, 8, 3e-4),
-    _modern("lm-1b", 19_340, 512, 4, 2e-4),
+    partial(_modern, "lm-30m", 4_570, 128, 16, 1e-3),
+    partial(_modern, "lm-60m", 4_620, 256, 16, 1e-3),
+    partial(_modern, "lm-124m", 4_720, 512, 16, 6e-4),
+    partial(_modern, "lm-350m", 13_550, 256, 8, 3e-4),
+    partial(_modern, "lm-1b", 19_340, 512, 4, 2e-4),
 )
 
 
-def _portable(preset: Preset) -> Preset:
-    name = f"{preset.name}-portable"
+def _portable(name: str) -> Preset:
+    preset = PRESETS[name]
     remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
-    return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
+    own = f"{name}-portable"
+    return replace(preset, name=own, network=NETWORKS[own], remarks=remarks)
 
 
-_PORTABLE = (_portable(one) for one in _MODERN_SIZES if one.name in PORTABLE_SIZES)
-
-PRESETS: Mapping[str, Preset] = MappingProxyType(
-    {preset.name: preset for preset in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES, *_PORTABLE)}
+PRESETS: Mapping[str, Preset] = Lazy(
+    {
+        **{maker.args[0]: maker for maker in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES)},
+        **{f"{name}-portable": partial(_portable, name) for name in PORTABLE_SIZES},
+    }
 )
 """Every preset by name."""

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.checkpoints.formats.gguf import load
+from qkvary.checkpoints.formats.gguf import load, read_config
 from qkvary.checkpoints.gguf.files import Tensor, pack_file
 from qkvary.checkpoints.gguf.networks import convert_network
 from qkvary.checkpoints.gguf.vocabularies import convert_tokenizer
+from qkvary.checkpoints.reference_models import find_reference
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
@@ -49,7 +50,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
         ({"llama.attention.head_count": 0}, DamagedError, "has attention.head_count 0, expected"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.expert_count": 8}, UsageError, "has expert_count, which this program does not"),
-        ({"llama.rope.scaling.type": "su"}, DamagedError, "rotary positions out of default"),
+        ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
         ({"llama.attention.layer_norm_rms_epsilon": 2.0}, DamagedError, "above 0 and below 1"),
         ({"llama.rope.dimension_count": 2}, UsageError, "has rope.dimension_count 2, expected 4"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
@@ -108,3 +109,30 @@ def test_a_thousand_damaged_headers_are_one_sentence_each(tmp_path: Path) -> Non
     # What is left is a value that has other valid ones, a name of a token for instance.
     assert found[3] > 500
     assert set(found) <= {0, 2, 3}
+
+
+def test_a_split_file_is_one(tmp_path: Path) -> None:
+    """As llama.cpp splits: the metadata in the first part, each tensor in one of the parts."""
+    names = list(WRITTEN.tensors)
+    for number in range(3):
+        some = {name: WRITTEN.tensors[name] for name in names[number::3]}
+        metadata = METADATA if number == 0 else {"split.no": number}
+        part = tmp_path / f"a-{number + 1:05}-of-00003.gguf"
+        part.write_bytes(pack_file({**metadata, "split.count": 3}, some))
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "whole" / "a.gguf").write_bytes(pack_file(METADATA, WRITTEN.tensors))
+    whole = load(tmp_path / "whole").network
+    for given in (tmp_path, *tmp_path.glob("*.gguf")):
+        found = load(given).network
+        assert found.config == whole.config == read_config(given)
+        assert all(map(torch.equal, found.parameters(), whole.parameters()))
+        assert find_reference(given).layers == find_reference(tmp_path / "whole").layers
+    again = (tmp_path / "a-00002-of-00003.gguf").read_bytes()
+    (tmp_path / "a-00003-of-00003.gguf").write_bytes(again)
+    for read in (load, read_config):
+        with pytest.raises(DamagedError, match="two tensors"):
+            read(tmp_path)
+    (tmp_path / "a-00003-of-00003.gguf").unlink()
+    for read in (load, read_config):
+        with pytest.raises(DamagedError, match=r"3 parts, of which a-00003-of-00003\.gguf is miss"):
+            read(tmp_path)

@@ -75,7 +75,7 @@ def test_what_changes_the_computation_is_refused(architecture: str, key: str, va
         ({"rope.scaling.type": "yarn"}, UsageError, "has rope_freqs and rope.scaling, expected"),
         ({"rope.scaling.factor": 4.0}, UsageError, "has rope_freqs and rope.scaling, expected"),
         ({"rope.scaling.factor": [4.0]}, DamagedError, "has rope.scaling.factor [4.0], expected a"),
-        ({"rope.scaling.attn_factor": 0.5}, UsageError, "has rope.scaling.attn_factor 0.5, expec"),
+        ({"rope.scaling.attn_factor": 0.5}, UsageError, "has rope.scaling.attn_factor 0.5"),
     ],
 )
 def test_a_partial_rotation_is_not_scaled(

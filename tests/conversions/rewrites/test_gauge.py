@@ -15,7 +15,7 @@ from tests.contracts.variant_cases import LABELS, variant_values
 from tests.conversions.networks import EXACT, convert, judge, labels, make_network
 
 FIXED = ("I-K=V", "Q=V-I", "Q-I-I", "I-K-I", "I-I-I", "Q[residual]-K=V")
-PARTS = ("@so", "@linear", "kv-norm", "latent")
+PARTS = ("@so", "@linear", "kv-norm", "qk-norm", "latent")
 FREE = [
     label
     for label in LABELS

@@ -46,8 +46,11 @@ PLAIN = [
     "MQA",
     "Q-MQA",
     "QKV@t0.5",
+    "QKV@qk-norm",
+    "Q=K-V@qk-norm-wide",
+    "GQA-2@qk-norm-wide",
 ]
-ROTARY = ["QKV@rotary", "Q-K=V@rotary", "Q-MQA@rotary", "I-K-V@rotary"]
+ROTARY = ["QKV@rotary", "Q-K=V@rotary", "Q-MQA@rotary", "I-K-V@rotary", "GQA-2@rotary@qk-norm"]
 ROPES: tuple[ValueRope, ...] = ("none", "counter", "rotated")
 
 

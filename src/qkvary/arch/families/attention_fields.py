@@ -114,20 +114,6 @@ def read_rotation(
     )
 
 
-def read_windows(fields: Fields, layers: int, window: int | None) -> tuple[int | None, ...]:
-    """Return the window of each layer: one for all, or for those that ``layer_types`` marks.
-
-    Raises:
-        ValueError: if ``layer_types`` does not fit, or needs a window that is not given.
-    """
-    types = fields.words("layer_types", choices=LAYER_TYPES, length=layers)
-    if types is None:
-        return (window,) * layers
-    if window is None and LAYER_TYPES[1] in types:
-        raise fields.refuse("layer_types", "full_attention everywhere without a sliding window")
-    return tuple(window if kind == LAYER_TYPES[1] else None for kind in types)
-
-
 def build_each(kinds: Sequence[Kind], build: Callable[[Kind], Made]) -> tuple[Made, ...]:
     """Return one value per entry of ``kinds``, each distinct kind built once.
 

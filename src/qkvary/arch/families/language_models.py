@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from qkvary.arch.attention import AttentionConfig, HeadNormConfig, ScaleConfig
+from qkvary.arch.attention import AttentionConfig, ScaleConfig
 from qkvary.arch.families.attention_fields import Heads, build_each
 from qkvary.arch.families.decoders import RECIPES
 from qkvary.arch.families.fields import Fields
@@ -260,8 +260,11 @@ def _attend(
         config,
         variant=variant,
         position=dataclasses.replace(position, scaling=scaling),
-        head_norm=HeadNormConfig(eps=eps, adds_one=block.norm == "rmsnorm-plus-one"),
-        scale=ScaleConfig(channels=None if scale is None else fields.number(scale, default=1.0)),
+        scale=ScaleConfig(
+            channels=None if scale is None else fields.number(scale, default=1.0),
+            norm_eps=eps,
+            norm_adds_one=block.norm == "rmsnorm-plus-one",
+        ),
     )
 
 

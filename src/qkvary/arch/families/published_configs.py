@@ -1,7 +1,7 @@
 """Configurations of published models, and where they were published.
 
-``published.json`` has the fields that sizes follow from. A copy of a configuration file is a source
-where it names the model that it was copied from.
+``published.json`` has the fields that sizes follow from. A copy of a configuration file counts as a
+source if it names the model that it was copied from.
 """
 
 import functools

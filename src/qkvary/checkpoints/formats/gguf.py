@@ -1,11 +1,12 @@
-"""GGUF, the file of llama.cpp: its architectures llama, gpt2 and deepseek2, and tokenizers."""
+"""GGUF, the file of llama.cpp, whole or in parts."""
 
 from pathlib import Path
 
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.contradictions import collect
 from qkvary.checkpoints.gguf.configs import make_config, read_sizes
 from qkvary.checkpoints.gguf.files import GgufFile, parse_file
-from qkvary.checkpoints.gguf.headers import list_files, read_header
+from qkvary.checkpoints.gguf.headers import check_parts, list_files, list_parts, read_header
 from qkvary.checkpoints.gguf.reading import read_network
 from qkvary.checkpoints.gguf.reading_vocabularies import read_tokenizer
 from qkvary.checkpoints.models import LoadedModel, build_model
@@ -46,11 +47,13 @@ def read_config(path: Path) -> LanguageModelConfig | None:
 
 
 def read(path: Path) -> GgufFile:
-    """Return metadata and tensors of a file, or of the only file in a folder.
+    """Return metadata and tensors of a file, or of the only file in a folder, with all parts.
 
     Raises:
         UsageError: if a folder holds several files.
-        DamagedError: if the file is damaged.
+        DamagedError: if the file is damaged, or a part of it is missing.
     """
-    file = only_file(path, list_files(path))
-    return parse_file(read_file(file), str(file))
+    paths = check_parts(list_parts(only_file(path, list_files(path))))
+    parts = [parse_file(read_file(one), str(one)) for one in paths]
+    tensors = (pair for part in parts for pair in part.tensors.items())
+    return GgufFile(parts[0].metadata, collect(tensors, str(paths[0])))

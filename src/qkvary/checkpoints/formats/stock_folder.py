@@ -165,18 +165,22 @@ def _is_causal(mask: Tensor, _config: LanguageModelConfig) -> bool:
 
 def _are_frequencies(found: Tensor, config: LanguageModelConfig) -> bool:
     layer = config.layers[0]
-    channels = torch.arange(0, layer.size_per_head, 2, dtype=torch.float64)
-    expected = layer.position.rotary_base ** (-channels / layer.size_per_head)
+    dim, position = layer.rotated_channels, layer.position
+    expected = position.rotary_base ** (-torch.arange(0, dim, 2, dtype=torch.float64) / max(dim, 1))
+    if position.scaling is not None:
+        expected /= expected.new_tensor(position.scaling.divisors(dim, position.rotary_base, 0))
     # They may be stored in 16 bits.
     return found.shape == expected.shape and torch.allclose(found, expected, rtol=0.01)
 
 
 _BUFFERS: Mapping[str, Callable[[Tensor, LanguageModelConfig], bool]] = {
     ".attn.bias": _is_causal,
-    ".attn.masked_bias": lambda found, _config: bool((found <= -10_000).all()),
+    ".attention.bias": _is_causal,
+    ".masked_bias": lambda found, _config: bool((found <= -10_000).all()),
     ".inv_freq": _are_frequencies,
 }
-"""Whether a tensor that is no weight says what the configuration does, by the end of its name."""
+"""For tensors that are no weights, by the end of their names: whether they agree with the
+configuration."""
 
 
 def _rename(tensors: Weights, table: str, config: LanguageModelConfig, where: str) -> Weights:

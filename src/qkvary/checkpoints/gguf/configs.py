@@ -160,7 +160,7 @@ def _fit_layer(sizes: Sizes, layer: AttentionConfig) -> AttentionConfig:
         layer,
         bias=any(f"blk.0.attn_{name}.bias" in shapes for name in ("q", "qkv")),
         out_bias="blk.0.attn_output.bias" in shapes,
-        head_norm=dataclasses.replace(layer.head_norm, adds_one=False),
+        scale=dataclasses.replace(layer.scale, norm_adds_one=False),
     )
 
 
@@ -207,7 +207,7 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
     base, rotated = sizes.rotary_base(), sizes.get("rope.dimension_count", head_dim)
     if sizes.architecture in PAIRED:
         sizes.require("rope.dimension_count", rotated, head_dim)
-    own = _describe_scaling(sizes)
+    own, factor = _describe_scaling(sizes), sizes.number("rope.scaling.attn_factor", 1.0)
     plain, short, long = (_numbers(sizes, name, rotated) for name in _LISTS)
     if plain is not None and own:
         raise UsageError(f"{sizes.where} has rope_freqs and rope.scaling, expected one of them")
@@ -220,12 +220,10 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
         # Those of a scaling that was worked out when the file was made.
         own = {"rope_type": "longrope", "factor": 1.0, "short_factor": plain, "long_factor": plain}
     elif short is not None and long is not None:
-        factor = sizes.number("rope.scaling.attn_factor", 1.0)
         own = {"rope_type": "longrope", "short_factor": short, "long_factor": long}
-        own["attention_factor"] = factor
-    elif own.get("rope_type") != "yarn":
-        key = "rope.scaling.attn_factor"
-        sizes.require(key, sizes.number(key, 1.0), 1)
+        own |= {"attention_factor": factor}
+    if "attention_factor" not in own:
+        sizes.require("rope.scaling.attn_factor", factor, 1)
     # A share may be rounded down to one channel less.
     shares = (rotated / head_dim, (rotated + 0.5) / head_dim)
     share = next((one for one in shares if int(head_dim * one) == rotated), 2.0)
@@ -235,6 +233,10 @@ def _describe_rotation(sizes: Sizes, head_dim: int) -> dict[str, object]:
 def _describe_scaling(sizes: Sizes) -> dict[str, object]:
     form = sizes.file.metadata.get(f"{sizes.architecture}.rope.scaling.type", "none")
     factor = sizes.number("rope.scaling.factor", 0.0)
+    if form not in ("none", "linear", "yarn", "longrope"):
+        raise UsageError(
+            f"{sizes.where} has rope.scaling.type {form!r:.40}, which this program does not compute"
+        )
     if form in ("none", "longrope") and factor in (0.0, 1.0):
         # Lists of divisors are tensors.
         return {}

@@ -8,8 +8,9 @@ Source: ggml-org/ggml, docs/gguf.md, version 3.
 
 import math
 import mmap
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -31,6 +32,7 @@ TensorType = Literal["f32", "f16", "bf16", "q8_0"]
 Metadata = Mapping[str, Any]
 """Values by key: whole numbers, float, bool, str, and lists of one of them or of bytes."""
 
+_PART = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 LONGEST_NAME = 1024
 MOST_DIMENSIONS = 4
 LARGEST_ALIGNMENT = 2**16
@@ -153,6 +155,31 @@ class GgufHeader:
         return list(struct.unpack(f"<{entry.size // 4}f", self._data[first : first + entry.size]))
 
 
+class SplitHeader:
+    """The headers of the parts of one file; metadata is in the first."""
+
+    def __init__(self, parts: Sequence[GgufHeader], where: str) -> None:
+        """Join the parts.
+
+        Args:
+            parts: Their headers, the first one first.
+            where: The name of the file in messages.
+
+        Raises:
+            DamagedError: if two parts have a tensor of one name.
+        """
+        self.parts, self.metadata = parts, parts[0].metadata
+        self.shapes: Mapping[str, tuple[int, ...]] = {
+            name: shape for part in parts for name, shape in part.shapes.items()
+        }
+        if len(self.shapes) < sum(len(part.shapes) for part in parts):
+            raise DamagedError(f"{where} has two tensors of one name in its parts")
+
+    def numbers_of(self, name: str) -> list[float]:
+        """Return the numbers of a small tensor of float32; none for another type."""
+        return next(part for part in self.parts if name in part.shapes).numbers_of(name)
+
+
 class _Reader:
     def __init__(self, data: "bytes | mmap.mmap", where: str) -> None:
         self.data, self.where, self.place = data, where, 0
@@ -220,21 +247,53 @@ def _text_or_bytes(data: bytes) -> str | bytes:
 
 
 def list_files(path: Path) -> list[Path]:
-    """Return a file of this format, or those of a folder."""
+    """Return a file of this format, or those of a folder; of a split file the first part."""
     if path.is_file():
         is_one = path.suffix == ".gguf" or read_start(path, len(MAGIC)) == MAGIC
-        return [path] if is_one else []
-    return sorted(path.glob("*.gguf")) if path.is_dir() else []
+        return [list_parts(path)[0]] if is_one else []
+    found = sorted(path.glob("*.gguf")) if path.is_dir() else []
+    return list(dict.fromkeys(list_parts(one)[0] for one in found))
 
 
-def read_header(path: Path) -> GgufHeader:
-    """Return the header of a file, however large the file is.
+def list_parts(path: Path) -> list[Path]:
+    """Return the parts of a file that is split, by the name of any of them; else the file itself.
+
+    They are named ``-00001-of-00003.gguf``, as llama.cpp names them.
+    """
+    split = _PART.fullmatch(path.name)
+    if split is None or not 1 <= int(split["number"]) <= (count := int(split["count"])):
+        return [path]
+    names = (f"{split['stem']}-{number:05}-of-{count:05}.gguf" for number in range(1, count + 1))
+    return [path.with_name(name) for name in names]
+
+
+def read_header(path: Path) -> "GgufHeader | SplitHeader":
+    """Return the header of a file, however large the file is, or those of all of its parts.
 
     Raises:
         UsageError: for a version or a type of tensors that is not supported, or if the file cannot
             be read.
-        DamagedError: if the header does not fit the bytes.
+        DamagedError: if the header does not fit the bytes, or a part is missing.
     """
+    parts = [_read_part(part) for part in check_parts(list_parts(path))]
+    return parts[0] if len(parts) == 1 else SplitHeader(parts, str(path))
+
+
+def check_parts(parts: list[Path]) -> list[Path]:
+    """Return the parts of a file, which must all be there.
+
+    Raises:
+        DamagedError: if one is missing.
+    """
+    for part in parts if len(parts) > 1 else ():
+        if not part.is_file():
+            raise DamagedError(
+                f"{parts[0]} has {len(parts)} parts, of which {part.name} is missing"
+            )
+    return parts
+
+
+def _read_part(path: Path) -> GgufHeader:
     if not check_regular_file(path):
         raise DamagedError(f"{path} is empty")
     try:

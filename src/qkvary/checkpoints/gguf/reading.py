@@ -73,7 +73,7 @@ def _join_latent(file: GgufFile, sizes: Sizes) -> dict[str, TorchTensor]:
         if not len(sizes.shape(key)) == len(sizes.shape(value)) == 3:
             raise DamagedError(f"{sizes.where} has {key} that is not one matrix a head")
         if tensors[key].mT.shape != tensors[value].shape:
-            raise DamagedError(f"{sizes.where} has {key} and {value} of different heads")
+            raise DamagedError(f"{sizes.where} has {key} and {value} whose heads differ")
         both = torch.cat((tensors.pop(key).mT, tensors.pop(value)), dim=1)
         tensors[f"blk.{layer}.attn_kv_b.weight"] = both.flatten(0, 1)
     names = {row.gguf: row.theirs for row in list_tensors("deepseek", sizes.layers)}

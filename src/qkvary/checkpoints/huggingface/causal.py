@@ -183,10 +183,13 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
         """Make an empty cache for ``past_key_values``.
 
         Args:
-            max_tokens: The maximum number of tokens.
+            max_tokens: The maximum number of tokens; where positions depend on it by default as
+                many as the network has.
             options: The options of the cache.
         """
         network = cast("QKVConfig", self.config).language_model
+        if max_tokens is None and _turns_by_length(network):
+            max_tokens = network.max_tokens
         return NetworkCache(network, max_tokens=max_tokens, options=options)
 
     def get_input_embeddings(self) -> nn.Module:
@@ -256,7 +259,9 @@ class QKVForCausalLM(PreTrainedModel, GenerationMixin):
             return super()._prepare_cache_for_generation(  # pyright: ignore[reportAttributeAccessIssue]
                 generation_config, model_kwargs, generation_mode, batch_size, max_cache_length
             )
-        most, options = None, DEFAULT_OPTIONS
+        network = cast("QKVConfig", self.config).language_model
+        most = max_cache_length if _turns_by_length(network) else None
+        options = DEFAULT_OPTIONS
         if kind in _STATIC:
             most = max(max_cache_length, generation_config.max_cache_len or 0)
             options = CacheOptions(storage="preallocated")
@@ -279,6 +284,10 @@ def register() -> None:
     """Register our networks with ``AutoConfig`` and ``AutoModelForCausalLM``; idempotent."""
     AutoConfig.register(QKVConfig.model_type, QKVConfig, exist_ok=True)
     AutoModelForCausalLM.register(QKVConfig, QKVForCausalLM, exist_ok=True)
+
+
+def _turns_by_length(network: LanguageModelConfig) -> bool:
+    return any(layer.turns_by_length for layer in network.layers)
 
 
 def _mark(parameters: Iterable[Tensor]) -> None:

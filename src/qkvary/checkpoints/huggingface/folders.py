@@ -123,7 +123,8 @@ def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
         raise UsageError(f"{error}; --to {able} can") from None
     # Copies, because the roles of one projection share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
-    if stock.config.tie_word_embeddings:
+    # vLLM gives every DeepSeek a head of its own, which stays zero without one in the file.
+    if stock.config.tie_word_embeddings and to != "deepseek":
         # Stored once; transformers ties it again.
         del tensors["lm_head.weight"]
     stock.config.architectures = [_CLASSES[to]]

@@ -38,13 +38,13 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
 def _check(config: LanguageModelConfig, options: RewriteOptions) -> None:
     block = config.block
     if options.layer is not None:
-        raise UsageError("expected no layer with absorb-skip: a network has its skips in all")
+        raise UsageError("expected no layer with absorb-skip: it changes all layers")
     if block.activation != "relu":
         raise UsageError(f"expected the activation relu, got {block.activation}")
     if not block.has_feed_forward_skip:
         raise UsageError("expected a skip around the feed-forward network, got none")
     if block.norm != "none" and block.norm_placement.startswith("pre"):
         raise UsageError(
-            f"expected a feed-forward network that reads what its skip adds, got {block.norm} "
-            "before it; choices: norm none, or the norm placements post, post-final, stream"
+            f"expected no norm between the skip and its feed-forward network, got {block.norm}; "
+            "choices: norm none, or the norm placements post, post-final, stream"
         )

@@ -57,7 +57,7 @@ _read: set[Path] = set()
 
 
 def chosen() -> dict[str, str]:
-    """Return the kernel of every kind of call that this process timed or found timed."""
+    """Return the kernel of every kind of call that this process timed or found stored."""
     return dict(_chosen)
 
 
@@ -75,7 +75,7 @@ def available(problem: Decoding) -> list[str]:
 
 
 def _is_usable(name: str, problem: Decoding) -> bool:
-    """Return whether a kernel supports a call, and is no interpreter of what a GPU computes."""
+    """Return whether a kernel supports a call, and does not just interpret GPU code on the CPU."""
     is_interpreted = name == "triton" and triton_attention.is_interpreted()
     return not is_interpreted and _supports(name, problem)
 
@@ -265,7 +265,7 @@ def _bucket(number: int) -> int:
 
 
 def _machine() -> str:
-    """Another processor, torch or kernel is timed anew."""
+    """Return a digest of what timings depend on: the processor, torch and the kernels."""
     parts = [torch.__version__, *describe_processor()]
     digest = hashlib.sha256("\0".join(parts).encode())
     for source in (*native.SOURCES, *triton_attention.SOURCES):

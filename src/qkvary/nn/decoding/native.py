@@ -251,7 +251,7 @@ def point(stored: Stored, entries: Tensor) -> None:
 
 
 def cover(call: Call, rows: int, tokens: int, valid: Tensor | None) -> None:
-    """Make a call of one query a row read so many tokens, but for those that a mask hides."""
+    """Make a call with one query per row read the first ``tokens`` tokens that no mask hides."""
     call.batch, call.tokens, call.start = rows, tokens, tokens - 1
     call.valid = None if valid is None else valid.data_ptr()
     call.valid_stride = 0 if valid is None else valid.stride(0)

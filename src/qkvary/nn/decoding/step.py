@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
@@ -27,6 +27,7 @@ from qkvary.nn.decoding.rotation import Turn, turn_of
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask
+from qkvary.nn.norms import HeadNorm
 from qkvary.nn.positions import Rotation, sinusoid
 from qkvary.nn.projections import LowRank
 from qkvary.nn.quantized_weights import Numbers, find_numbers
@@ -39,7 +40,7 @@ LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
 ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
-"""Failures, as ``step.cpp`` counts them; others are of memory."""
+"""The failures of ``step.cpp`` by number; any other number is a lack of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 _int64, _pointer = ctypes.c_int64, ctypes.c_void_p
@@ -94,7 +95,10 @@ class _Layer(ctypes.Structure):
         ("turns_back", _int64),
         ("turns_by_index", _int64),
         ("reads_memory", _int64),
-        ("shared_norm", _Norm),
+        ("key_norm", _Norm),
+        ("query_norm", _Norm),
+        ("norms_heads", _int64),
+        ("norms_value", _int64),
         ("rope", Stored),
         ("closing", _int64),
         ("attention", Call),
@@ -194,7 +198,7 @@ def _supports_scores(cache: LayerCache) -> bool:
     return (
         variant.stride is None
         and variant.core_name == "softmax"
-        and variant.head_norm == "none"
+        and not (variant.head_norm != "none" and cache.config.scale.norm_adds_one)
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
@@ -373,9 +377,12 @@ class NativeStep:
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
-        if attention.kv_norm is not None:
-            gain = self._at(attention.kv_norm.weight)
-            layer.shared_norm = _Norm(weight=gain, kind=RMS_NORM, epsilon=KV_NORM_EPS)
+        layer.norms_value = attention.kv_norm is not None
+        key_norm = attention.kv_norm or attention.key_norm
+        for name, own in (("key_norm", key_norm), ("query_norm", attention.query_norm)):
+            if own is not None:
+                setattr(layer, name, self._norm(own))
+                layer.norms_heads = not own.is_wide
         if attention.latent is not None:
             layer.latent_key = self._matrix(attention.latent.key, "weight", None)
             layer.latent_value = self._matrix(attention.latent.value, "weight", None)
@@ -443,7 +450,7 @@ class NativeStep:
         return _Norm(
             weight=None if weight is None else self._at(weight),
             bias=None if bias is None else self._at(bias),
-            kind=RMS_NORM if isinstance(norm, nn.RMSNorm) else LAYER_NORM,
+            kind=RMS_NORM if isinstance(norm, nn.RMSNorm | HeadNorm) else LAYER_NORM,
             epsilon=norm.eps,
         )
 

@@ -28,9 +28,10 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import decimals_of, fixed
 
 MARGIN = 0.02
-"""The share of what the baseline learnt below which a cost must certainly lie to be no cost."""
+"""A cost counts as none if it is certainly below this share of what the baseline learnt."""
 MOST_NAMED = 6
-"""Variants that a sentence names, those without a visible cost with the surest first."""
+"""Number of variants that a sentence names; of those without a visible cost, the surest come
+first."""
 MOST_OTHER_TABLES = 2
 """The maximum of other tables with a sentence of their own."""
 MOST_CONTRASTS = 3
@@ -58,15 +59,15 @@ def write_headline(
     """Return the short answer.
 
     It is about the table of a task, or of several, that compares the most variants with an
-    interval; among equals, the one with the most decided comparisons, then the first. Tables that
-    settings have of their own come after those of tasks. A study that has such tables only asks
-    what it planned to compare across them: these contrasts come first.
+    interval; among equals, the one with the most decided comparisons, then the first. Tables
+    that settings name as theirs come after those of tasks. A study with no other tables asks what
+    it planned to compare across them: these contrasts come first.
 
     Args:
         tables: All result tables; those of single settings are skipped.
         contrasts: The planned contrasts.
         baseline: Label of the baseline.
-        own_tables: Names of the tables that settings have of their own.
+        own_tables: Names of the tables that settings name as theirs.
     """
     shown = [table for table in tables if table.kind != "setting" and _compared(table)]
     if not shown:
@@ -182,7 +183,7 @@ def _describe(table: ResultTable, baseline: str, where: str) -> list[str]:
 
 
 def _learnt(table: ResultTable, baseline: str) -> float:
-    """Return how far the baseline came from a guess, and at most its mean; 0 if that is not known.
+    """Return how far the baseline came from a guess, but at most its mean; 0 if that is not known.
 
     A small share of a long way may be a large share of a small loss, so the smaller one counts.
     """
@@ -211,7 +212,8 @@ def _list_costs(table: ResultTable, baseline: str) -> list[str]:
 
 
 _Group = tuple[str, Sequence[Difference]]
-"""The differences of variants that change the same, by that; of one variant by its label."""
+"""The differences of variants that change the same thing, by that change; a single variant's by its
+label."""
 
 
 def _group(table: ResultTable, baseline: str) -> list[_Group]:

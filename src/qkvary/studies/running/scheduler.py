@@ -157,7 +157,7 @@ class Scheduler:
                 )
 
     def settle(self, seconds: float) -> None:
-        """Look at the runs of the tasks that end within some seconds."""
+        """Wait up to some seconds for tasks to end, and look at their runs."""
         with suppress(Empty):
             self.settle_one(self.ended.get(timeout=seconds))
             while True:

@@ -122,7 +122,7 @@ def describe_older(store: Store, newest: Training) -> tuple[str, ...]:
 
 
 def page_name(store: Store, study: Study) -> str:
-    """Return the name of a training's page: that of its study, unless an older training has it.
+    """Return the name of a training's page: its study's, or its note's if that is taken.
 
     Args:
         store: The store of its runs.

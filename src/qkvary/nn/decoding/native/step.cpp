@@ -37,7 +37,9 @@ struct Layer {
   int64_t turns_back;             // The mixture is turned back.
   int64_t turns_by_index;         // Queries go by index, not by position: keys are turned when read.
   int64_t reads_memory;           // Keys and values are a memory's: a token has none of its own.
-  Norm shared_norm;               // Of what key and value share, over all heads.
+  Norm key_norm, query_norm;      // Of the key, which may be the value too, and of the query.
+  int64_t norms_heads;            // Of each head by itself, not over all heads.
+  int64_t norms_value;            // The value is what the key is made of.
   Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
   int64_t closing;                // Of the newest tokens, those that become codes now.
   Call attention;                 // Over what is stored; its query and output are the step's own.
@@ -316,11 +318,11 @@ class Walk {
     float *const sources[] = {to_.sources[0], to_.sources[1], to_.sources[2],
                               to_.sources[QUERY_ROPE], to_.sources[KEY_ROPE], x};
     const int64_t dim = head_dim(layer), heads = layer.attention.groups;
-    const Norm &shared = layer.shared_norm;
+    const Norm value = layer.norms_value ? layer.key_norm : Norm{};
     if (!layer.reads_memory)
-      keep(layer, layer.attention.key, sources[layer.key], heads, shared, layer.turns_key);
+      keep(layer, layer.attention.key, sources[layer.key], heads, layer.key_norm, layer.turns_key);
     if (!layer.reads_memory && !layer.attention.shared)
-      keep(layer, layer.attention.value, sources[layer.value], heads, shared, layer.turns_value);
+      keep(layer, layer.attention.value, sources[layer.value], heads, value, layer.turns_value);
     if (layer.rope.dim) keep(layer, layer.rope, sources[KEY_ROPE], 1, Norm{}, true);
     for (int64_t row = 0; row < rows_; ++row) {
       const float *from = sources[layer.query] + row * layer.queries * dim;
@@ -330,6 +332,7 @@ class Walk {
         each(query, x + row * layer.queries * dim, layer.queries * dim, [&](Vec v, Vec own) {
           return (layer.residual == 2 ? gelu(v) : v) + own;
         });
+      normalise_heads(layer, layer.query_norm, query, layer.queries, dim);
       const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
       const int64_t turned = layer.rope.dim ? layer.rope.dim : dim;
       if (layer.rope.dim) query = sources[QUERY_ROPE] + row * layer.queries * turned;
@@ -356,6 +359,13 @@ class Walk {
     } catch (const std::exception &) {
       failure_ = FULL;
     }
+  }
+
+  void normalise_heads(const Layer &layer, const Norm &norm, float *heads, int64_t count,
+                       int64_t dim) {
+    if (!norm.kind) return;
+    const int64_t width = layer.norms_heads ? dim : count * dim;
+    for (int64_t c = 0; c < count * dim; c += width) normalise<S>(norm, heads + c, heads + c, width);
   }
 
   void turn_heads(const Layer &layer, float *heads, int64_t count, int64_t dim, int64_t at,
@@ -408,7 +418,7 @@ class Walk {
     const bool coded = call.storage >= INT8;
     for (int64_t row = 0; row < rows_; ++row) {
       std::copy(from + row * heads * to.dim, from + (row + 1) * heads * to.dim, to_.stored);
-      if (norm.kind) normalise<S>(norm, to_.stored, to_.stored, heads * to.dim);
+      normalise_heads(layer, norm, to_.stored, heads, to.dim);
       if (turned) turn_heads(layer, to_.stored, heads, to.dim, step_.position[row], 1.0f);
       // Padding has no part in a scale that it shares with tokens.
       const bool real = !call.valid || call.valid[row * call.valid_stride + step_.index];

@@ -115,7 +115,7 @@ class LocalExecutor(Executor):
 class _Worker:
     """A worker process.
 
-    It has a process group of its own, so that Ctrl-C reaches only the runner, which then stops its
+    It has a separate process group, so that Ctrl-C reaches only the runner, which then stops its
     workers.
     """
 

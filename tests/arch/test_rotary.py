@@ -1,0 +1,66 @@
+"""Scaled rotary positions: what makes no sense is refused, and lengths choose the divisors."""
+
+from typing import Any
+
+import pytest
+
+from qkvary.arch.attention import AttentionConfig, PositionConfig
+from qkvary.arch.labels import parse_variant
+from qkvary.arch.rotary import RotaryScaling
+
+LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"form": "ntk"}, "expected form out of linear, dynamic"),
+        ({"form": "linear", "factor": 0.0}, "positive and finite numbers of rotary scaling, got 0"),
+        ({"form": "linear", "factor": float("nan")}, "positive and finite numbers"),
+        ({"form": "yarn", "attention_factor": -1.0}, "positive and finite numbers"),
+        ({"form": "yarn", "original_tokens": 0}, "expected at least 1 original token, got 0"),
+        ({"form": "yarn", "slow": 32.0}, "expected slow below fast for the rotary scaling yarn"),
+        ({"form": "llama3", "slow": 4.0, "fast": 1.0}, "expected slow below fast"),
+        ({"form": "dynamic", "factor": 0.5}, "a factor of at least 1 for dynamic, got 0.5"),
+        ({"form": "longrope"}, "as many short as long divisors for longrope alone, got 0 and 0"),
+        ({"form": "longrope", "short": (1.0,), "long": ()}, "divisors for longrope alone, got 1"),
+        ({"form": "linear", **LISTS}, "divisors for longrope alone, got 2 and 2 for linear"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        RotaryScaling(**fields)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "channels", "message"),
+    [
+        (RotaryScaling(form="longrope", **LISTS), 6, "expected 3 divisors for 6 rotated channels"),
+        (RotaryScaling(form="dynamic", factor=2.0), 2, "at least 4 rotated channels"),
+    ],
+)
+def test_a_layer_has_the_channels_of_its_scaling(
+    scaling: RotaryScaling, channels: int, message: str
+) -> None:
+    position = PositionConfig(rotary_fraction=1.0, scaling=scaling)
+    with pytest.raises(ValueError, match=message):
+        AttentionConfig(
+            d_model=8,
+            num_heads=1,
+            head_dim=channels,
+            variant=parse_variant("QKV@rotary"),
+            position=position,
+        )
+
+
+def test_the_length_chooses_among_lists_and_bases() -> None:
+    listed = RotaryScaling(form="longrope", original_tokens=5, **LISTS)
+    assert listed.depends_on_length
+    assert listed.divisors(4, 10.0, 5) == (1.0, 2.0)
+    assert listed.divisors(4, 10.0, 6) == (3.0, 4.0)
+    fixed = RotaryScaling(form="longrope", short=(1.0, 2.0), long=(1.0, 2.0))
+    assert not fixed.depends_on_length
+    growing = RotaryScaling(form="dynamic", factor=3.0, original_tokens=5)
+    assert growing.divisors(4, 10.0, 5) == (1.0, 1.0)
+    # A text twice as long: 3 x 2 - 2 = 4 times the base, to the power of 4 / 2.
+    assert growing.divisors(4, 10.0, 10) == (1.0, 4.0)
