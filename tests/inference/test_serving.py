@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,8 @@ def command(program: Path, cache: Path, *, mode: str = "") -> Generator[Any]:
         text=True,
         env={**os.environ, "STAND_IN": mode, "QKVARY_CACHE": str(cache)},
         cwd=ROOT / "src",
+        # A shell ignores Ctrl-C for what it runs in the background.
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
     )
     try:
         seen = ""

@@ -60,6 +60,12 @@ def records_of(study: Study) -> list[Record]:
     return list(found.values())
 
 
+@pytest.fixture(name="summary", scope="module")
+def summarised() -> Summary:
+    study = three_tables(limits=("Only a test.",))
+    return summarise(study, records_of(study))
+
+
 # ---- the study
 
 

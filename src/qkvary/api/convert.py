@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import os
-import shutil
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -34,7 +33,7 @@ from qkvary.conversions.caches.budget import Budget
 from qkvary.conversions.caches.catalog import load_method, method_names
 from qkvary.conversions.catalog import load_rewrite, rewrite_names
 from qkvary.costs.formats import parse_format
-from qkvary.storage.durable import check_folder
+from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
 from qkvary.storage.paths import StrPath, read_path
 
@@ -330,5 +329,5 @@ def _shrink(
     if out is not None:
         save_model(out, found.network, loaded.tokenizer)
         if folder is not None and plan.heal_tokens:
-            shutil.rmtree(folder)
+            remove_dir(folder)
     return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)

@@ -105,7 +105,7 @@ def test_then_every_query_can_go() -> None:
         (BlockConfig(d_ff=11, norm="none", activation="relu"), "layer 1 .Theorem 8.3., got none"),
         (BlockConfig(d_ff=11, norm="none"), "expected the activation relu, got gelu"),
         (BlockConfig(d_ff=11, norm="none", activation="relu", skips="none"), "got none"),
-        (BlockConfig(d_ff=11, activation="relu"), "got layernorm before it; choices: norm none"),
+        (BlockConfig(d_ff=11, activation="relu"), "got layernorm; choices: norm none"),
     ],
 )
 def test_conditions_that_fail_are_named(block: BlockConfig, sentence: str) -> None:

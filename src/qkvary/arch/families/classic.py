@@ -265,8 +265,10 @@ def _equal_heads(
     heads: tuple[str, ...] = ("num_attention_heads",),
 ) -> Heads:
     """Sizes of a family without head sharing, by the names of their fields."""
-    count = fields.size(*heads)
-    return Heads(d_model=fields.size(*width), count=count, kv_count=count)
+    count, d_model = fields.size(*heads), fields.size(*width)
+    if count > d_model:
+        raise fields.refuse(heads[0], f"at most {d_model:,}")
+    return Heads(d_model=d_model, count=count, kv_count=count)
 
 
 def _read_vocabulary(fields: Fields, *, tied: bool) -> tuple[int, bool]:

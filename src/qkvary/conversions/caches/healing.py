@@ -21,6 +21,7 @@ from qkvary.arch.networks import Network
 from qkvary.conversions.caches.divergence import divergence_sum, measure_divergence, measure_loss
 from qkvary.data.rows import rows_of_step
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import DivergedError, StoppedError
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.config_parts import digest
@@ -214,7 +215,7 @@ def heal(
         device=str(device),
         dtype="float64" if dtype == torch.float64 else "float32",
     )
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     outcome = train(run, task, directory, stop=stop, callbacks=callbacks)
     if outcome.status == "diverged":
         raise DivergedError(
