@@ -23,7 +23,7 @@ Records = Mapping[str, Mapping[str, Any]]
 KINDS = ("latent", "shared", "grouped", "a baseline", "8 bits", "4 bits")
 BASELINES = ("mean-pooled", "least-squares", "key-as-value")
 BITS = {"int8-g64": "8 bits", "int4-g32": "4 bits"}
-HIGHEST = 1.0
+HIGHEST = 10.0
 """Nats a token; what costs more is drawn at the edge."""
 
 
