@@ -110,6 +110,8 @@ def make_parts(options: argparse.Namespace, out: Path) -> list[Part]:
     tests = (
         sys.executable,
         *("-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", "--timeout", "80"),
+        # With it, and with several processes, pytest ends at its warning.
+        *("-p", "no:benchmark"),
         *("-n", "0" if options.quick else str(WORKERS), "--dist", "worksteal"),
         *(("--collect-only",) if options.quick else (f"--junitxml={out / 'tests.xml'}",)),
         *TESTS,

@@ -27,7 +27,7 @@ CATALOGS = {
     f"src/qkvary/{room}/catalog.py"
     for room in (
         *("data", "tasks", "checkpoints", "studies", "reports", "conversions"),
-        *("studies/running/executors", "conversions/caches"),
+        "studies/running/executors",
     )
 } | {
     "src/qkvary/inference/evaluation/task_measurement.py",

@@ -77,8 +77,6 @@ def test_commands_carry_what_was_asked_and_no_key() -> None:
     for launch in (server, python, vllm):
         assert "k" not in launch.command
         assert "k" in launch.environment.values()
-    with pytest.raises(UsageError, match="one request at a time"):
-        LLAMA_CPP.launch(("python", "-m", "llama_cpp.server"), ASKED)
 
 
 def test_vllm_rotates_latents_by_torch(tmp_path: Path) -> None:
@@ -92,7 +90,10 @@ def test_vllm_rotates_latents_by_torch(tmp_path: Path) -> None:
 def test_programs_are_found_or_their_installation_is_named(program: Path) -> None:
     assert LLAMA_CPP.find(str(program)) == (str(program),)
     assert VLLM.find(sys.executable) == (sys.executable, "-m", VLLM.module)
-    with pytest.raises(UsageError, match="pip install"):
+    assert VLLM.find(sys.executable, 16)[0] == sys.executable
+    with pytest.raises(UsageError, match="llama-server answers several"):
+        LLAMA_CPP.find(sys.executable, 2)
+    with pytest.raises(UsageError, match="no program /nowhere/vllm"):
         VLLM.find("/nowhere/vllm")
 
 

@@ -30,8 +30,7 @@ from qkvary.api.options import (
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.conversions.caches.budget import Budget
-from qkvary.conversions.caches.catalog import load_method, method_names
-from qkvary.conversions.catalog import load_rewrite, rewrite_names
+from qkvary.conversions.catalog import load_method, load_rewrite, method_names, rewrite_names
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError

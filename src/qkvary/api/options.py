@@ -168,7 +168,7 @@ def say_nothing(_sentence: str) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Terminal:
-    """What a long verb shows while it works; nothing by default."""
+    """The progress, messages and warnings of a long verb; none by default."""
 
     show_progress: ShowProgress = no_progress
     """Opens a display of the progress."""

@@ -128,18 +128,17 @@ def serve(
     found = ENGINES.get(engine)
     if found is None:
         raise UsageError(f"expected an engine, got {engine!r}; choices: {', '.join(ENGINES)}")
-    named = starting.program
-    program = found.find(None if named is None else os.fspath(named))
+    source, count, named = find_checkpoint(model), read_count(users, "users"), starting.program
+    program = found.find(None if named is None else os.fspath(named), count)
     key = listening.read_key()
     port = choose_port(listening.host, listening.port)
-    source = find_checkpoint(model)
     path, notes = _prepare(source, model, engine, weights, tokenizer)
     described = find_model(path)
     asked = Serving(
         model=path,
         name=source.stem,
         context=_choose_context(context, described),
-        users=read_count(users, "users"),
+        users=count,
         host=listening.host,
         port=port,
         key=key,

@@ -126,7 +126,7 @@ class PositionConfig:
     """Whether ``value_rope`` also holds for a value of another source, which is not rotated
     otherwise: the control that separates rotated values from shared ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
-    """How the rotary frequencies are scaled to longer texts."""
+    """The scaling of the rotary frequencies for longer texts."""
 
     def __post_init__(self) -> None:
         check_choices(self)

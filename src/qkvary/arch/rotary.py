@@ -20,7 +20,7 @@ ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 @stored("RotaryScaling")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RotaryScaling:
-    """How rotary frequencies are divided for texts longer than those of the first training.
+    """The scaling of rotary frequencies for texts longer than those of the first training.
 
     ``linear``: all by one factor. ``dynamic``: a larger base for a text that is longer than the
     original one (NTK). ``yarn``: by the factor where a wave is long, not where it is short, and a

@@ -1,10 +1,11 @@
-"""Finds rewrites by file name: every module of ``conversions.rewrites``.
+"""Finds rewrites and methods by file name: the modules of ``rewrites`` and ``caches.methods``.
 
-A rewrite's name is the file's name. Torch-free until a rewrite is loaded.
+A name is the file's name. Torch-free until one is loaded.
 """
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
@@ -12,9 +13,11 @@ from qkvary.storage.paths import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
+    from qkvary.conversions.caches.method import Method
     from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten
 
-_FOLDER = Path(__file__).parent / "rewrites"
+_HERE = Path(__file__).parent
+REWRITES, METHODS = "rewrites", "caches.methods"
 
 
 class Rewrite(Protocol):
@@ -38,8 +41,7 @@ class Rewrite(Protocol):
 
 def rewrite_names() -> tuple[str, ...]:
     """Return the names of all rewrites, sorted."""
-    stems = (path.stem for path in _FOLDER.glob("*.py"))
-    return tuple(sorted(stem.replace("_", "-") for stem in stems if stem[0] != "_"))
+    return _names(REWRITES)
 
 
 def load_rewrite(name: str) -> Rewrite:
@@ -48,7 +50,30 @@ def load_rewrite(name: str) -> Rewrite:
     Raises:
         UsageError: for an unknown name.
     """
-    name = read_name(name, "the name of a rewrite")
-    if name not in rewrite_names():
-        raise UsageError(f"unknown rewrite {name!r}; {suggest(name, rewrite_names())}")
-    return cast("Rewrite", import_module(f"qkvary.conversions.rewrites.{name.replace('-', '_')}"))
+    return cast("Rewrite", _load("rewrite", name, REWRITES))
+
+
+def method_names() -> tuple[str, ...]:
+    """Return the names of all methods that make the cache smaller, sorted."""
+    return _names(METHODS)
+
+
+def load_method(name: str) -> "Method":
+    """Return the module of a method that makes the cache smaller.
+
+    Raises:
+        UsageError: for an unknown name.
+    """
+    return cast("Method", _load("method", name, METHODS))
+
+
+def _names(folder: str) -> tuple[str, ...]:
+    stems = (path.stem for path in _HERE.joinpath(*folder.split(".")).glob("*.py"))
+    return tuple(sorted(stem.replace("_", "-") for stem in stems if stem[0] != "_"))
+
+
+def _load(kind: str, name: str, folder: str) -> ModuleType:
+    name, names = read_name(name, f"the name of a {kind}"), _names(folder)
+    if name not in names:
+        raise UsageError(f"unknown {kind} {name!r}; {suggest(name, names)}")
+    return import_module(f"qkvary.conversions.{folder}.{name.replace('-', '_')}")

@@ -79,26 +79,38 @@ class Engine:
     launch: Callable[[tuple[str, ...], Serving], Launch]
     read_cache: Callable[[str], CacheLine | None]
     """Reads the log up to now."""
+    module_users: int | None = None
+    """The most requests that the module answers at a time; ``None`` for any number."""
     reasons: tuple[tuple[str, str], ...] = ()
     """Patterns in the log of an engine that ended, and what they mean."""
 
-    def find(self, program: str | None) -> tuple[str, ...]:
+    def find(self, program: str | None, users: int = 1) -> tuple[str, ...]:
         """Return the first words of the command.
 
         Args:
             program: The engine's program, or a Python that has the engine.
+            users: Requests at a time.
 
         Raises:
-            UsageError: if there is none; the message says how to install it.
+            UsageError: if there is none; the message says how to install it. Or if it answers
+                fewer requests at a time.
         """
         found = shutil.which(program or self.program)
         if found is None and program is None and find_spec(self.module.partition(".")[0]):
             found = sys.executable
         if found is None:
-            given = "" if program is None else f", got --program {program}"
-            raise UsageError(f"expected {self.title}{given}: {self.missing}")
-        is_python = re.fullmatch(r"python[\d.]*", Path(found).name) is not None
-        return (found, "-m", self.module) if is_python else (found,)
+            wanted = self.program if program is None else program
+            raise UsageError(
+                f"{self.title} is not installed: there is no program {wanted}; {self.missing}"
+            )
+        if re.fullmatch(r"python[\d.]*", Path(found).name) is None:
+            return (found,)
+        if self.module_users is not None and users > self.module_users:
+            raise UsageError(
+                f"expected --users {self.module_users} with {self.module}, got {users}; "
+                f"{self.program} answers several at a time: name it by --program"
+            )
+        return (found, "-m", self.module)
 
     def explain(self, log: str) -> str | None:
         """Return why an engine ended, if its log says it in words that are known here."""
@@ -113,12 +125,6 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
     """Return the command of ``llama-server``, or of the server of llama-cpp-python."""
     cells = str(asked.context * asked.users)
     if len(program) > 1:
-        if asked.users > 1:
-            raise UsageError(
-                f"expected --users 1 with the server of llama-cpp-python, which answers one "
-                f"request at a time, got {asked.users}; llama-server answers several: name it by "
-                "--program"
-            )
         options = ["--model", str(asked.model), "--model_alias", asked.name, "--n_ctx", cells]
         # Otherwise a new request ends the answer to the one before.
         options += ["--interrupt_requests", "false"]
@@ -189,6 +195,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         module="llama_cpp.server",
         missing="run pip install 'qkvary[serve]', or name llama-server, or a Python that has "
         "llama-cpp-python[server], by --program",
+        module_users=1,
         launch=_launch_llama_cpp,
         read_cache=_read_llama_cpp,
     ),

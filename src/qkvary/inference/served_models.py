@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+from qkvary.storage.environment import package_version
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.folders import cache_directory
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
+EXPORTS = 1
+"""Changes when an export of the same version changes."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"
 """The class of folders that only transformers reads, with this package."""
@@ -46,5 +49,7 @@ def name_export(source: Path, *choices: object) -> str:
         for one in files
         if one.is_file()
     ]
-    told = json.dumps([str(source.resolve()), found, *map(str, choices)])
+    # A later version may export otherwise.
+    version = package_version("qkvary")
+    told = json.dumps([version, EXPORTS, str(source.resolve()), found, *map(str, choices)])
     return f"{source.stem}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"

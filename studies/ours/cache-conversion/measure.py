@@ -26,9 +26,9 @@ from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.checkpoints.models import LoadedModel, load_model, save_model
 from qkvary.conversions.caches.budget import Budget, network_bytes, spend_evenly
 from qkvary.conversions.caches.calibration import Texts, read_texts
-from qkvary.conversions.caches.catalog import load_method
 from qkvary.conversions.caches.conversion import choose_network, convert_network
 from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.catalog import load_method
 from qkvary.costs.formats import cache_format, parse_format, parse_options
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel

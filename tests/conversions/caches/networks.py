@@ -6,9 +6,9 @@ from torch import Tensor
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.labels import as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.conversions.caches.catalog import load_method
 from qkvary.conversions.caches.conversion import Conversion, choose_network, convert_network
 from qkvary.conversions.caches.layer_maps import LayerMaps, read_layer
+from qkvary.conversions.catalog import load_method
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
 from tests.contracts.variant_cases import randomize

@@ -5,8 +5,8 @@ import torch
 
 from qkvary.arch.labels import format_label
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.conversions.caches.catalog import method_names
 from qkvary.conversions.caches.forms import count_numbers
+from qkvary.conversions.catalog import method_names
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel

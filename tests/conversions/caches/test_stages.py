@@ -14,12 +14,12 @@ from qkvary.conversions.caches.budget import (
     spend_evenly,
 )
 from qkvary.conversions.caches.calibration import Texts, read_texts
-from qkvary.conversions.caches.catalog import load_method
 from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
 from qkvary.conversions.caches.forecast import forecast
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.caches.refit import RIDGE, Regression
 from qkvary.conversions.caches.stages import Plan, check_plan, forecast_stages, run_stages
+from qkvary.conversions.catalog import load_method
 from qkvary.costs.formats import parse_format
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError

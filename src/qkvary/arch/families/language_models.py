@@ -61,7 +61,7 @@ HEAD_NORMS: Mapping[str, HeadNorm] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """What a family computes otherwise than Llama, where it costs the same."""
+    """The differences of a family from Llama that do not change its costs."""
 
     activation: str = "hidden_act"
     """The field of the activation."""

@@ -44,8 +44,8 @@ class Routed:
     width: tuple[str, ...] = ("moe_intermediate_size",)
     """The names of the field with the inner width of an expert."""
     shared: Literal["none", "count", "width", "one"] = "none"
-    """How the width of the shared experts is given: as their number, as a width, or not, where
-    there is one as wide as the others."""
+    """Whether the configuration gives the shared experts as a number, as a width, or not at all:
+    then there is one as wide as the others."""
     shared_count: int = 0
     """Shared experts where the configuration does not say."""
     gated_sharing: bool = False

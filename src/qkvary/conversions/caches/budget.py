@@ -20,7 +20,7 @@ TOKENS = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What a cache may take."""
+    """The maximum size of a cache."""
 
     share: float | None = None
     """A share of the bytes that the network's cache takes now, in the same format."""

@@ -32,7 +32,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOutcome:
-    """What became of a layer."""
+    """The result of converting a layer."""
 
     lost: float | None
     """The share of the spectrum of keys and values that is left out."""

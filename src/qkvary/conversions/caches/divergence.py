@@ -1,4 +1,4 @@
-"""How far the next tokens of one network are from those of another, in nats a token."""
+"""The divergence of one network's next tokens from another's, in nats a token."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""What a conversion will cost, from the spectra of keys and values, before anything is converted.
+"""Forecasts the loss of a conversion from the spectra of keys and values.
 
 A few layers are converted alone, and their divergence is measured. The others count in proportion
 to what their spectra lose. Layers are taken to add up, and no output is refitted: the forecast is
@@ -34,7 +34,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What a conversion costs, layer by layer."""
+    """The forecast loss of a conversion, layer by layer."""
 
     layers: tuple[float, ...]
     """The divergence that each layer adds, in nats a token."""

@@ -1,4 +1,4 @@
-"""What a method of conversion is: the interface of every file of ``methods``."""
+"""The interface of a conversion method, which every file of ``methods`` has."""
 
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 

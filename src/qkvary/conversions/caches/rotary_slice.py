@@ -28,7 +28,7 @@ class RotarySlice(NamedTuple):
     key: Float[Tensor, "inputs channels"]
     query: Float[Tensor, "inputs heads channels"]
     rest: Float[Tensor, "inputs kv_heads head_dim"]
-    """What is left of each key; its queries are those that the layer has."""
+    """The part of each key outside the slice; the queries that read it are the layer's."""
     kept: float
     """The share of the energy of rotated keys that the slice has, weighted by the queries."""
 

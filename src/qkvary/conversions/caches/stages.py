@@ -9,7 +9,6 @@ from pathlib import Path
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.conversions.caches.budget import Budget, network_bytes, spend_by_cost, spend_evenly
 from qkvary.conversions.caches.calibration import Texts
-from qkvary.conversions.caches.catalog import load_method
 from qkvary.conversions.caches.conversion import (
     LayerOutcome,
     choose_network,
@@ -19,6 +18,7 @@ from qkvary.conversions.caches.divergence import measure_divergence, measure_los
 from qkvary.conversions.caches.forecast import Forecast, forecast
 from qkvary.conversions.caches.forms import check_layers, count_numbers
 from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.catalog import load_method
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.training.config import Precision
@@ -43,7 +43,7 @@ def show_nothing(_what: str, _unit: str = "") -> AbstractContextManager[Callable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is made, and from what."""
+    """The settings of a conversion."""
 
     method: str
     """The method, out of ``method_names()``."""
@@ -61,7 +61,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A network on the way."""
+    """A measured stage of a conversion."""
 
     name: str
     """as it is, one shot, refitted, healed."""
