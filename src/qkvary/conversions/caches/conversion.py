@@ -96,7 +96,7 @@ def convert_network(
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
-    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    layout = Layout(new_tokens=tokens.shape[1], device=wanted[0].device)
     outcomes: list[LayerOutcome] = []
     blocks = zip(network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True)
     for index, (before, plain, after) in enumerate(blocks, start=1):
@@ -140,8 +140,9 @@ def embed_windows(
     network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
 ) -> list[Float[Tensor, "rows tokens d_model"]]:
     """Return what the first block reads, a few windows at a time."""
-    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
-    return [network.embed(rows, layout) for rows in tokens.split(ROWS)]
+    device = network.embedding.device
+    layout = Layout(new_tokens=tokens.shape[1], device=device)
+    return [network.embed(rows, layout) for rows in tokens.to(device).split(ROWS)]
 
 
 def observe(

@@ -4,7 +4,6 @@ The loss is the divergence of the next tokens from those of the network before. 
 trained; everything else stays as it was.
 """
 
-import copy
 import hashlib
 import signal
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 
 from qkvary.arch.canonical import stored
 from qkvary.arch.networks import Network
+from qkvary.checkpoints.structure import make_language_model
 from qkvary.conversions.caches.divergence import divergence_sum, measure_divergence, measure_loss
 from qkvary.data.rows import rows_of_step
 from qkvary.nn.language_model import LanguageModel
@@ -46,7 +46,7 @@ from qkvary.training.progress import NO_CALLBACKS, Callbacks
 BATCH_TOKENS = 4096
 """Tokens of a step."""
 PASS_TOKENS = 512
-"""Tokens of a forward pass."""
+"""Tokens of a forward pass on a CPU; elsewhere a step is one pass."""
 LEARNING_RATE = 5e-4
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""
@@ -121,7 +121,9 @@ class Distillation:
     def build(self, network: Network, seed: int) -> LanguageModel:
         """Return a copy of the converted network, of which attention alone is trained."""
         del network, seed
-        made = copy.deepcopy(self.converted)
+        weights = self.converted.embedding
+        made = make_language_model(self.converted.config).to(weights.device, weights.dtype).eval()
+        made.load_state_dict(self.converted.state_dict())
         for name, parameter in made.named_parameters():
             parameter.requires_grad_(".attention." in name)
         return made
@@ -189,7 +191,9 @@ def heal(
         DamagedError: if all checkpoints are damaged.
         UsageError: if the folder holds another run.
     """
+    device, dtype = task.converted.embedding.device, task.converted.embedding.dtype
     rows = max(1, BATCH_TOKENS // task.config.context)
+    most = PASS_TOKENS if device.type == "cpu" else BATCH_TOKENS
     steps = max(1, -(-tokens // (rows * task.config.context)))
     training = TrainingConfig(
         steps=steps,
@@ -201,12 +205,11 @@ def heal(
         evaluate_every=steps,
         log_every=1,
         execution=ExecutionConfig(
-            micro_batch_size=max(1, PASS_TOKENS // task.config.context),
+            micro_batch_size=max(1, most // task.config.context),
             precision=precision,
             threads=torch.get_num_threads(),
         ),
     )
-    device, dtype = task.converted.embedding.device, task.converted.embedding.dtype
     run = RunConfig(
         task=task.config,
         network=task.converted.config,
