@@ -19,7 +19,7 @@ from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import read_layer
 from qkvary.conversions.caches.method import Method
-from qkvary.conversions.caches.refit import Regression
+from qkvary.conversions.caches.refit import Regression, widen
 from qkvary.conversions.draft import replace_layers
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
@@ -167,8 +167,8 @@ def observe(
 
 
 def _square(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs inputs"]:
-    rows = torch.nn.functional.pad(read.flatten(0, 1).double().cpu(), (0, 1), value=1.0)
-    return rows.T @ rows
+    rows = torch.nn.functional.pad(widen(read), (0, 1), value=1.0)
+    return (rows.T @ rows).cpu()
 
 
 def _refit(
@@ -182,7 +182,7 @@ def _refit(
         mixed = mix(attention, block.attention_input(state), layout)
         bias = cast("Tensor | None", out.bias)
         wanted = target if bias is None else target - bias
-        regression.add(mixed.flatten(0, 1).cpu(), wanted.flatten(0, 1).cpu())
+        regression.add(widen(mixed), widen(wanted))
     fitted = regression.solve()
     before, after = (regression.error(one) for one in (regression.prior, fitted))
     out.weight.copy_(fitted.T)
