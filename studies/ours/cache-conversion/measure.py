@@ -59,7 +59,7 @@ DECODED = 4096
 """Tokens that are decoded with a cache of fewer bits, and without for the same tokens."""
 STORIES = 400_000
 """Tokens of stories, of which every tenth window is held out."""
-QUESTIONS = 500
+QUESTIONS = 100
 """Questions of each of lm-eval's tasks, without solved examples."""
 F16 = parse_format("fp16")
 STORAGES = ("int8-g64", "int4-g32")

@@ -48,6 +48,10 @@ BATCH_TOKENS = 4096
 PASS_TOKENS = 512
 """Tokens of a forward pass on a CPU; elsewhere a step is one pass."""
 LEARNING_RATE = 5e-4
+"""The peak for ``FULL_TOKENS`` and more; for fewer tokens it falls with their root. Of SmolLM2-135M
+at half the cache, 50k tokens cost 0.065 nats more at 5e-4 than at 1e-4, 200k 0.014 more than at
+2e-4."""
+FULL_TOKENS = 1_000_000
 WARMUP = 0.1
 """The share of the steps in which the learning rate rises."""
 
@@ -160,13 +164,18 @@ class Distillation:
         del model
 
 
+def choose_learning_rate(tokens: int) -> float:
+    """Return the peak of the learning rate for so many tokens."""
+    return LEARNING_RATE * min(1.0, tokens / FULL_TOKENS) ** 0.5
+
+
 def heal(
     task: Distillation,
     directory: Path,
     *,
     tokens: int,
     seed: int = 0,
-    learning_rate: float = LEARNING_RATE,
+    learning_rate: float | None = None,
     precision: Precision = "full",
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
@@ -180,7 +189,7 @@ def heal(
         directory: The folder of log and checkpoints.
         tokens: Tokens to train on, repeated where the text is shorter.
         seed: Seed of the order of windows.
-        learning_rate: The peak of the learning rate.
+        learning_rate: The peak of the learning rate; ``choose_learning_rate`` if not given.
         precision: ``bf16`` multiplies matrices in bfloat16.
         stop: Asked before each step whether to write a checkpoint and stop.
         callbacks: Called during training.
@@ -199,7 +208,10 @@ def heal(
         steps=steps,
         batch_size=rows,
         optimizer=OptimizerConfig(
-            name="adamw", learning_rate=learning_rate, weight_decay=0.0, gradient_clip=1.0
+            name="adamw",
+            learning_rate=learning_rate or choose_learning_rate(tokens),
+            weight_decay=0.0,
+            gradient_clip=1.0,
         ),
         schedule=ScheduleConfig(name="cosine", warmup_steps=int(WARMUP * steps), floor=0.1),
         evaluate_every=steps,
