@@ -30,7 +30,13 @@ from qkvary.api.options import (
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.conversions.caches.budget import Budget
-from qkvary.conversions.catalog import load_method, load_rewrite, method_names, rewrite_names
+from qkvary.conversions.catalog import (
+    BY_LAYER,
+    load_method,
+    load_rewrite,
+    method_names,
+    rewrite_names,
+)
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
@@ -60,7 +66,7 @@ class SmallerCacheOptions:
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
     """Whether all layers get the same share, or those whose conversion costs more get more (latent
-    alone; such a network has no export to llama.cpp)."""
+    and shared; stock engines have one size for all layers, so such a network has no export)."""
     dry_run: bool = False
     """Forecast what it costs, and the time; convert nothing."""
 
@@ -227,8 +233,11 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
     to = smaller.to or ""
     load_method(to)
     budget = smaller.resolve()
-    if smaller.layers == "auto" and to != "latent":
-        raise UsageError(f"expected --layers auto with --to latent, got --to {to}")
+    if smaller.layers == "auto" and to not in BY_LAYER:
+        raise UsageError(
+            f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
+            f"choices: {', '.join(BY_LAYER)}"
+        )
     heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
     if not heal_tokens and healing != HEAL:
         raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
