@@ -135,21 +135,21 @@ class _Call:
             for name in names
             if isinstance(value := getattr(scores, name), Tensor)
         }
-        keys = [detached["key"], key_gradient]
-        values = [self.value, value_gradient]
+        key, value = detached["key"], self.value
         if rotation is not None:
-            keys = [rotation.rotate(one, inverse=True) for one in keys]
+            key, key_gradient = rotation.turn_back(key), rotation.rotate(key_gradient, inverse=True)
             if rotation.value_rope != "none":
-                values = [rotation.rotate(one, inverse=True) for one in values]
+                value = rotation.turn_back(value)
+                value_gradient = rotation.rotate(value_gradient, inverse=True)
         return LayerReading(
             attention=self.attention,
             input=self.input[0],
             scores=replace(scores, **detached),
             rotation=rotation,
-            key=keys[0][0],
-            value=values[0][0],
-            key_gradient=keys[1][0],
-            value_gradient=values[1][0],
+            key=key[0],
+            value=value[0],
+            key_gradient=key_gradient[0],
+            value_gradient=value_gradient[0],
         )
 
 

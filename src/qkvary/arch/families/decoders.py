@@ -118,12 +118,18 @@ RECIPES: Mapping[str, Recipe] = {
         rotary=Rotary(share=0.5),
     ),
     "olmo": Recipe(norms=Norms(count=0, final=False)),
-    "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads")),
-    "olmo3": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(period=4)),
+    "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(windows="none")),
+    "olmo3": Recipe(
+        attention=AttentionRecipe(head_norm="heads"),
+        kinds=LayerKinds(period=4, window=4096),
+        # Scaled positions are those of the layers that see everything.
+        rotary=Rotary(base=500_000.0, local_base=("rope_theta", 500_000.0)),
+    ),
     "seed_oss": Recipe(
         attention=AttentionRecipe(
             head_dim=128, bias=("attention_bias", True), out_bias=("attention_out_bias", False)
         ),
+        kinds=LayerKinds(windows="none"),
         dense=Dense(bias=("mlp_bias", False)),
     ),
     "smollm3": Recipe(
@@ -136,6 +142,7 @@ RECIPES: Mapping[str, Recipe] = {
             head_norm="heads",
             is_normed=("qk_layernorm", False),
         ),
+        kinds=LayerKinds(windows="none"),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
         ignored=("head_dim",),
         rotary=Rotary(share=0.25),
