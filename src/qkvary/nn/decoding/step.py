@@ -194,11 +194,12 @@ def _supports_layer(cache: LayerCache) -> bool:
 
 
 def _supports_scores(cache: LayerCache) -> bool:
-    variant = cache.config.variant
+    variant, scaling = cache.config.variant, cache.config.position.scaling
     return (
         variant.stride is None
         and variant.core_name == "softmax"
         and not (variant.head_norm != "none" and cache.config.scale.norm_adds_one)
+        and not (scaling is not None and scaling.query_growth)
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
