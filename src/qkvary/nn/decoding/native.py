@@ -31,6 +31,7 @@ SOURCES = tuple(
         "matrix.h",
         "pace.h",
         "rows.h",
+        "sums.h",
         "products.h",
         "tiles.h",
         "stored.h",
