@@ -33,6 +33,8 @@ SOURCES = tuple(
         "rows.h",
         "sums.h",
         "products.h",
+        "nibbles.h",
+        "shorts.h",
         "tiles.h",
         "stored.h",
         "ahead.h",

@@ -190,6 +190,12 @@ inline Vec load(const Int4 *p) {
   const __m512i words = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
   const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   return (Vec)_mm512_permutexvar_ps(words, numbers);
+#elif defined(__AVX2__)
+  int32_t bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  const __m256i places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const Ints codes = (Ints)_mm256_srlv_epi32(_mm256_set1_epi32(bytes), places) & 15;
+  return __builtin_convertvector(codes, Vec) - 8.0f;
 #else
   Vec v;
   for (int i = 0; i < W; ++i) v[i] = code_at(p, i);
