@@ -1,10 +1,13 @@
 // Both products of a tile whose keys and values are codes of 4 bits, in integers.
 //
-// A word of 16 bits holds four codes, which shifts and masks take apart. Queries and weights become
-// integers of 16 bits, so that a product takes two codes at once, and no code becomes a float. Codes
-// are 8 more than their numbers, which is taken off sums.
+// Shifts and masks take codes apart, queries and weights become integers of 8 and of 16 bits, so that a
+// product takes several codes at once, and no code becomes a float. Codes are 8 more than their
+// numbers, which is taken off sums.
 
 #pragma once
+
+#include <algorithm>
+#include <cmath>
 
 #include "products.h"
 #include "shorts.h"
@@ -19,15 +22,40 @@ constexpr int64_t CODE_BYTES = CODES / 2;
 constexpr float ZERO = 8;  // The code of zero.
 constexpr int64_t MOST_CODES = 2;  // Times `CODES` channels of a query.
 
-// Codes k, k + 4, k + 8, ... as integers.
+// The K-th codes of words, times 16 for odd K.
 template <int K>
 inline Shorts take_codes(Shorts words) {
 #if defined(QKVARY_AVX512)
-  const __m512i shifted = K ? _mm512_srli_epi16((__m512i)words, 4 * K) : (__m512i)words;
+  const Shorts upper = (Shorts)_mm512_srli_epi16((__m512i)words, 8);
 #else
-  const __m256i shifted = K ? _mm256_srli_epi16((__m256i)words, 4 * K) : (__m256i)words;
+  const Shorts upper = (Shorts)_mm256_srli_epi16((__m256i)words, 8);
 #endif
-  return K == 3 ? (Shorts)shifted : (Shorts)shifted & 15;
+  const int16_t half = K % 2 ? 0xf0 : 0x0f;
+  return (K < 2 ? words : upper) & half;
+}
+
+// Products of bytes, the first of which are codes in their lower or upper halves, added up by fours.
+inline Ints multiply_codes(Shorts codes, Shorts even, Shorts odd) {
+#if defined(QKVARY_AVX512)
+  const __m512i all = (__m512i)codes, half = _mm512_set1_epi8(15);
+  const __m512i low = _mm512_and_si512(all, half);
+  const __m512i high = _mm512_and_si512(_mm512_srli_epi16(all, 4), half);
+#if defined(__AVX512VNNI__)
+  const __m512i sum = _mm512_dpbusd_epi32(__m512i{}, low, (__m512i)even);
+  return (Ints)_mm512_dpbusd_epi32(sum, high, (__m512i)odd);
+#else
+  const __m512i sums = _mm512_add_epi16(_mm512_maddubs_epi16(low, (__m512i)even),
+                                        _mm512_maddubs_epi16(high, (__m512i)odd));
+  return (Ints)_mm512_madd_epi16(sums, _mm512_set1_epi16(1));
+#endif
+#else
+  const __m256i all = (__m256i)codes, half = _mm256_set1_epi8(15);
+  const __m256i low = _mm256_and_si256(all, half);
+  const __m256i high = _mm256_and_si256(_mm256_srli_epi16(all, 4), half);
+  const __m256i sums = _mm256_add_epi16(_mm256_maddubs_epi16(low, (__m256i)even),
+                                        _mm256_maddubs_epi16(high, (__m256i)odd));
+  return (Ints)_mm256_madd_epi16(sums, _mm256_set1_epi16(1));
+#endif
 }
 
 // The words of a token, and of another one after them where both fit.
@@ -57,24 +85,27 @@ inline Shorts pair_words(const char *first, const char *second, int part) {
 #endif
 }
 
-// The queries of a few rows, code by code of each word, for so many tokens as a vector has.
+// The queries of a few rows as integers of 8 bits, the even channels and the odd ones, for so many
+// tokens as a vector has: what that loses is a small part of what codes of 4 bits have lost.
 struct NibbleQuery {
-  int16_t numbers[4][MOST_CODES][4][2 * W];
+  int8_t numbers[4][MOST_CODES][2][4 * W];
   float scales[4][MOST_CODES], offset[4];
 
   void assign(const float *rows, int64_t count, int64_t stride, int64_t dim) {
     for (int64_t r = 0; r < count; ++r) {
       offset[r] = 0;
       for (int64_t n = 0; n < dim / CODES; ++n) {
-        Short one;
-        one.assign(rows + r * stride + n * CODES, CODES);
-        scales[r][n] = one.scale;
-        int64_t sum = 0;
+        const float *from = rows + r * stride + n * CODES;
+        float most = 0, sum = 0;
+        for (int64_t c = 0; c < CODES; ++c) most = std::fmax(most, std::fabs(from[c])), sum += from[c];
+        // An integer cannot say that a number is none; the scale can.
+        const float scale = scales[r][n] = sum - sum == 0.0f ? most / 127 : __builtin_nanf("");
         for (int64_t c = 0; c < CODES; ++c) {
-          sum += one.numbers[c];
-          for (int h = 0; h < HALVES; ++h) numbers[r][n][c % 4][h * WORDS + c / 4] = one.numbers[c];
+          const float number = scale > 0 ? std::nearbyint(from[c] / scale) : 0.0f;
+          offset[r] += number * ZERO * scale;
+          for (int h = 0; h < HALVES; ++h)
+            numbers[r][n][c % 2][h * CODE_BYTES + c / 2] = static_cast<int8_t>(number);
         }
-        offset[r] += sum * ZERO * one.scale;
       }
     }
   }
@@ -87,33 +118,34 @@ template <int R, int N>
                                      int64_t stride, int64_t tokens, Ahead &fetched) {
   constexpr int C = W / R;
   Ahead ahead = fetched;
-  const int64_t share = ahead.share(tokens / HALVES);
+  const int64_t share = ahead.share(tokens * 4 / W);
+  const auto load_bytes = [](const int8_t *from) {
+    return load_shorts(reinterpret_cast<const int16_t *>(from));
+  };
   for (int64_t t = 0; t < tokens; t += W, keys += W * stride, scores += R * W) {
-    Vec sums[R][8];
+    Ints sums[N][R][8];
 #pragma GCC unroll 8
     for (int i = 0; i < 8; ++i) {
-      ahead.fetch(share);
+      if (i % 2 == 0) ahead.fetch(share);
       const char *token = keys + i * stride;
 #pragma GCC unroll 2
       for (int n = 0; n < N; ++n, token += CODE_BYTES) {
         const Shorts words = load_words(token, token + 8 * stride);
-        const Shorts codes[] = {take_codes<0>(words), take_codes<1>(words), take_codes<2>(words),
-                                take_codes<3>(words)};
 #pragma GCC unroll 4
         for (int r = 0; r < R; ++r) {
-          Ints sum = {};
-#pragma GCC unroll 4
-          for (int k = 0; k < 4; ++k)
-            sum = add_pairs(sum, codes[k], load_shorts(query.numbers[r][n][k]));
-          const Vec scaled = __builtin_convertvector(sum, Vec) * query.scales[r][n];
-          sums[r][i] = n ? sums[r][i] + scaled : scaled;
+          const auto &own = query.numbers[r][n];
+          sums[n][r][i] = multiply_codes(words, load_bytes(own[0]), load_bytes(own[1]));
         }
       }
     }
 #pragma GCC unroll 4
     for (int r = 0; r < R; ++r) {
+      Vec total = all(-query.offset[r]);
+#pragma GCC unroll 2
+      for (int n = 0; n < N; ++n)
+        total += __builtin_convertvector(sum_lanes<8>(sums[n][r]), Vec) * query.scales[r][n];
       float found[W];
-      store(found, sum_lanes<8>(sums[r]) - query.offset[r]);
+      store(found, total);
       for (int m = 0; m < R; ++m) std::memcpy(scores + m * W + r * C, found + m * C, C * 4);
     }
   }
@@ -130,14 +162,13 @@ struct NibbleWeights {
     constexpr int C = W / R;
     for (int r = 0; r < R; ++r) {
       float own[CODES];
-      for (int64_t t = 0; t < tokens; t += C) std::memcpy(own + t, weights + t * R + r * C, C * 4);
-      rows[r].assign(own, tokens);
+      if (R > 1)
+        for (int64_t t = 0; t < tokens; t += C) std::memcpy(own + t, weights + t * R + r * C, C * 4);
+      rows[r].assign(R > 1 ? own : weights, tokens);
       Ints sums = {};
       for (int64_t t = 0; t < CODES; t += 2 * W)
         sums = add_pairs(sums, load_shorts(rows[r].numbers + t), Shorts{} + 1);
-      int64_t sum = 0;
-      for (int i = 0; i < W; ++i) sum += sums[i];
-      offset[r] = sum * ZERO * rows[r].scale;
+      offset[r] = add_lanes<W>(__builtin_convertvector(sums, Vec))[0] * ZERO * rows[r].scale;
     }
   }
 };
@@ -146,7 +177,8 @@ struct NibbleWeights {
 // the channels k, k + 4, ... of words in the order of pair_words.
 inline void add_codes(float *output, const Ints *sums, float scale, float offset, int part) {
   Vec v[4];
-  for (int k = 0; k < 4; ++k) v[k] = __builtin_convertvector(sums[k], Vec) * scale - offset;
+  for (int k = 0; k < 4; ++k)
+    v[k] = __builtin_convertvector(sums[k], Vec) * (k % 2 ? scale / 16 : scale) - offset;
   const Vec low[] = {zip<0>(v[0], v[1], Lanes{}), zip<2>(v[0], v[1], Lanes{})};
   const Vec high[] = {zip<0>(v[2], v[3], Lanes{}), zip<2>(v[2], v[3], Lanes{})};
   for (int i = 0; i < 4; ++i) {
