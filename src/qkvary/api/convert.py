@@ -184,7 +184,7 @@ def convert(
     opening = partial(
         open_checkpoint, model, calibration.tokenizer, NetworkOptions(dtype=choices.dtype)
     )
-    return _shrink(opening, plan, calibration, smaller.dry_run, out, show_progress, say)
+    return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
 
 
 def _refuse_others(
@@ -203,6 +203,7 @@ def _rewrite(
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
@@ -217,7 +218,9 @@ def _rewrite(
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, made.network, loaded.tokenizer)
+        save_model(
+            out, made.network, loaded.tokenizer, chat_template=read_chat_template(path)
+        )
     return Result(made, add_data(report, out=out), files=written)
 
 
@@ -254,6 +257,7 @@ def _check_config(path: StrPath, plan: "Plan") -> None:
 
 def _shrink(
     opening: "Callable[..., tuple[LoadedModel, str]]",
+    path: StrPath | None,
     plan: "Plan",
     calibration: Calibration,
     dry_run: bool,
@@ -273,6 +277,7 @@ def _shrink(
 
     import torch
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import LoadedModel, save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
@@ -326,7 +331,7 @@ def _shrink(
         )
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, found.network, loaded.tokenizer)
+        save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(path))
         if folder is not None and plan.heal_tokens:
             remove_dir(folder)
     return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)
