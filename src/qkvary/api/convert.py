@@ -191,7 +191,7 @@ def convert(
         _check_config(path, plan)
     network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     opening = partial(open_checkpoint, model, calibration.tokenizer, network)
-    return _shrink(opening, plan, calibration, smaller.dry_run, out, show_progress, say)
+    return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
 
 
 def _refuse_others(
@@ -210,6 +210,7 @@ def _rewrite(
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
@@ -225,7 +226,9 @@ def _rewrite(
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, made.network, loaded.tokenizer)
+        save_model(
+            out, made.network, loaded.tokenizer, chat_template=read_chat_template(path)
+        )
     return Result(made, add_data(report, out=out), files=written)
 
 
@@ -265,6 +268,7 @@ def _check_config(path: StrPath, plan: "Plan") -> None:
 
 def _shrink(
     opening: "Callable[..., tuple[LoadedModel, str]]",
+    path: StrPath | None,
     plan: "Plan",
     calibration: Calibration,
     dry_run: bool,
@@ -284,6 +288,7 @@ def _shrink(
 
     import torch
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import LoadedModel, save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
@@ -337,7 +342,7 @@ def _shrink(
         )
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, found.network, loaded.tokenizer)
+        save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(path))
         if folder is not None and plan.heal_tokens:
             remove_dir(folder)
     return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)

@@ -13,12 +13,11 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
-from qkvary.checkpoints.chat_templates import TEMPLATE
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.models import TEMPLATE, LoadedModel
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
