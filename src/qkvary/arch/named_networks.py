@@ -12,6 +12,7 @@ from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_label
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.published_networks import (
+    PORTABLE,
     gpt_124m,
     gpt_300m,
     gpt_1200m,
@@ -56,12 +57,17 @@ _MODERN = {
     "lm-350m": _modern(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
     "lm-1b": _modern(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
-PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
-"""The modern networks with a portable form of the same name."""
+_PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
+PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
+    **{f"{name}-portable": (name, PORTABLE) for name in _PORTABLE_SIZES},
+    # 512 numbers and 64 rotary ones, as DeepSeek: every kernel for latents has this size.
+    "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
+}
+"""The portable networks: the modern one with the same training, and the variant."""
 
 
-def _portable(name: str) -> LanguageModelConfig:
-    return make_portable(_MODERN[name]())
+def _portable(name: str, variant: str) -> LanguageModelConfig:
+    return make_portable(_MODERN[name](), variant)
 
 
 NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
@@ -84,7 +90,7 @@ NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
         "gpt2-124m-scale": partial(gpt_124m, "QKV@t2"),
         "gpt2-124m-decay-scale": partial(gpt_124m, "QKV@t2"),
         **_MODERN,
-        **{f"{name}-portable": partial(_portable, name) for name in PORTABLE_SIZES},
+        **{name: partial(_portable, *form) for name, form in PORTABLE_NETWORKS.items()},
     }
 )
 """Every network by name, the papers' first."""
