@@ -98,7 +98,8 @@ class MaskedTask(ClassificationTask[MaskedTaskConfig]):
     def attention_example(self, model: nn.Module) -> AttentionExample | None:
         """Return the maps of the first held-out window."""
         tokens = next(iter(self.evaluation_batches("validation"))).inputs[:1]
-        characters = [(*self.alphabet, PRINTED_MASK)[token] for token in tokens[0].tolist()]
+        printed = self.alphabet + PRINTED_MASK
+        characters = [printed[token] for token in tokens[0].tolist()]
         return AttentionExample(
             maps=example_maps(model, tokens),
             tokens=tuple(PRINTED.get(one, one) for one in characters),
