@@ -31,7 +31,12 @@ from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfi
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.gradients import Gradients
 from qkvary.training.guards import Guards
-from qkvary.training.memory import out_of_memory, require_device, require_training_memory
+from qkvary.training.memory import (
+    out_of_memory,
+    require_device,
+    require_training_memory,
+    use_threads,
+)
 from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import NO_CALLBACKS, BestStep, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
@@ -119,13 +124,12 @@ def train(
     computed = run if execution is None else run.with_execution(execution)
     require_device(computed.device)
     require_training_memory(computed, processes=distribution.size if distribution else 1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(computed.threads)
     loop: _Trainer | None = None
     try:
-        others = distribution or SingleProcess()
-        loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
-        return loop.finish(loop.advance(stop, checkpoint_seconds))
+        with use_threads(computed.threads):
+            others = distribution or SingleProcess()
+            loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
+            return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
         return cast("_Trainer", loop).diverge(str(error))
     except (MemoryError, RuntimeError) as error:
@@ -136,7 +140,6 @@ def train(
     finally:
         if loop is not None:
             loop.journal.close()
-        torch.set_num_threads(threads)
 
 
 class _Trainer:

@@ -27,7 +27,7 @@ from qkvary.tasks.contract import Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
-from qkvary.training.memory import require_device
+from qkvary.training.memory import require_device, use_threads
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
@@ -78,9 +78,10 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
     timed = [sizes[index] for index in chosen]
     each = TIMED_SECONDS / len(timed)
-    found = [
-        (time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)) for size in timed
-    ]
+    found: list[tuple[float, ...]] = []
+    for size in timed:
+        with use_threads(runs[size].threads):
+            found.append((time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)))
     step, validation, test = (np.interp(macs, timed, column) for column in zip(*found, strict=True))
     trainings = [cell.run.training for cell in cells]
     steps = [training.steps for training in trainings]
@@ -135,7 +136,6 @@ def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
 
 def _build(run: RunConfig) -> tuple[Task, nn.Module]:
     require_device(run.device)
-    torch.set_num_threads(run.threads)
     task = load_task(run.task)
     return task, task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
 
@@ -184,7 +184,8 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
         scored_tokens: Tokens of all validations and of the test.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
-    each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
+    with use_threads(run.threads):
+        each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
     tokens = training.batch_size * run.sequence_length
     per_token = _step_macs(run) / tokens
     return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
@@ -196,7 +197,6 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
 
     The batch doubles until a step takes long enough to be timed.
     """
-    torch.set_num_threads(threads)
     small = replace(
         network,
         attention=network.layers[0],
