@@ -148,9 +148,16 @@ def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(timing, "time_step", note)
     monkeypatch.setattr(timing, "time_scores", lambda *_: (note(), note()))
-    monkeypatch.setattr(timing, "_time_layer", note)
+    monkeypatch.setattr(
+        timing, "LanguageModel", lambda network: (note(), LanguageModel(network))[1]
+    )
+    preset = find_preset("lm-1m")
+    task = preset.task(data="", data_sha256="0")
+    training = dataclasses.replace(preset.training, execution=execution)
     before = torch.get_num_threads()
     timing.estimate_seconds([cell])
-    timing.estimate_language_seconds(cell.run)
+    timing.estimate_language_seconds(
+        RunConfig(task=task, network=preset.network, training=training, seed=0)
+    )
     assert (set(seen), torch.get_num_threads()) == ({3}, before)
     assert before != 3

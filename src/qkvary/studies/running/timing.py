@@ -184,8 +184,7 @@ def estimate_language_seconds(run: RunConfig, scored_tokens: int = 0) -> float:
         scored_tokens: Tokens of all validations and of the test.
     """
     network, training = cast("LanguageModelConfig", run.network), run.training
-    with use_threads(run.threads):
-        each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
+    each = _time_layer(network, run.threads, run.dtype, training.execution.precision == "bf16")
     tokens = training.batch_size * run.sequence_length
     per_token = _step_macs(run) / tokens
     return each * per_token * (training.steps * tokens + FORWARD_SHARE * scored_tokens)
@@ -205,18 +204,19 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
     )
     length = min(TIMED_TOKENS, network.max_tokens)
     macs = forward_macs(as_model(small), tokens=length, pairs="square").total
-    model = LanguageModel(small).to(getattr(torch, dtype)).train()
-    end = perf_counter() + TIMED_SECONDS / 4
-    for rows in (2**power for power in itertools.count()):
-        sample = torch.zeros(rows, length, dtype=torch.long)
-        started = perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
-            loss = model(sample, targets=sample)
-        loss.backward()
-        spent = perf_counter() - started
-        # The first passes allocate memory.
-        if (rows > 2 and rows * macs >= MOST_TIMED_MACS / 4) or perf_counter() > end:
-            return spent / (rows * macs)
+    with use_threads(threads):
+        model = LanguageModel(small).to(getattr(torch, dtype)).train()
+        end = perf_counter() + TIMED_SECONDS / 4
+        for rows in (2**power for power in itertools.count()):
+            sample = torch.zeros(rows, length, dtype=torch.long)
+            started = perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
+                loss = model(sample, targets=sample)
+            loss.backward()
+            spent = perf_counter() - started
+            # The first passes allocate memory.
+            if (rows > 2 and rows * macs >= MOST_TIMED_MACS / 4) or perf_counter() > end:
+                return spent / (rows * macs)
     raise AssertionError
 
 
