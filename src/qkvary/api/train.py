@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
     from qkvary.data.prepared import PreparedData
     from qkvary.data.prepared_sets import PlannedSet
+    from qkvary.tasks.config import LanguageTaskConfig
     from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
@@ -151,7 +152,7 @@ def _train(
     if not distribution.rank:
         _announce(study, store, planned, shown)
         note_training(store, study, call)
-    _train_cells(study, store, options, distribution, requested, shown)
+    _train_cells(study, store, planned, options, distribution, requested, shown)
     return study
 
 
@@ -218,22 +219,20 @@ def _prepare(
     shown: Terminal,
     distribution: "Distribution",
 ) -> "PreparedData":
-    from qkvary.data.preparation import PreparationSettings
     from qkvary.data.prepared import open_prepared
     from qkvary.data.prepared_sets import find_or_prepare
 
     made: list[PreparedData] = []
 
     def prepare() -> str:
-        with shown.show_progress("preparing", "bytes") as on_progress:
-            settings = PreparationSettings(on_progress=show_documents(on_progress))
+        with shown.show_progress("preparing", "bytes") as show:
             made.append(
                 find_or_prepare(
                     reference,
                     tokenizer,
                     default=preset.tokenizer,
                     warn=shown.warn,
-                    settings=settings,
+                    on_progress=show_documents(show),
                 )
             )
         return str(made[0].path)
@@ -299,6 +298,7 @@ def _check_finished(study: Study, store: Store) -> None:
 def _train_cells(
     study: Study,
     store: Store,
+    planned: "PlannedSet",
     options: TrainingOptions,
     distribution: "Distribution",
     execution: ExecutionSettings | None,
@@ -306,8 +306,10 @@ def _train_cells(
 ) -> None:
     """Train the unfinished runs; all processes do so together."""
     from qkvary.studies.running.training import train_cell
+    from qkvary.tasks.language import LanguageTask
 
-    trainer = partial(train_cell, distribution=distribution, execution=execution)
+    task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
+    trainer = partial(train_cell, distribution=distribution, execution=execution, task=task)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=read_count(options.keep, "keep"),

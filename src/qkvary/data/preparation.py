@@ -17,11 +17,10 @@ from typing import Any, cast
 
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
-from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.prepared import PreparedData, finished_plan, open_prepared
 from qkvary.data.shard_groups import (
     PendingGroup,
     PreparationDirectory,
-    finished_plan,
     unfinished_plan,
 )
 from qkvary.data.sources import Source, Stream

@@ -186,6 +186,13 @@ def is_prepared(path: Path) -> bool:
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
 
 
+def finished_plan(folder: Path) -> Any:
+    """Return the plan of the complete set in a folder, or ``None``."""
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    return read_manifest(folder).about.get("plan")
+
+
 def read_fingerprint(path: Path) -> str:
     """Return the recorded fingerprint of a set without verifying its files.
 

@@ -57,15 +57,19 @@ class LanguageTask:
     metric = "loss"
     higher_is_better = False
 
-    def __init__(self, config: LanguageTaskConfig) -> None:
+    def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
         """Open the data set.
+
+        Args:
+            config: The configuration.
+            data: The data set, if it is open already.
 
         Raises:
             UsageError: if it does not exist, or is smaller than one row.
             DamagedError: if it is damaged, or its fingerprint differs.
         """
         self.config = config
-        self.data = _open(config)
+        self.data = _open(config) if data is None else data
         try:
             self._source(self._split("train"))
         except ValueError as error:
