@@ -15,7 +15,7 @@ from qkvary.cli._output import (
     print_json,
     printable,
 )
-from qkvary.cli._streams import print_error
+from qkvary.cli.main import print_error
 from qkvary.reports.tables import tabulate, word
 from qkvary.reports.terminal import print_table, sparkline
 

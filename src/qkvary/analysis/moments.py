@@ -11,7 +11,7 @@ from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.tying import DAMPING
 from qkvary.arch.attention import AttentionConfig
 from qkvary.nn.positions import Rotation
-from qkvary.nn.scores import Scores
+from qkvary.nn.terms import Scores
 
 
 class LayerMoments:

@@ -20,7 +20,7 @@ from qkvary.nn.cache import LayerCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.positions import Rotation
-from qkvary.nn.scores import Scores
+from qkvary.nn.terms import Scores
 
 
 class LayerReading(NamedTuple):

@@ -4,9 +4,9 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from qkvary.api.arguments import PART, Part, choose_runs
 from qkvary.api.options import AnyStudy, Formats, takes_options
 from qkvary.api.results import Result, add_data
-from qkvary.api.selection import PART, Part, choose_runs
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from qkvary.api.arguments import read_threads
+from qkvary.api.arguments import PART, Part, choose_study, read_threads
 from qkvary.api.options import AnyStudy, Count, Terminal, options, takes_options
 from qkvary.api.results import Result, add_data
-from qkvary.api.selection import PART, Part, choose_study
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import read_labels, read_threads
+from qkvary.api.arguments import read_labels, read_seeds, read_threads
 from qkvary.api.data_prepare import show_documents
 from qkvary.api.options import Terminal, Variants, takes_options
-from qkvary.api.selection import read_seeds
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
@@ -30,9 +29,8 @@ from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOption
 from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.signals import STOPPING, handle_endings, leave_terminal
-from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import note_training
+from qkvary.studies.running.trainings import find_similar_run, note_training, with_execution
 from qkvary.studies.study import Cell, Study
 from qkvary.text.units import duration, read_count
 from qkvary.training.config import ExecutionSettings

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from rich.console import Console
 from rich.text import Text
 
-from qkvary.cli._streams import never_fail_to_encode, print_error
+from qkvary.cli.main import never_fail_to_encode, print_error
 from qkvary.reports.json_data import to_json
 from qkvary.text.names import count, printable
 from qkvary.text.units import duration

@@ -36,8 +36,7 @@ from qkvary.cli._output import (
     show_progress,
     warn,
 )
-from qkvary.cli._streams import TYPED, is_first_process
-from qkvary.cli.main import EPILOGUE, HELP, HELP_WIDTH, summarise
+from qkvary.cli.main import EPILOGUE, HELP, HELP_WIDTH, TYPED, is_first_process, summarise
 from qkvary.storage.errors import EndedEarlyError, UsageError
 
 DISPLAYS: Mapping[str, Callable[[bool], Any]] = {

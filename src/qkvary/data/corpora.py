@@ -17,8 +17,8 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
+from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
 

@@ -9,8 +9,8 @@ from typing import Literal
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
 from qkvary.data.files import find_file
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory
 
 FOLDER = "features"
 """The folder of the files below ``QKVARY_DATA`` or the cache."""

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 
 from qkvary.data.downloads import keep_in_cache
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
-from qkvary.storage.documents import DocumentFormat
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.folders import cache_directory
-from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from qkvary.storage.paths import StrPath, read_path
 

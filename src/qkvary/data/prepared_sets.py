@@ -38,8 +38,8 @@ from qkvary.data.shard_groups import unfinished_plan
 from qkvary.data.sources import SHARE, Source, SourceOptions
 from qkvary.data.splits import explain_share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"

@@ -23,12 +23,19 @@ from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import MOST_DECODED, make_core
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import apply
-from qkvary.nn.norms import HeadNorm, make_head_norm
 from qkvary.nn.positions import make_rotation
-from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
-from qkvary.nn.roles import Heads, Latent, RoleMaker
-from qkvary.nn.scores import Scores
-from qkvary.nn.terms import ScoreTerm, own_class, term_classes
+from qkvary.nn.projections import (
+    HeadNorm,
+    Heads,
+    Latent,
+    LowRank,
+    RoleMaker,
+    make_head_norm,
+    make_projection,
+    make_query,
+    make_sources,
+)
+from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
-from qkvary.storage.memory import require_memory
 
 MAX_WEIGHT_BYTES = 2**40
 """Size limit of weights."""

@@ -17,20 +17,19 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.attention import anneal
-from qkvary.nn.stack import Stack, compile_blocks
+from qkvary.nn.blocks import Stack, compile_blocks
 from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
+from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
-from qkvary.training.gradients import Gradients
-from qkvary.training.guards import Guards
+from qkvary.training.gradients import Gradients, Guards
 from qkvary.training.memory import (
     out_of_memory,
     require_device,

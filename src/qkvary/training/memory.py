@@ -11,8 +11,8 @@ from qkvary.arch.models import as_model
 from qkvary.costs.memory import TOKEN_BYTES
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
+from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.memory import require_memory
 from qkvary.storage.posix import resource
 from qkvary.training.config import RunConfig
 

@@ -7,8 +7,8 @@ from typing import Any, Literal, get_type_hints
 
 from qkvary.arch.canonical import to_dict
 from qkvary.costs.network import network_costs
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.environment import machine, now
+from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.studies.study import Cell
 from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
 
