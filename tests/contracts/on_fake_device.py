@@ -220,7 +220,7 @@ STORAGES = [
 
 
 TABLES = (
-    "nn/positions.py _frequencies",
+    "nn/layout.py _frequencies",
     "nn/cache_codes.py _codes_of_bytes",
     "nn/cache_codes.py rotation",
 )

@@ -10,7 +10,7 @@ from torch import Tensor
 from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.tying import DAMPING
 from qkvary.arch.attention import AttentionConfig
-from qkvary.nn.positions import Rotation
+from qkvary.nn.layout import Rotation
 from qkvary.nn.terms import Scores
 
 

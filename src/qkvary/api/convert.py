@@ -277,7 +277,7 @@ def _shrink(
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
-    from qkvary.studies.running.signals import handle_endings
+    from qkvary.studies.running.cells import handle_endings
 
     loaded, name = opening(speaks=True)
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 from cyclopts import Parameter
 
 from qkvary.api.arguments import read_labels, read_seeds, read_threads
-from qkvary.api.data_prepare import show_documents
 from qkvary.api.options import Terminal, Variants, takes_options
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.data.checkpoint_names import RUNS
@@ -26,9 +25,14 @@ from qkvary.storage.errors import DamagedError, StoppedError, UsageError
 from qkvary.storage.locks import Owner
 from qkvary.storage.paths import StrPath
 from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOptions, training_study
-from qkvary.studies.running.cells import CellOptions, execute_cell
+from qkvary.studies.running.cells import (
+    STOPPING,
+    CellOptions,
+    execute_cell,
+    handle_endings,
+    leave_terminal,
+)
 from qkvary.studies.running.records import Record
-from qkvary.studies.running.signals import STOPPING, handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import find_similar_run, note_training, with_execution
 from qkvary.studies.study import Cell, Study
@@ -230,7 +234,7 @@ def _prepare(
                     tokenizer,
                     default=preset.tokenizer,
                     warn=shown.warn,
-                    on_progress=show_documents(show),
+                    on_progress=lambda progress: progress.show(show),
                 )
             )
         return str(made[0].path)

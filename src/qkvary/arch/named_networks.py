@@ -18,9 +18,9 @@ from qkvary.arch.attention import (
     Initialization,
     ScaleConfig,
 )
-from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_label, as_variant
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
+from qkvary.arch.parts import given_sizes
 from qkvary.arch.variants import AnyVariant, Variant, map_variants
 from qkvary.text.names import find_name, spell, suggest
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.arch.canonical import stored
-from qkvary.arch.choices import check_choices
+from qkvary.arch.parts import check_choices
 
 ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 

@@ -26,7 +26,7 @@ from cyclopts import App, Parameter
 from docstring_parser import parse_from_object
 
 from qkvary.api.options import Formats, Terminal, no_progress, option_groups, say_nothing
-from qkvary.api.verbs import GROUPS, find_targets
+from qkvary.api.verbs import GROUPS, TARGETS
 from qkvary.cli._output import (
     OrderedTexts,
     console,
@@ -76,7 +76,7 @@ def build_app() -> App:
     }
     for group in groups.values():
         app.command(group)
-    for words in find_targets():
+    for words in TARGETS:
         first, _, second = words.partition(" ")
         # A group lists its commands before they are imported; the rest show their whole docstring.
         text, owner = (summarise(words), groups[first]) if second else (None, app)
@@ -86,7 +86,7 @@ def build_app() -> App:
 
 def __getattr__(words: str) -> Callable[..., Any]:
     """Import a verb and return its command, when cyclopts first needs it."""
-    target = find_targets().get(words)
+    target = TARGETS.get(words)
     if target is None:
         raise AttributeError(words)
     module, _, name = target.partition(":")

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from qkvary.api.verbs import GROUPS, VERBS, find_targets
+from qkvary.api.verbs import GROUPS, TARGETS, VERBS
 from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import StoppedError
 from qkvary.storage.packages import describe_missing
@@ -104,14 +104,14 @@ EPILOGUE = (
 
 def command_names() -> tuple[str, ...]:
     """Return the first words of the commands."""
-    return tuple(sorted({typed.partition(" ")[0] for typed in find_targets()}))
+    return tuple(sorted({typed.partition(" ")[0] for typed in TARGETS}))
 
 
 def summarise(typed: str) -> str:
     """Return the help of a command or a group in one line, without importing it."""
     if typed in GROUPS:
         return GROUPS[typed]
-    module = find_targets()[typed].partition(":")[0]
+    module = TARGETS[typed].partition(":")[0]
     path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
     return path.read_text("utf-8").partition("\n")[0].strip().strip('"')
 

@@ -50,6 +50,11 @@ class Progress:
     resumed_bytes: int = 0
     """The part of ``text_bytes`` from earlier starts."""
 
+    def show(self, display: Callable[..., None]) -> None:
+        """Show it on a display of bytes."""
+        note = f"{self.documents:,} documents, {self.tokens:,} tokens"
+        display(self.text_bytes, self.total_bytes or 0, note)
+
 
 ProgressCallback = Callable[[Progress], None]
 

@@ -13,17 +13,16 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
-from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant, format_label
+from qkvary.arch.parts import given_sizes
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import MOST_DECODED, make_core
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import AttentionMask, Layout, make_rotation
 from qkvary.nn.linear import apply
-from qkvary.nn.positions import make_rotation
 from qkvary.nn.projections import (
     HeadNorm,
     Heads,

@@ -17,9 +17,8 @@ from qkvary.arch.networks import BlockConfig, Network, Positions, TokenNetwork
 from qkvary.nn.attention import Attention, make_attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.layout import Layout
+from qkvary.nn.layout import Layout, sinusoid
 from qkvary.nn.linear import apply
-from qkvary.nn.positions import sinusoid
 from qkvary.nn.projections import RMSNormPlusOne
 
 

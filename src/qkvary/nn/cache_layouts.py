@@ -15,8 +15,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache, blank_padding
-from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation
+from qkvary.nn.layout import Layout, Rotation
 from qkvary.nn.projections import LowRank, RoleMaker, Roles, split_heads
 from qkvary.nn.projections import Sources as Parts
 

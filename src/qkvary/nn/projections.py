@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import Rotation
 from qkvary.nn.linear import apply, is_plain, linear
-from qkvary.nn.positions import Rotation
 
 FEW_ROWS = 16
 """Tokens of a batch up to which projections are not joined where no gradient is wanted."""

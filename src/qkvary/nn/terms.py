@@ -18,8 +18,7 @@ from qkvary.arch.attention import AttentionConfig, Initialization
 from qkvary.arch.terms import OWN
 from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
-from qkvary.nn.layout import Layout, find_far
-from qkvary.nn.positions import interleave_sinusoids
+from qkvary.nn.layout import Layout, find_far, interleave_sinusoids
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.tasks.classification import build_language_model, example_maps
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -30,6 +29,8 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     ProcessGroup,
     Split,
+    build_language_model,
+    example_maps,
 )
 from qkvary.tasks.examples import AttentionExample
 

@@ -26,8 +26,7 @@ from qkvary.nn.decoding.native import Call, Stored
 from qkvary.nn.decoding.rotation import Turn, turn_of
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.layout import AttentionMask
-from qkvary.nn.positions import Rotation, sinusoid
+from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
 from qkvary.nn.projections import HeadNorm, LowRank
 from qkvary.nn.quantized_weights import Numbers, find_numbers
 from qkvary.nn.terms import term_classes

@@ -17,12 +17,13 @@ from qkvary.storage.errors import (
 )
 from qkvary.studies.running.cells import (
     CellOptions,
+    handle_endings,
+    leave_terminal,
 )
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
 from qkvary.studies.running.scheduler import Scheduler
-from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker

@@ -19,6 +19,7 @@ from qkvary.storage.errors import (
 )
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
+    STOPPING,
     CellEnd,
     describe_crashes,
     record_failure,
@@ -32,9 +33,8 @@ from qkvary.studies.running.executors.task import (
     write_marker,
 )
 from qkvary.studies.running.live import Display, ProgressView, Publisher
-from qkvary.studies.running.records import Record, run_identity
+from qkvary.studies.running.records import Record
 from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
-from qkvary.studies.running.signals import STOPPING
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 
@@ -148,7 +148,7 @@ class Scheduler:
         """
         # Runs that are not checked yet count as left if a check aborts.
         for key, cell in self.cells.items():
-            record, problems = self.store.check(key, run_identity(cell.run))
+            record, problems = self.store.check(key, cell.run.identity())
             for text in problems:
                 self.note(f"{cell.title}: {text}")
             if record is None:
@@ -291,7 +291,7 @@ class Scheduler:
         runs = list(read_runs(end.runs, "the result of a task")) if end.runs else []
         for run in runs:
             key = run.record.run_key
-            if key not in keys or run.config != run_identity(self.cells[key].run):
+            if key not in keys or run.config != self.cells[key].run.identity():
                 raise DamagedError("the result of a task has a run that is not one of the task")
         self.held |= {
             run.record.run_key: (run, end.ends.get(run.record.run_key, MADE)) for run in runs
@@ -369,7 +369,7 @@ class Scheduler:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
         for _ in range(CLAIM_ATTEMPTS):
             try:
-                return self.store.claim(key, run_identity(self.cells[key].run))
+                return self.store.claim(key, self.cells[key].run.identity())
             except BusyError:
                 # Another process may only look at the run.
                 time.sleep(CLAIM_SECONDS)

@@ -21,9 +21,8 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
-from qkvary.tasks.classification import ClassificationTask
 from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.contract import Split, Task
+from qkvary.tasks.contract import ClassificationTask, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients

@@ -22,7 +22,6 @@ from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
 from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
@@ -228,7 +227,7 @@ def find_similar_run(
     requested = [cell.run_key for cell in cells]
     if any(store.state(key) != "open" or _newest(store, key) is not None for key in requested):
         return None
-    wanted = {_identity_without_execution(run_identity(cell.run)): cell for cell in cells}
+    wanted = {_identity_without_execution(cell.run.identity()): cell for cell in cells}
     found: list[SimilarRun] = []
     for key in keys:
         step = _newest(store, key)

@@ -18,11 +18,16 @@ from pathlib import Path
 from qkvary.storage.durable import atomic_write_file, make_directory, remove_dir, remove_file
 from qkvary.storage.errors import BusyError, QkvaryError, UsageError
 from qkvary.storage.file_systems import find_file_system
-from qkvary.studies.running.cells import CellEnd, execute_cell, record_failure
+from qkvary.studies.running.cells import (
+    RUNNER_GONE,
+    TERMINATED,
+    CellEnd,
+    execute_cell,
+    handle_endings,
+    record_failure,
+)
 from qkvary.studies.running.executors.contract import Task, TaskEnd
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.run_archive import find_excess, pack_results
-from qkvary.studies.running.signals import RUNNER_GONE, TERMINATED, handle_endings
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Callbacks, Event
@@ -179,7 +184,7 @@ def _prepare_result(store: Store, cell: Cell) -> None:
         if excess is None:
             return
     again = store.version(key) if excess else None
-    claim = store.claim(key, run_identity(cell.run), again=again)
+    claim = store.claim(key, cell.run.identity(), again=again)
     if claim is None:
         return
     if excess is None:
