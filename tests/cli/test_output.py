@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.cli._output import (
+from qkvary.cli.app import (
     console,
     print_json,
     printable,

@@ -26,7 +26,7 @@ from qkvary.arch.variants import AnyVariant
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.paths import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.studies.study import Study, check_number_of_seeds
 from qkvary.text.units import parse_share, read_count
 

@@ -34,7 +34,7 @@ from qkvary.conversions.catalog import load_method, load_rewrite, method_names, 
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

@@ -6,7 +6,7 @@ from qkvary.api.options import Count, ShowProgress, no_progress, options, takes_
 from qkvary.api.results import Result
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.sources import SourceOptions
-from qkvary.storage.paths import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.units import read_count
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.run_archive import Extra, pack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count

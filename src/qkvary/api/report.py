@@ -11,7 +11,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import describe_older, page_name
 from qkvary.studies.study import Study

@@ -12,7 +12,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count

@@ -18,7 +18,7 @@ from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor

@@ -23,8 +23,14 @@ from qkvary.reports.report import Report
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
 from qkvary.storage.locks import Owner
-from qkvary.storage.paths import StrPath
-from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOptions, training_study
+from qkvary.storage.untrusted_files import StrPath
+from qkvary.studies.pretraining import (
+    NO_OPTIONS,
+    DataReference,
+    TrainingOptions,
+    describe_effort,
+    training_study,
+)
 from qkvary.studies.running.cells import (
     STOPPING,
     CellOptions,
@@ -256,8 +262,6 @@ def _refer_to(planned: "PlannedSet") -> DataReference:
 
 def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
     """Show steps and passes over the text of the runs that are not done."""
-    from qkvary.api.training_plan import describe_effort
-
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.

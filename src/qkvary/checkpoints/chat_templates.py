@@ -13,8 +13,7 @@ from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.paths import StrPath
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, StrPath
 
 TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
 

@@ -34,8 +34,7 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.storage.untrusted_files import short_reason
+from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from qkvary.storage.environment import data_root
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"

@@ -26,7 +26,7 @@ from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
