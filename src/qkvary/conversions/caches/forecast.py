@@ -84,7 +84,7 @@ def forecast(
     """
     begun = time.process_time()
     states = embed_windows(network, tokens)
-    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    layout = Layout(new_tokens=tokens.shape[1], device=states[0].device)
     inputs: list[list[Tensor]] = []
     made: list[Converted | None] = []
     layers = network.config.num_layers

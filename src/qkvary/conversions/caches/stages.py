@@ -214,7 +214,6 @@ def _heal(
     stop: Callable[[], bool],
     callbacks: Callbacks,
 ) -> LanguageModel:
-    chosen = {} if plan.learning_rate is None else {"learning_rate": plan.learning_rate}
     return heal(
         Distillation(network, converted, texts.trained, texts.held_out),
         folder,
@@ -223,7 +222,7 @@ def _heal(
         precision=plan.precision,
         stop=stop,
         callbacks=callbacks,
-        **chosen,
+        learning_rate=plan.learning_rate,
     )
 
 
