@@ -22,7 +22,9 @@ from qkvary.reports.markdown import table_markdown
 from timing.cases import make_table
 
 FOLDER = Path(__file__).parents[1]
-MISSING = re.compile(r"^(?:ModuleNotFoundError: .*|[\w.]*Error: .* is not installed.*)$", re.M)
+MISSING = re.compile(
+    r"^(?:ModuleNotFoundError: .*|[\w.]*Error: .* is not installed.*)$", re.MULTILINE
+)
 
 
 def run(path: Path, arguments: Sequence[str]) -> tuple[list[Mapping[str, Any]], str, int]:

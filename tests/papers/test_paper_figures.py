@@ -26,7 +26,6 @@ from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import Journal
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from tests.studies.made_up import make_record
 
@@ -115,7 +114,7 @@ def test_other_tables_are_refused_with_their_name(tmp_path: Path, damage: str) -
 def test_runs_of_a_folder_come_before_tables(tmp_path: Path) -> None:
     study, store = load_study("numbers-quick"), Store(tmp_path / "runs")
     cell = study.cells()[0]
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME)
     journal.append({"event": "validation", "step": 49, "loss": 2.75, "seconds": 5.0})

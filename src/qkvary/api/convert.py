@@ -40,7 +40,7 @@ from qkvary.conversions.catalog import (
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -226,9 +226,7 @@ def _rewrite(
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(
-            out, made.network, loaded.tokenizer, chat_template=read_chat_template(path)
-        )
+        save_model(out, made.network, loaded.tokenizer, chat_template=read_chat_template(path))
     return Result(made, add_data(report, out=out), files=written)
 
 
@@ -293,7 +291,7 @@ def _shrink(
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
-    from qkvary.studies.running.signals import handle_endings
+    from qkvary.studies.running.cells import handle_endings
 
     loaded, name = opening(speaks=True)
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):

@@ -10,7 +10,7 @@ from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count
 
 

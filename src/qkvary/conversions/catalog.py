@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import read_name
+from qkvary.storage.untrusted_files import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import training
 from qkvary.studies.running.cells import CellOptions, RunResult, execute_cell
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
@@ -134,7 +133,7 @@ def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
     study = toy_study([7], steps=160)
     store = Store(tmp_path)
     (cell, *_) = study.cells()
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim
     kept = claim.directory / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)

@@ -26,7 +26,7 @@ from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
 """The exported class: our own, an architecture that every engine supports, or the one of

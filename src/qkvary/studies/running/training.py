@@ -59,6 +59,7 @@ def train_cell(
     options: CellOptions = DEFAULT_OPTIONS,
     distribution: Distribution | None = None,
     execution: ExecutionSettings | None = None,
+    task: Task | None = None,
 ) -> RunResult | None:
     """Train the network of a run in its folder; return None if it was stopped.
 
@@ -70,9 +71,10 @@ def train_cell(
         options: How it is executed.
         distribution: The processes that train it together; each of them calls this.
         execution: Execution settings, by default those of the run.
+        task: The task, if its data is open already.
     """
     keep_freed_memory()
-    started, task = now(), load_cell_task(cell.run.task)
+    started, task = now(), task or load_cell_task(cell.run.task)
     others = distribution or SingleProcess()
 
     def keep(step: int | None, network: nn.Module) -> None:
