@@ -7,18 +7,21 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
-from qkvary.data.random_numbers import LARGEST_COUNT, random_indices
+from qkvary.data.rows import LARGEST_COUNT, random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.nn.encoder import Encoder
 from qkvary.tasks.characters import PRINTED
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import MaskedTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    IGNORE_INDEX,
+    Batch,
     ClassificationTask,
+    Split,
     build_network,
     example_maps,
     require_network,
 )
-from qkvary.tasks.config import MaskedTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch, Split
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_FRACTION = 0.9
