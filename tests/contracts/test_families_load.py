@@ -201,6 +201,8 @@ NO_ARCHITECTURE = {
     # Layers without positions and scales of scores other than llama.cpp's.
     *(("smollm3", 0), ("smollm3", 1), ("gemma2", 0), ("gemma2", 1)),
     *(("gemma3_text", 0), ("gemma3_text", 1)),
+    # Biases where llama.cpp has none, or none where it has them; a norm of its own width.
+    *(("qwen3", 1), ("gemma", 1), ("gpt_neox", 1), ("olmo2", 1)),
 }
 """Those that llama.cpp computes in another way, or not at all."""
 DYNAMIC = ("llama", 3)
