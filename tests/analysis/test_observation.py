@@ -10,7 +10,7 @@ from qkvary.analysis.moments import LayerMoments, scaled_queries
 from qkvary.analysis.observation import check_layers, read_window
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from qkvary.nn.scores import content_scores
+from qkvary.nn.terms import content_scores
 from tests.analysis.networks import draw_gains, make_network, make_windows
 
 WINDOW = make_windows(3, 19)[0]

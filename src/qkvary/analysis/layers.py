@@ -14,7 +14,7 @@ from qkvary.analysis.subspaces import Chance, HeadMoments
 from qkvary.analysis.tying import Tie, cross_forecast, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
-from qkvary.nn.norms import HeadNorm
+from qkvary.nn.projections import HeadNorm
 from qkvary.nn.role_maps import LinearMap, RoleMaps, make_role_maps
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from qkvary.analysis.observation import LayerReading
 from qkvary.analysis.tying import DAMPING
 from qkvary.arch.attention import AttentionConfig
-from qkvary.nn.positions import Rotation
-from qkvary.nn.scores import Scores
+from qkvary.nn.layout import Rotation
+from qkvary.nn.terms import Scores
 
 
 class LayerMoments:

@@ -18,9 +18,8 @@ from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation
-from qkvary.nn.scores import Scores
+from qkvary.nn.layout import Layout, Rotation
+from qkvary.nn.terms import Scores
 
 
 class LayerReading(NamedTuple):

@@ -1,6 +1,5 @@
 """Write a language model for other programs: transformers, or llama.cpp."""
 
-import os
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -11,7 +10,7 @@ from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count
 
 
@@ -51,10 +50,8 @@ def export(
         check_folder(target.absolute().parent)
 
     from qkvary.checkpoints.chat_templates import read_chat_template
-    from qkvary.storage.paths import read_name
 
-    is_path = isinstance(model, str | os.PathLike)
-    template = read_chat_template(read_path(read_name(model, ""))) if is_path else None
+    template = read_chat_template(model)
     loaded, name = open_checkpoint(model, tokenizer)
     found: dict[str, Any]
     if to == "gguf":

@@ -1,6 +1,6 @@
 """Rotary positions that are scaled to longer texts: divisors of the frequencies, and a factor.
 
-Torch-free. A divisor belongs to each pair of channels; ``nn.positions`` and the files of llama.cpp
+Torch-free. A divisor belongs to each pair of channels; ``nn.layout`` and the files of llama.cpp
 apply them.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.choices import check_choices
+from qkvary.arch.parts import check_choices
 
 ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
 

@@ -26,7 +26,7 @@ from qkvary.checkpoints.latent_networks import (
 from qkvary.checkpoints.stock_names import StockArchitecture, list_tensors
 from qkvary.nn.attention import Attention
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.positions import sinusoid
+from qkvary.nn.layout import sinusoid
 from qkvary.nn.role_maps import LinearMap, make_role_maps
 
 Rule = Callable[[LanguageModelConfig], Iterator[str]]

@@ -21,7 +21,7 @@ from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
-from qkvary.costs.macs import count_encoder_tokens, visible_keys
+from qkvary.costs.macs import visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
@@ -201,7 +201,7 @@ def layerwise_cache_bytes(
     if context < 0:
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     return map_layers(
         model.layers,
         lambda layer: (
@@ -236,7 +236,7 @@ def read_bytes(
     again.
     """
     form = _format(stored_as)
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     return sum(
         map_layers(
             model.layers,

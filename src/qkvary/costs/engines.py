@@ -25,6 +25,9 @@ from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 
 VLLM_BLOCK = 16
 """Tokens of a block, where no backend asks for more."""
+VLLM_LATENT = (512, 64)
+"""The numbers and the rotary ones of a latent that every backend of vLLM has; those of CPUs have no
+other (``get_supported_head_sizes`` in vllm/v1/attention/backends/mla), Triton's on GPUs has any."""
 LATENT_STEP = 128
 """A block of latents is a multiple of this many tokens in models that have states too."""
 CELLS_STEP = 256

@@ -13,12 +13,11 @@ from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
-from qkvary.checkpoints.chat_templates import TEMPLATE
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.models import TEMPLATE, LoadedModel
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
@@ -27,7 +26,7 @@ from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 Target = StockArchitecture | Literal["transformers", "hf"]
 """The exported class: our own, an architecture that every engine supports, or the one of

@@ -26,6 +26,7 @@ from qkvary.checkpoints.stock_networks import (
     stock_weights,
 )
 from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.engines import VLLM_LATENT
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 
@@ -208,6 +209,13 @@ def _find_losses(
     if stored > needed:
         why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
         yield f"it has {stored:,} parameters where {needed:,} are needed: it stores {why}"
+    size = (latent_width(layer), layer.variant.decoupled)
+    if to == "deepseek" and size != VLLM_LATENT:
+        yield (
+            f"vLLM computes {size[0]} numbers and {size[1]} rotary ones a token on GPUs alone "
+            f"(Triton); all its kernels, those of CPUs too, have {VLLM_LATENT[0]} and "
+            f"{VLLM_LATENT[1]}: 8 KV heads of 64 with @decoupled-64, as lm-60m-mla"
+        )
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
     if unknown or len({one.dropout for one in config.layers}) > 1:
