@@ -3,8 +3,8 @@
 python benchmarks/timing/every.py            # as `make bench`; minutes
 python benchmarks/timing/every.py --quick    # shows that all of them work
 
-A benchmark whose optional part is not installed says so in one line, and the next one runs. One that
-fails is shown with its error; then the exit code is 1.
+A benchmark whose optional part is not installed says so in one line, and the next one runs. One
+that fails is shown with its error; then the exit code is 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from qkvary.reports.markdown import table_markdown
 from timing.cases import make_table
 
 FOLDER = Path(__file__).parents[1]
-MISSING = re.compile(r"^(?:ModuleNotFoundError: .*|[\w.]*Error: .* is not installed.*)$", re.M)
+MISSING = re.compile(
+    r"^(?:ModuleNotFoundError: .*|[\w.]*Error: .* is not installed.*)$", re.MULTILINE
+)
 
 
 def run(path: Path, arguments: Sequence[str]) -> tuple[list[Mapping[str, Any]], str, int]:

@@ -18,7 +18,6 @@ from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
 
-
 HALF = 1e-2
 """The largest difference of a logit where queries become integers of 8 bits."""
 
@@ -161,7 +160,8 @@ def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, hea
             own = layer._stores[name]
             assert isinstance(own, QuantizedStore)
             codes, scales, newest = own._codes.read(), own._scales.read(), own._newest
-            assert codes is not None and scales is not None
+            assert codes is not None
+            assert scales is not None
             assert newest is not None
             numbers = torch.empty(1, part.shape[1], 2047, part.shape[3], dtype=torch.float64)
             dequantize_tokens(codes, scales.double(), 4, 64, numbers)
