@@ -21,7 +21,7 @@ from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear_attention import State, Sums, attend_in_chunks, step, weigh_pairs
-from qkvary.nn.scores import Scores
+from qkvary.nn.terms import Scores
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     D_MODEL,

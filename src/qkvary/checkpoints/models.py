@@ -29,14 +29,12 @@ from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.storage.untrusted_files import short_reason
+from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""
@@ -48,6 +46,8 @@ MOST_SHARED_LAYERS = 10_000
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+TEMPLATE = "chat_template.jinja"
+"""The file of a chat template, here and in folders of transformers."""
 
 
 class LoadedModel(NamedTuple):
@@ -87,13 +87,20 @@ class LoadedModel(NamedTuple):
         return self
 
 
-def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
+def save_model(
+    path: StrPath,
+    model: LanguageModel,
+    tokenizer: Tokenizer | None = None,
+    *,
+    chat_template: str | None = None,
+) -> None:
     """Write a model as a folder, durably; an existing model is replaced.
 
     Args:
         path: The folder.
         model: The model.
         tokenizer: The tokenizer of the model's vocabulary.
+        chat_template: The Jinja text with which engines write messages as a prompt.
 
     Raises:
         UsageError: if ``path`` holds something else, the tokenizer does not fit, a weight is not
@@ -116,6 +123,8 @@ def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None 
     }
     if tokenizer is not None:
         files[_TOKENIZER] = encode(tokenizer.describe()).encode() + b"\n"
+    if chat_template:
+        files[TEMPLATE] = chat_template.encode()
     about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
     if own := own_classes(model.config):
         about["needs"] = {kind.__name__: version_of(kind) for kind in own}

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import Block
+from qkvary.nn.blocks import Block, Stack, check_length
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
@@ -28,13 +28,10 @@ from qkvary.nn.decoding.rotation import Turn, turn_of
 from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.layout import AttentionMask
+from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
 from qkvary.nn.linear_attention import State
-from qkvary.nn.norms import HeadNorm
-from qkvary.nn.positions import Rotation, sinusoid
-from qkvary.nn.projections import LowRank
+from qkvary.nn.projections import HeadNorm, LowRank
 from qkvary.nn.quantized_weights import Numbers, find_numbers
-from qkvary.nn.stack import Stack, check_length
 from qkvary.nn.terms import Decay, term_classes
 
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
@@ -122,11 +119,12 @@ def _supports_layer(cache: LayerCache) -> bool:
 
 
 def _supports_scores(cache: LayerCache) -> bool:
-    variant = cache.config.variant
+    variant, scaling = cache.config.variant, cache.config.position.scaling
     return (
         variant.stride is None
         and variant.core_name == "softmax"
         and not (variant.head_norm != "none" and cache.config.scale.norm_adds_one)
+        and not (scaling is not None and scaling.query_growth)
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
