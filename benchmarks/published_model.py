@@ -21,7 +21,9 @@ from qkvary.inference.decoding import make_cache, prefill
 from qkvary.inference.evaluation.scoring import score_rows
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.packages import is_installed
 from timing.interleaved import Effort, print_case, read_effort, take_turns
+from timing.stock_generation import StockModel
 
 NAME = "published_model"
 FULL = Effort(rounds=7, turn_seconds=0.0)
@@ -131,8 +133,6 @@ KINDS = {"evaluation": evaluations, "prefill": prefills, "decoding": decodings}
 
 def measure(name: str, size: Size, dtype: torch.dtype, tokens: int, effort: Effort) -> None:
     """Print the lines of a size and type, with one thread and with two."""
-    from timing.stock_generation import StockModel  # noqa: PLC0415
-
     network = make_network(size)
     stock = StockModel(network).model.to(dtype).eval()
     network = network.to(dtype)
@@ -167,8 +167,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        import transformers  # noqa: F401
-    except ModuleNotFoundError:
+    if not is_installed("transformers"):
         sys.exit("ModuleNotFoundError: transformers is not installed: run make setup")
     main()

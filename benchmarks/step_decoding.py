@@ -3,10 +3,10 @@
 d_model 512, 8 layers, 8 heads, SwiGLU of 1,408, vocabulary 4,096 (30M parameters) after 64 and
 2,048 tokens in float32 and bfloat16, with separate keys and values and as latent attention of 128
 channels, which is also compared with its layers; 768 channels, 12 layers, vocabulary 50,304 (124M
-in the matrices) with weights of 8 bits; caches of 8 and 4 bits after 32,768 tokens,
-with rotary and with decoupled positions. Random
-weights, batch 1, one thread. In the same rounds the machine reads as many bytes in a row as a token
-needs of weights and cache, so that the share of the memory's rate can be said.
+in the matrices) with weights of 8 bits; caches of 8 and 4 bits after 32,768 tokens, with rotary and
+with decoupled positions. Random weights, batch 1, one thread. In the same rounds the machine reads
+as many bytes in a row as a token needs of weights and cache, so that the share of the memory's rate
+can be said.
 """
 
 import sys
