@@ -31,6 +31,7 @@ QUICK = Effort(rounds=1, turn_seconds=0.0)
 TOKENS, QUICK_TOKENS, NEW = 512, 24, 8
 NOT_SLOWER = 1.0
 DTYPES = (torch.float32, torch.bfloat16)
+THREADS = (1, 2)
 
 
 class Size(NamedTuple):
@@ -137,7 +138,7 @@ def measure(name: str, size: Size, dtype: torch.dtype, tokens: int, effort: Effo
     stock = StockModel(network).model.to(dtype).eval()
     network = network.to(dtype)
     drawn = torch.randint(size.vocabulary, (1, tokens + 1))
-    for threads in (1, 2):
+    for threads in THREADS:
         torch.set_num_threads(threads)
         clock = time.process_time if threads == 1 else time.perf_counter
         for kind, make in KINDS.items():
