@@ -74,10 +74,10 @@ def make_report(lines: list[Line]) -> Report:
                 "sharing costs in quality does."
             ),
             (
-                f"Users are added, each with {LENGTH} tokens, until one of them is refused, waits "
-                "until another is done, or is interrupted. llama.cpp has one cache for all "
-                "(--kv-unified); one more user ends in an error. With qkvary serve --users each "
-                "user has cells of their own, and one more waits."
+                f"Users are added, each with {LENGTH} tokens, until one of them waits until "
+                "another is done, is interrupted, or is refused. llama.cpp was started with cells "
+                "for as many users as fit by its own line about the cache, as qkvary serve "
+                "--users does; cells for one more exceed it."
             ),
             "Other work shared the two cores of the machine: compare rates with care.",
         ),
@@ -107,7 +107,7 @@ def users_per_gib(line: Line, key: str) -> float:
     """Return the users for each GiB: those that fit by the tokens or bytes of a line."""
     if line["unit"] == "tokens":
         return line[key] / LENGTH * GIB / POOL
-    return GIB / (line[key] / line["tokens_in_cache"] * LENGTH)
+    return GIB / (line[key] / line["planned_users_in_64_mib"])
 
 
 def answers(cases: list[Line]) -> tuple[str, ...]:

@@ -24,9 +24,10 @@ from qkvary.checkpoints.stock_networks import (
     stock_weights,
 )
 from qkvary.costs.cache import cache_bytes_per_token
-from qkvary.costs.engines import VLLM_LATENT
+from qkvary.costs.engines import VLLM_LATENT, VLLM_LATENT_SIZES
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
+from qkvary.text.names import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -198,9 +199,10 @@ def _find_losses(
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
-            f"vLLM computes {size[0]} numbers and {size[1]} rotary ones a token on GPUs alone "
-            f"(Triton); all its kernels, those of CPUs too, have {VLLM_LATENT[0]} and "
-            f"{VLLM_LATENT[1]}: 8 KV heads of 64 with @decoupled-64, as lm-60m-mla"
+            f"vLLM 0.32 has kernels for {listed([str(one) for one in VLLM_LATENT_SIZES], 'or')} numbers of a "
+            f"token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone (8 KV "
+            f"heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} and "
+            f"{size[1]}"
         )
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
