@@ -25,7 +25,7 @@ from qkvary.text.names import listed
 
 TITLES = {"llama.cpp": "llama.cpp", "vllm": "vLLM"}
 GIB = 2**30
-WIDTH, ROW, LEFT, RIGHT, TOP = 560.0, 24.0, 250.0, 530.0, 34.0
+WIDTH, ROW, LEFT, RIGHT, TOP = 600.0, 24.0, 310.0, 570.0, 12.0
 LATENTS = {
     "Q-K=V": "Q-K=V@decoupled-16@kv-norm",
     "MLA": "Q-K=V@decoupled-16@latent-128@kv-norm",
@@ -145,7 +145,7 @@ def users_table(cases: list[Line]) -> Table:
         Column(key="engine", title="engine", numeric=False),
         Column(key="network", title="network", numeric=False),
         Column(key="planned_per_gib", title="planned", below="users for each GiB"),
-        Column(key="logged_per_gib", title="engine's log", below="users for each GiB"),
+        Column(key="logged_per_gib", title="logged", below="users for each GiB"),
         Column(key="planned", title="planned", below=f"users in {POOL >> 20} MiB"),
         Column(key="served", title="served", below=f"users in {POOL >> 20} MiB"),
         Column(key="one_more", title="one more", numeric=False),

@@ -218,9 +218,7 @@ def _rewrite(
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(
-            out, made.network, loaded.tokenizer, chat_template=read_chat_template(path)
-        )
+        save_model(out, made.network, loaded.tokenizer, chat_template=read_chat_template(path))
     return Result(made, add_data(report, out=out), files=written)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
@@ -70,12 +71,31 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     if obstacle is not None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
     weights, (name, fields) = stock_weights(network, chosen), _CONFIGS[chosen]
+    if chosen == "deepseek":
+        _change_epsilon(weights, config)
     ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
     return StockExport(
         config=getattr(_import_transformers(), name)(**fields(config), **ends),
         weights=weights,
         notes=tuple(_find_losses(config, chosen, weights)),
     )
+
+
+def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
+    """Give all norms the epsilon of the latent's, which vLLM reads from the others' field.
+
+    A norm of ``f x`` with the epsilon ``f^2 eps`` is the norm of x with eps, so that all that is
+    added to the stream of residuals is multiplied by f.
+    """
+    factor = (KV_NORM_EPS / config.block.norm_eps) ** 0.5
+    if factor == 1:
+        return
+    for name in weights:
+        if name.endswith(("embed_tokens.weight", "o_proj.weight", "down_proj.weight")):
+            weights[name] = weights[name] * factor
+    if config.tied_head:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        weights["model.norm.weight"] = weights["model.norm.weight"] / factor
 
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | None:
@@ -149,6 +169,7 @@ def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
     layer = config.layers[0]
     return {
         **_common_fields(config),
+        "rms_norm_eps": KV_NORM_EPS,
         "moe_intermediate_size": config.block.d_ff,
         # Every layer is dense, and no other one follows.
         "first_k_dense_replace": config.num_layers,
@@ -199,8 +220,8 @@ def _find_losses(
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
-            f"vLLM 0.32 has kernels for {listed([str(one) for one in VLLM_LATENT_SIZES], 'or')} numbers of a "
-            f"token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone (8 KV "
+            f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} numbers "
+            f"of a token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone (8 KV "
             f"heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} and "
             f"{size[1]}"
         )
