@@ -221,9 +221,9 @@ def _find_losses(
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
             f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} numbers "
-            f"of a token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone (8 KV "
-            f"heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} and "
-            f"{size[1]}"
+            f"of a token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone "
+            f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
+            f"and {size[1]}"
         )
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
