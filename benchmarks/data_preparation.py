@@ -29,7 +29,7 @@ from qkvary.data.prepared import PreparedData
 from qkvary.data.sources import Source
 from qkvary.data.tokenizer_files import load_gpt2
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.folders import data_root
+from qkvary.storage.environment import data_root
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.language import LanguageTask
 from timing.interleaved import Effort, print_case, read_effort, take_turns

@@ -18,7 +18,7 @@ from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout
-from qkvary.nn.scores import Scores
+from qkvary.nn.terms import Scores
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

@@ -16,7 +16,7 @@ from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
 from qkvary.nn.layout import Layout
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.papers.key_value.vision import vision_network, vision_task
-from qkvary.storage.folders import data_root
+from qkvary.storage.environment import data_root
 from qkvary.tasks.images import ImageTask
 from timing.interleaved import Effort, print_case, read_effort, take_turns
 

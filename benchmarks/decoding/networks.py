@@ -19,7 +19,7 @@ from qkvary.costs.decoding import decode_step
 from qkvary.costs.formats import Dtype, cache_format, dtype_bytes, parse_format
 from qkvary.costs.memory import forward_bytes
 from qkvary.costs.parameters import network_parameters
-from qkvary.storage.memory import require_memory
+from qkvary.storage.environment import require_memory
 
 STORED: dict[CacheLayout, Storage] = {
     "sources": "needed",

@@ -13,7 +13,7 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.arch.canonical import from_dict, stored, stored_as, to_dict
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.formats import Dtype
-from qkvary.storage.documents import DocumentFormat
+from qkvary.storage.jsonvalues import DocumentFormat
 
 FORMAT = DocumentFormat(name="a measurement of decoding", version=1)
 

@@ -35,7 +35,7 @@ from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.costs.formats import Dtype, parse_storage
 from qkvary.reports.report import ReportFormat
 from qkvary.storage.errors import UsageError
-from qkvary.text.ranges import check_seed
+from qkvary.text.numbers import check_seed
 from qkvary.text.units import parse_count, read_count
 
 if TYPE_CHECKING:

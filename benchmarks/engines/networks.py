@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import torch
 
+from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import make_portable, modern_network
 from qkvary.nn.language_model import LanguageModel
 
 VARIANTS = {

@@ -32,8 +32,8 @@ import numpy as np
 import torch
 
 from qkvary.arch.models import Model
+from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import make_portable, modern_network
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.folders import export_folder

@@ -27,7 +27,7 @@ from qkvary.inference.decoding import make_cache
 from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.memory import is_out_of_memory
+from qkvary.storage.environment import is_out_of_memory
 
 PART = "decoding"
 SHAPES = {

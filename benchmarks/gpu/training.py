@@ -22,8 +22,8 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig, VisionTransformerConfig
 from qkvary.costs.devices import find_device
 from qkvary.costs.training import training_macs_per_token
+from qkvary.nn.blocks import compile_blocks
 from qkvary.nn.language_model import LanguageModel
-from qkvary.nn.stack import compile_blocks
 from qkvary.nn.vision_transformer import VisionTransformer
 from qkvary.papers.key_value.vision import vit_base
 from qkvary.tasks.config import ImageTaskConfig, LanguageTaskConfig

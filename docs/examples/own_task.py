@@ -17,9 +17,9 @@ import qkvary as qk
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.canonical import NOT_IDENTIFYING, stored
 from qkvary.arch.networks import BlockConfig, Network, VisionTransformerConfig
-from qkvary.data.random_numbers import epoch_batch
+from qkvary.data.rows import epoch_batch
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.classification import (
+from qkvary.tasks.contract import (
     ClassificationTask,
     build_network,
     example_maps,

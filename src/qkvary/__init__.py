@@ -69,7 +69,7 @@ _OLDER = {"run_study": "study"}
 
 def _find_modules() -> dict[str, str]:
     """Return the module of every public name."""
-    targets = import_module("qkvary.api.verbs").find_targets().values()
+    targets = import_module("qkvary.api.verbs").TARGETS.values()
     verbs = (target.partition(":") for target in targets)
     return _MODULES | {name: module for module, _, name in verbs if name != "command"}
 

@@ -15,7 +15,7 @@ from qkvary.arch.attention import (
 )
 from qkvary.arch.labels import parse_variant
 from qkvary.nn.attention import Attention
-from qkvary.nn.initialization import initialize
+from qkvary.nn.blocks import initialize
 from qkvary.nn.layout import Layout
 
 

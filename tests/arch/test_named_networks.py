@@ -7,8 +7,7 @@ import pytest
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.labels import format_label, parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.named_networks import ALIASES, NETWORKS, canonical_name, find_network
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import ALIASES, NETWORKS, canonical_name, find_network, gpt_300m
 from qkvary.training.presets import find_preset
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
+from qkvary.arch.named_networks import gpt_124m, gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m
 
 
 @pytest.mark.parametrize(

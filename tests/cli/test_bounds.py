@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.cli import main as entry
 from qkvary.cli.main import main
-from qkvary.storage import memory, untrusted_files
+from qkvary.storage import environment, untrusted_files
 from qkvary.studies.running import timing
 from tests.cli.tiny_training import tiny_places, train
 from tests.reference import llama2c
@@ -55,7 +55,7 @@ def test_a_checkpoint_to_measure(
 ) -> None:
     said = refusal(capsys, "bench", "decode", str(rotary), "--batch", "1000000000")
     assert "of memory" in said
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 1000)
+    monkeypatch.setattr(environment, "free_memory_bytes", lambda: 1000)
     # Smaller files are read without looking.
     monkeypatch.setattr(untrusted_files, "MAX_SIDE_FILE_BYTES", 1000)
     said = refusal(capsys, "generate", str(rotary), "the")
@@ -89,7 +89,7 @@ def test_windows_that_do_not_fit(
 ) -> None:
     long = rotary.parent / "long.txt"
     long.write_text("the cat sat on the mat. " * 9000, "utf-8")
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**24)
+    monkeypatch.setattr(environment, "free_memory_bytes", lambda: 2**24)
     said = refusal(capsys, "evaluate", str(rotary), "--data", str(long), "--context=1M")
     assert "scoring 1 window of 12" in said
     assert "or --context" in said

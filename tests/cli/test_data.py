@@ -16,7 +16,7 @@ import qkvary
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, LanguageModelConfig
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._output import ProgressLine, say, show_progress
+from qkvary.cli.app import ProgressLine, say, show_progress
 from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
 from qkvary.nn.language_model import LanguageModel

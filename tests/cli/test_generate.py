@@ -12,7 +12,7 @@ from rich.console import Console
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
-from qkvary.cli._output import OrderedTexts
+from qkvary.cli.app import OrderedTexts
 from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
 from qkvary.nn.decoding import native

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.cli._output import (
+from qkvary.cli.app import (
     console,
     print_json,
     printable,
 )
-from qkvary.cli._streams import print_error
+from qkvary.cli.main import print_error
 from qkvary.reports.tables import tabulate, word
 from qkvary.reports.terminal import print_table, sparkline
 

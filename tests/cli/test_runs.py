@@ -12,7 +12,6 @@ from qkvary.cli.main import main
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.runner import RunSummary
 from qkvary.studies.running.store import JOURNAL_NAME, LOCK_NAME, RECORD_NAME, Store
 from qkvary.studies.study import Cell, Study
@@ -23,7 +22,7 @@ HOSTILE = "it \x1b[31mbroke\x1b[0m [red]badly[/red]"
 
 
 def fill(store: Store, cell: Cell, outcome: float | str, **more: Any) -> None:
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME)
     for step in range(10, 60, 10):

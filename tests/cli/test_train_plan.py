@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.storage import memory
+from qkvary.storage import environment
 from qkvary.studies.running import timing
 from tests.cli.tiny_training import document, tiny_places, train
 
@@ -71,7 +71,7 @@ def test_a_plan_needs_no_network(
     words: tuple[str, ...],
     vocabulary: int,
 ) -> None:
-    monkeypatch.setattr(memory, "free_memory_bytes", lambda: 2**50)
+    monkeypatch.setattr(environment, "free_memory_bytes", lambda: 2**50)
     monkeypatch.setattr(timing, "estimate_language_seconds", lambda _run, _scored: 86400.0)
     call = ["train", "lm-300m", "--dry-run", "--json", "--out", str(places / "runs"), *words]
     assert main(call) == 0

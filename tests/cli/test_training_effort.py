@@ -9,11 +9,11 @@ import pytest
 
 from qkvary.api.options import Terminal
 from qkvary.api.train import _Progress
-from qkvary.api.training_plan import count_scored, describe_effort, estimate_seconds
+from qkvary.api.training_plan import count_scored, estimate_seconds
 from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
-from qkvary.studies.pretraining import training_study
+from qkvary.studies.pretraining import describe_effort, training_study
 from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset

@@ -59,14 +59,13 @@ STUDY = Study(
 
 def main() -> None:
     """Train each run of the study up to half of its steps."""
-    from qkvary.studies.running.records import run_identity
     from qkvary.studies.running.store import Store
     from qkvary.tasks.catalog import load_task
     from qkvary.training.loop import train
 
     store = Store(Path(sys.argv[1]))
     for cell in STUDY.cells():
-        claim = store.claim(cell.run_key, run_identity(cell.run))
+        claim = store.claim(cell.run_key, cell.run.identity())
         assert claim is not None
         asked = iter(range(100))
         train(

@@ -18,11 +18,11 @@ from qkvary.arch.caches import CacheLayout, CacheOptions, DecodeKernel
 from qkvary.inference import beams
 from qkvary.inference.decoding import complete, generate, make_cache
 from qkvary.inference.requests import Request, Sampling
+from qkvary.nn.blocks import Stack
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
-from qkvary.nn.stack import Stack
 from qkvary.storage.errors import DivergedError
 from tests.contracts.both_devices import (
     BFLOAT16,
@@ -220,7 +220,7 @@ STORAGES = [
 
 
 TABLES = (
-    "nn/positions.py _frequencies",
+    "nn/layout.py _frequencies",
     "nn/cache_codes.py _codes_of_bytes",
     "nn/cache_codes.py rotation",
 )

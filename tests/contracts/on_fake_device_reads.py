@@ -18,19 +18,25 @@ from qkvary.arch.networks import (
     BlockConfig,
 )
 from qkvary.checkpoints.models import load_model, save_model
-from qkvary.conversions.catalog import rewrite_names
+from qkvary.conversions.caches import healing
+from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
+from qkvary.conversions.caches.forecast import forecast
+from qkvary.conversions.catalog import load_method, method_names, rewrite_names
 from qkvary.conversions.draft import RewriteOptions
 from qkvary.conversions.rewriting import run_rewrite
 from qkvary.inference.evaluation.lengths import lengthen
 from qkvary.inference.evaluation.scoring import score_rows, score_windows
 from qkvary.inference.evaluation.windows import batch, cut
 from qkvary.nn.language_model import LanguageModel
+from qkvary.training import loop
 from tests.analysis.networks import make_network, make_windows
 from tests.contracts.both_devices import CPU, FEW, TOKENS, build, on_both
 from tests.contracts.variant_cases import (
     make_language_model_config,
 )
 from tests.conversions import networks as convertible
+from tests.conversions.caches import networks as convertible_caches
+from tests.conversions.caches.networks import TOKENS as WINDOWS
 from tests.conversions.rewrites.test_absorb_skip import with_absorbable
 from tests.fake_device import DEVICE, FakeDevice
 
@@ -129,3 +135,35 @@ def test_a_checkpoint_of_the_device_is_one_of_the_cpu(tmp_path: Path) -> None:
         again = loaded.to(DEVICE)
     for name, weight in again.state_dict().items():
         assert torch.equal(weight.cpu(), model.state_dict()[name])
+
+
+@pytest.mark.parametrize("method", method_names())
+def test_a_smaller_cache(method: str) -> None:
+    def shrink(model: Any, device: str) -> Any:
+        made = convertible_caches.convert(model, method, 16)
+        expected = forecast(model, made.refitted.config, load_method(method), WINDOWS, probed=1)
+        figures = [
+            round(expected.divergence, 9),
+            round(measure_divergence(model, made.refitted, WINDOWS), 9),
+            round(measure_loss(made.refitted, WINDOWS), 9),
+        ]
+        with torch.no_grad():
+            return figures, [one(WINDOWS.to(device)) for one in (made.one_shot, made.refitted)]
+
+    on_both(convertible_caches.make_network(convertible_caches.make_config()), shrink, gate=1e-7)
+
+
+def test_healing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "require_device", lambda _: None)
+    monkeypatch.setattr(healing, "PASS_TOKENS", healing.BATCH_TOKENS)
+
+    def heal(model: Any, device: str) -> Any:
+        made = convertible_caches.convert(model, "latent", 16).refitted
+        task = healing.Distillation(model, made, WINDOWS, WINDOWS[:2])
+        healed = healing.heal(task, tmp_path / device.partition(":")[0], tokens=19 * 430)
+        with torch.no_grad():
+            return healed(WINDOWS.to(device))
+
+    model = convertible_caches.make_network(convertible_caches.make_config())
+    device = on_both(model, heal, gate=1e-6)
+    assert device.uploads

@@ -123,7 +123,7 @@ def compare(name: str, folder: Path, *, near: float = 1e-9, **training: Any) -> 
     calls = len(seen) // STEPS
     waits = seen[calls * (STEPS - 1)] - seen[0]
     # A table that is kept.
-    waits.pop("nn/positions.py _frequencies", None)
+    waits.pop("nn/layout.py _frequencies", None)
     return waits
 
 

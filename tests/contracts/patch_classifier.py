@@ -10,10 +10,9 @@ from qkvary.arch.canonical import stored
 from qkvary.arch.models import Model, block_layers, final_norms
 from qkvary.arch.networks import Network
 from qkvary.arch.parts import Linear, Table
-from qkvary.nn.initialization import initialize
+from qkvary.nn.blocks import Stack, initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
-from qkvary.nn.stack import Stack
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,

@@ -10,7 +10,7 @@ from qkvary.analysis.ranks import effective_rank
 from qkvary.arch.attention import ScaleConfig
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.nn.attention import Attention
 from qkvary.nn.layout import Layout

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import qkvary as qk
-from qkvary.api.verbs import find_targets
+from qkvary.api.verbs import TARGETS
 from qkvary.cli.main import main, summarise
 from tests.cli.small_resnet import write_resnet
 from tests.conftest import Runner
@@ -81,7 +81,7 @@ CALLS: dict[str, list[str]] = {
     "variants": [],
 }
 WITHOUT_FIGURES = {"completion"}
-COMMANDS = sorted(find_targets())
+COMMANDS = sorted(TARGETS)
 
 
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_every_command_is_tried_here() -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    module, _, function = find_targets()[name].partition(":")
+    module, _, function = TARGETS[name].partition(":")
     verb = getattr(import_module(f"qkvary.{module}"), function)
     said = summarise(name)
     assert said.endswith(".")
@@ -140,7 +140,7 @@ def test_a_verb_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -
 def test_each_surface_has_what_the_other_has() -> None:
     """A function named ``command`` is a command alone."""
     functions = {name for name in qk.__all__ if inspect.isfunction(getattr(qk, name))}
-    verbs = {target.partition(":")[2] for target in find_targets().values()} - {"command"}
+    verbs = {target.partition(":")[2] for target in TARGETS.values()} - {"command"}
     # A loaded network cannot be printed.
     assert functions - verbs <= {"load"}
     assert verbs <= functions

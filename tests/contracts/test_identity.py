@@ -19,7 +19,6 @@ import pytest
 
 from decoding.records import DecodeRecord
 from qkvary.arch.canonical import always_written, stored_kind, stored_name
-from qkvary.arch.choices import field_hints
 from qkvary.arch.networks import (
     EncoderConfig,
     EncoderDecoderConfig,
@@ -27,6 +26,7 @@ from qkvary.arch.networks import (
     Network,
     VisionTransformerConfig,
 )
+from qkvary.arch.parts import field_hints
 from qkvary.arch.variants import Variant
 from qkvary.papers.catalog import published_names
 from qkvary.studies.catalog import load_study, study_names

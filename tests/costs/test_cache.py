@@ -8,7 +8,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention, Storage
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import (
     cache_bytes_per_sequence,
     cache_bytes_per_token,

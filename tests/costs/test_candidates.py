@@ -4,8 +4,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size, name_sizes
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.named_networks import find_network
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import find_network, gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import AS_IT_IS, Candidates, choose_candidates, own_label
 from tests.costs.toy_models import (

@@ -1,7 +1,7 @@
 """A comparison is every cost function applied to every candidate, and nothing else."""
 
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.comparison import CostRow, compare_costs

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.arch.variants import QKV
 from qkvary.costs.macs import (
     forward_macs,

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.network import network_costs
 from tests.arch.synthetic_networks import synthetic_encoder
 

@@ -6,8 +6,8 @@ import pytest
 
 from qkvary.arch.attention import AttentionConfig, PositionConfig
 from qkvary.arch.labels import parse_variant
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
-from qkvary.arch.published_networks import gpt_300m
 from qkvary.costs.parameters import attention_parameters, network_parameters
 from tests.arch.synthetic_networks import synthetic_encoder
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device, find_device

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.devices import find_device
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.parameters import model_parameters

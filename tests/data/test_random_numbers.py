@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qkvary.data.random_numbers import (
+from qkvary.data.rows import (
     epoch_batch,
     permutation,
     random_indices,

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from qkvary.data.random_numbers import random_words
 from qkvary.data.recall import NO_ANSWER, draw_recall, score_positions
+from qkvary.data.rows import random_words
 
 PINNED = "e05ff9b4b2990844f47825bbc1c0c20f27d48497613837f338abce05814ad194"
 SIZES = {"seed": 3, "length": 21, "pairs": 3, "vocabulary": 17, "power": 0.3, "split": "test"}

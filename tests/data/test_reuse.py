@@ -47,6 +47,21 @@ def test_a_set_of_the_same_text_is_reused(tmp_path: Path) -> None:
     assert not is_taken(text, prepared, "characters")
 
 
+def test_a_set_by_its_content_is_reused_without_reading_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = write(tmp_path / "mine.txt")
+    by_content = found(text)
+    # Another text takes the name; a set of this one with options is no set of the plain text.
+    prepare_corpus(write(tmp_path / "elsewhere" / "mine.txt", TEXTS[1:]), "bytes")
+    for options in (SourceOptions(held_out=0.5), SourceOptions(max_tokens=300)):
+        assert prepare_corpus(text, "bytes", choices=options).path != by_content.path
+    monkeypatch.setattr(sources.FileDocuments, "read", None)
+    assert is_taken(text, by_content)
+    with pytest.raises(TypeError):
+        found(text, "characters")
+
+
 def test_a_text_that_was_changed_is_prepared_again(tmp_path: Path) -> None:
     text = write(tmp_path / "mine.txt")
     prepared = prepare_corpus(text, "bytes")

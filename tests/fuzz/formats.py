@@ -31,7 +31,6 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from qkvary.storage.untrusted_files import read_file
 from qkvary.studies.running import run_archive
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import Store
 from tests.checkpoints.formats.test_char_gpt import CONFIG as CHARACTERS
 from tests.checkpoints.formats.test_char_gpt import write as write_characters
@@ -196,7 +195,7 @@ def _make_llama2c(name: str) -> Callable[[Path], Path]:
 def _make_runs(folder: Path) -> Path:
     store = Store(folder / "store")
     cell = toy_study([5]).cells()[0]
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
     made = finished(cell, "0123456789abcdef" * 4)
     claim.finish(made.record, attention=made.attention, samples=b"samples")

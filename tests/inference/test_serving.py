@@ -23,7 +23,7 @@ import pytest
 
 import qkvary as qk
 from qkvary.api import serve
-from qkvary.arch.published_networks import make_portable, modern_network
+from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.checkpoints.models import save_model
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.engines import ENGINES, CacheLine, Serving

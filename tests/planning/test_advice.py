@@ -6,7 +6,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m
+from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.costs.candidates import choose_candidates
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format

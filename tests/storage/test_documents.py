@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError, NewerFormatError
+from qkvary.storage.jsonvalues import DocumentFormat
 
 FORMAT = DocumentFormat(name="a list of guests", version=3, key="edition", remedy="ask them again")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.storage.folders import cache_directory, data_root
+from qkvary.storage.environment import cache_directory, data_root
 
 
 def test_the_cache_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

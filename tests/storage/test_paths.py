@@ -4,7 +4,7 @@ import pytest
 from torch import nn
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import read_path
+from qkvary.storage.untrusted_files import read_path
 
 
 @pytest.mark.parametrize("given", [None, 3, b"bytes", nn.Sequential(nn.Linear(2, 3), nn.ReLU())])

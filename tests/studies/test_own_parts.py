@@ -21,8 +21,7 @@ from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.decoding import step
 from qkvary.nn.own import own
-from qkvary.nn.scores import Scores
-from qkvary.nn.terms import ScoreTerm
+from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
 from tests.conftest import Runner

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from qkvary.text.ranges import check_number, check_whole
+from qkvary.text.numbers import check_number, check_whole
 
 
 @pytest.mark.parametrize("value", [1, 2, 9])

@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.storage.errors import DivergedError
 from qkvary.training.config import GuardConfig
-from qkvary.training.guards import Guards, GuardState
+from qkvary.training.gradients import Guards, GuardState
 from qkvary.training.progress import RunState
 
 SKIP = GuardConfig(on_nonfinite="skip")

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from qkvary.arch.networks import BlockConfig
+from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.memory import is_out_of_memory
 from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
@@ -70,7 +70,7 @@ def test_the_size_of_two_checkpoints_is_estimated(
 
 TOO_MUCH = """
 import resource, sys, torch
-from qkvary.storage.memory import is_out_of_memory
+from qkvary.storage.environment import is_out_of_memory
 torch.ones(1)
 resource.setrlimit(resource.RLIMIT_AS, (int(sys.argv[1]), int(sys.argv[1])))
 try:

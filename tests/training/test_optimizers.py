@@ -6,13 +6,14 @@ import torch
 from qkvary.arch.networks import EncoderConfig
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
 from qkvary.training.optimizers import (
+    learning_rate,
     make_optimizer,
+    momentum,
     optimizer_tensors,
     restore_optimizer,
     set_schedule,
     weight_decays,
 )
-from qkvary.training.schedules import learning_rate, momentum
 from tests.training.toy import ToyModel, toy_network
 
 CONFIG = OptimizerConfig(name="adamw", learning_rate=0.01, weight_decay=0.1)

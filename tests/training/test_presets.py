@@ -6,15 +6,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from qkvary.arch.named_networks import gpt_124m, gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m, gpt_300m, gpt_1200m
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
 from qkvary.training.config import TrainingConfig
-from qkvary.training.optimizers import weight_decays
+from qkvary.training.optimizers import learning_rate, weight_decays
 from qkvary.training.presets import PRESETS, Preset, find_preset, preset_names
-from qkvary.training.schedules import learning_rate
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/presets.md"
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from qkvary.training.config import OptimizerConfig, ScheduleConfig, TrainingConfig
-from qkvary.training.schedules import learning_rate, momentum
+from qkvary.training.optimizers import learning_rate, momentum
 
 COSINE = ScheduleConfig(name="cosine_warmup", warmup_steps=5)
 

@@ -19,8 +19,8 @@ from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.sources import read_documents
 from qkvary.nn.decoder import device_of
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.memory import require_memory
 
 LONGEST_CONTEXT = 1024
 """The default of the context, where the network has more."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from qkvary.text.ranges import check_seed
+from qkvary.text.numbers import check_seed
 
 DEFAULT_TOKENS = 10_240
 FEWEST_TOKENS = 2

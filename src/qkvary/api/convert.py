@@ -30,11 +30,17 @@ from qkvary.api.options import (
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.conversions.caches.budget import Budget
-from qkvary.conversions.catalog import load_method, load_rewrite, method_names, rewrite_names
+from qkvary.conversions.catalog import (
+    BY_LAYER,
+    load_method,
+    load_rewrite,
+    method_names,
+    rewrite_names,
+)
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
@@ -60,7 +66,7 @@ class SmallerCacheOptions:
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
     """Whether all layers get the same share, or those whose conversion costs more get more (latent
-    alone; such a network has no export to llama.cpp)."""
+    and shared; stock engines have one size for all layers, so such a network has no export)."""
     dry_run: bool = False
     """Forecast what it costs, and the time; convert nothing."""
 
@@ -97,7 +103,7 @@ class Healing:
     heal_tokens: Count | None = None
     """Tokens of distillation, attention alone; none if not given. A stopped one resumes."""
     learning_rate: float | None = None
-    """Peak of its learning rate."""
+    """Peak of its learning rate: 5e-4 for 1M tokens and more if not given, less for fewer."""
     precision: Literal["full", "bf16"] = "full"
     """Precision of its matrix products."""
 
@@ -110,6 +116,8 @@ class RewriteChoices:
     """With --rewrite: only this layer, the first being 1."""
     seed: int = 0
     """Seed of random choices."""
+    device: str | None = None
+    """Device: cpu, cuda, cuda:1, mps. The CPU for a checkpoint if not given."""
     dtype: NetworkDtype | None = None
     """Number format; as stored if not given, but float32 for half precision with --to."""
 
@@ -181,9 +189,8 @@ def convert(
     plan = _make_plan(smaller, healing, choices.seed)
     if path is not None:
         _check_config(path, plan)
-    opening = partial(
-        open_checkpoint, model, calibration.tokenizer, NetworkOptions(dtype=choices.dtype)
-    )
+    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
+    opening = partial(open_checkpoint, model, calibration.tokenizer, network)
     return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
 
 
@@ -213,7 +220,8 @@ def _rewrite(
     config = None if path is None else read_config(path)
     if config is not None:
         check_rewrite(name, config, chosen)
-    loaded, shown = open_checkpoint(model, options=NetworkOptions(dtype=choices.dtype))
+    network = NetworkOptions(device=choices.device, dtype=choices.dtype)
+    loaded, shown = open_checkpoint(model, options=network)
     made = run_rewrite(name, loaded.network, chosen)
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
@@ -226,8 +234,11 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
     to = smaller.to or ""
     load_method(to)
     budget = smaller.resolve()
-    if smaller.layers == "auto" and to != "latent":
-        raise UsageError(f"expected --layers auto with --to latent, got --to {to}")
+    if smaller.layers == "auto" and to not in BY_LAYER:
+        raise UsageError(
+            f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
+            f"choices: {', '.join(BY_LAYER)}"
+        )
     heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
     if not heal_tokens and healing != HEAL:
         raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
@@ -280,7 +291,7 @@ def _shrink(
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
-    from qkvary.studies.running.signals import handle_endings
+    from qkvary.studies.running.cells import handle_endings
 
     loaded, name = opening(speaks=True)
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):

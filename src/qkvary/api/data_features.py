@@ -11,7 +11,7 @@ from qkvary.api.results import Result, say_in_lines
 from qkvary.data.feature_sets import FEATURE_SETS, features_path
 from qkvary.storage.durable import atomic_write_file, remove_dir
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 
 def prepare_features(

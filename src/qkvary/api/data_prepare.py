@@ -1,17 +1,15 @@
 """Turn documents into tokens on disk, once; the same command resumes where it stopped."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from qkvary.api.options import Count, ShowProgress, no_progress, options, takes_options
 from qkvary.api.results import Result
 from qkvary.data.prepared_sets import DEFAULT_TOKENIZER, prepare_corpus
 from qkvary.data.sources import SourceOptions
-from qkvary.storage.paths import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.units import read_count
 
 if TYPE_CHECKING:
-    from qkvary.data.preparation import Progress
     from qkvary.data.prepared import PreparedData
 
 
@@ -77,23 +75,16 @@ def prepare_data(
     from qkvary.data.preparation import PreparationSettings
     from qkvary.reports.prepared_set import prepared_report
 
-    with show_progress("preparing", "bytes") as on_progress:
+    with show_progress("preparing", "bytes") as show:
+        settings = PreparationSettings(
+            workers=workers, on_progress=lambda progress: progress.show(show)
+        )
         data = prepare_corpus(
             read_name(source, "a corpus, file or folder"),
             read_name(tokenizer, "a tokenizer"),
             choices=documents.resolve(),
             out=None if out is None else read_path(out),
             separator=separator,
-            settings=PreparationSettings(workers=workers, on_progress=show_documents(on_progress)),
+            settings=settings,
         )
     return Result(data, prepared_report(data))
-
-
-def show_documents(on_progress: Callable[..., None]) -> "Callable[[Progress], None]":
-    """Return what shows the progress of a preparation on a display."""
-
-    def show(progress: "Progress") -> None:
-        note = f"{progress.documents:,} documents, {progress.tokens:,} tokens"
-        on_progress(progress.text_bytes, progress.total_bytes or 0, note)
-
-    return show

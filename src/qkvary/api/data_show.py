@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from qkvary.api.results import Result, add_data
 from qkvary.data.prepared_sets import find_prepared
 from qkvary.reports.report import Prose
-from qkvary.storage.paths import StrPath, read_name
+from qkvary.storage.untrusted_files import StrPath, read_name
 
 if TYPE_CHECKING:
     from qkvary.data.prepared import PreparedData

@@ -13,7 +13,7 @@ from qkvary.reports.machine import machine_report
 from qkvary.storage.durable import refuse_files
 from qkvary.storage.environment import machine
 from qkvary.storage.file_systems import find_file_system, locks_exclude
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 PACKAGES = ("numpy", "scipy", "safetensors", "jinja2", "vl-convert-python", "cyclopts", "rich")
 KERNEL_LENGTHS = (16, 64, 65, 256, 1024)

@@ -23,7 +23,7 @@ from qkvary.api.results import Result
 from qkvary.data.splits import DataSplit
 from qkvary.inference.evaluation.reading import TaskReading, TextReading
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.units import read_count
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from qkvary.api.results import Result, say_in_lines
 from qkvary.storage.durable import check_file, check_folder
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count
 
 
@@ -18,7 +18,7 @@ def export(
     model: Checkpoint,
     out: Annotated[StrPath, Parameter(name="--out")],
     *,
-    to: Literal["transformers", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
+    to: Literal["transformers", "hf", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
     weights: Literal["f32", "f16", "bf16", "q8_0"] | None = None,
     tokenizer: CheckpointTokenizer = None,
 ) -> Result[dict[str, Any]]:
@@ -30,8 +30,9 @@ def export(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers keeps the sharing; gpt2, llama and deepseek store what engines know; gguf
-            is a file for llama.cpp.
+        to: transformers keeps the sharing; hf is the class of transformers that fits (GPT-2, Llama,
+            Qwen 3, Gemma, ...), which engines know; gpt2, llama and deepseek name it; gguf is a
+            file for llama.cpp.
         weights: For gguf: type of the matrices, f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from qkvary.api.options import NETWORK, NetworkOptions, takes_options
 from qkvary.arch.own import import_file
 from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel

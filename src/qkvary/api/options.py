@@ -30,7 +30,7 @@ from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import AnyVariant
 from qkvary.data.checkpoint_names import checkpoint_names, packaged_names
 from qkvary.reports.report import ReportFormat
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext

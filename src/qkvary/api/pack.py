@@ -1,12 +1,12 @@
 """Write the finished runs of a study into one file, to keep or to take elsewhere."""
 
+from qkvary.api.arguments import PART, Part, choose_study
 from qkvary.api.options import AnyStudy, takes_options
 from qkvary.api.results import Result, say_in_lines
-from qkvary.api.selection import PART, Part, choose_study
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.storage.durable import check_file, make_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.run_archive import Extra, pack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count

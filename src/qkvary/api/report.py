@@ -4,14 +4,14 @@ import os
 import shlex
 from typing import TYPE_CHECKING
 
+from qkvary.api.arguments import PART, Part, choose_runs
 from qkvary.api.options import AnyStudy, Formats, takes_options
 from qkvary.api.results import Result, add_data
-from qkvary.api.selection import PART, Part, choose_runs
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.durable import check_folder
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import describe_older, page_name
 from qkvary.studies.study import Study

@@ -15,7 +15,7 @@ from qkvary.reports.report import Chart, Report, ReportFormat, walk
 from qkvary.reports.tables import Table
 from qkvary.reports.terminal import print_report
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:

@@ -33,8 +33,7 @@ from qkvary.inference.serving import check_key, choose_port, describe_end, run_e
 from qkvary.storage.durable import make_directory
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import StrPath, read_file, read_path
 from qkvary.text import units
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from qkvary.api.results import Result
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.run import run_report
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 

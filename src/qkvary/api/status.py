@@ -5,14 +5,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from qkvary.api.arguments import PART, Part, choose_runs
 from qkvary.api.options import AnyStudy, takes_options
 from qkvary.api.results import Result
-from qkvary.api.selection import PART, Part, choose_runs
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.text.names import count

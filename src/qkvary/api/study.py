@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from qkvary.api.arguments import read_threads
+from qkvary.api.arguments import PART, Part, choose_study, read_threads
 from qkvary.api.options import AnyStudy, Count, Terminal, options, takes_options
 from qkvary.api.results import Result, add_data
-from qkvary.api.selection import PART, Part, choose_study
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
 from qkvary.reports.page import render_page
@@ -19,7 +18,7 @@ from qkvary.reports.study_results import Results, gather_results, report_folder
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import EndedEarlyError, QkvaryError
-from qkvary.storage.paths import StrPath
+from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.equal_parameters import describe_equal_parameters
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.executors.catalog import ExecutorName, check_executor, load_executor

@@ -11,28 +11,36 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
 
-from qkvary.api.arguments import read_labels, read_threads
-from qkvary.api.data_prepare import show_documents
+from qkvary.api.arguments import read_labels, read_seeds, read_threads
 from qkvary.api.options import Terminal, Variants, takes_options
-from qkvary.api.selection import read_seeds
 from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
 from qkvary.storage.locks import Owner
-from qkvary.storage.paths import StrPath
-from qkvary.studies.pretraining import NO_OPTIONS, DataReference, TrainingOptions, training_study
-from qkvary.studies.running.cells import CellOptions, execute_cell
+from qkvary.storage.untrusted_files import StrPath
+from qkvary.studies.pretraining import (
+    NO_OPTIONS,
+    DataReference,
+    TrainingOptions,
+    describe_effort,
+    training_study,
+)
+from qkvary.studies.running.cells import (
+    STOPPING,
+    CellOptions,
+    execute_cell,
+    handle_endings,
+    leave_terminal,
+)
 from qkvary.studies.running.records import Record
-from qkvary.studies.running.signals import STOPPING, handle_endings, leave_terminal
-from qkvary.studies.running.similar_runs import find_similar_run, with_execution
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import note_training
+from qkvary.studies.running.trainings import find_similar_run, note_training, with_execution
 from qkvary.studies.study import Cell, Study
 from qkvary.text.units import duration, read_count
 from qkvary.training.config import ExecutionSettings
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
     from qkvary.api.training_result import TrainingResult
     from qkvary.data.prepared import PreparedData
     from qkvary.data.prepared_sets import PlannedSet
+    from qkvary.tasks.config import LanguageTaskConfig
     from qkvary.training.distribution import Distribution
 
 BUSY_SECONDS = 0.5
@@ -151,7 +160,7 @@ def _train(
     if not distribution.rank:
         _announce(study, store, planned, shown)
         note_training(store, study, call)
-    _train_cells(study, store, options, distribution, requested, shown)
+    _train_cells(study, store, planned, options, distribution, requested, shown)
     return study
 
 
@@ -218,22 +227,20 @@ def _prepare(
     shown: Terminal,
     distribution: "Distribution",
 ) -> "PreparedData":
-    from qkvary.data.preparation import PreparationSettings
     from qkvary.data.prepared import open_prepared
     from qkvary.data.prepared_sets import find_or_prepare
 
     made: list[PreparedData] = []
 
     def prepare() -> str:
-        with shown.show_progress("preparing", "bytes") as on_progress:
-            settings = PreparationSettings(on_progress=show_documents(on_progress))
+        with shown.show_progress("preparing", "bytes") as show:
             made.append(
                 find_or_prepare(
                     reference,
                     tokenizer,
                     default=preset.tokenizer,
                     warn=shown.warn,
-                    settings=settings,
+                    on_progress=lambda progress: progress.show(show),
                 )
             )
         return str(made[0].path)
@@ -255,8 +262,6 @@ def _refer_to(planned: "PlannedSet") -> DataReference:
 
 def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
     """Show steps and passes over the text of the runs that are not done."""
-    from qkvary.api.training_plan import describe_effort
-
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
     tokens = 0 if planned.data is None else planned.data.splits["train"].tokens
     # A text shorter than a row is refused when it is read.
@@ -299,6 +304,7 @@ def _check_finished(study: Study, store: Store) -> None:
 def _train_cells(
     study: Study,
     store: Store,
+    planned: "PlannedSet",
     options: TrainingOptions,
     distribution: "Distribution",
     execution: ExecutionSettings | None,
@@ -306,8 +312,10 @@ def _train_cells(
 ) -> None:
     """Train the unfinished runs; all processes do so together."""
     from qkvary.studies.running.training import train_cell
+    from qkvary.tasks.language import LanguageTask
 
-    trainer = partial(train_cell, distribution=distribution, execution=execution)
+    task = LanguageTask(cast("LanguageTaskConfig", study.settings[0].task), planned.data)
+    trainer = partial(train_cell, distribution=distribution, execution=execution, task=task)
     chosen = CellOptions(
         checkpoint_seconds=options.checkpoint_seconds,
         keep=read_count(options.keep, "keep"),

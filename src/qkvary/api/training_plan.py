@@ -1,7 +1,7 @@
 """A training that is planned: its costs, passes over its text, time, and the steps of a time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -9,35 +9,21 @@ from qkvary.costs.network import network_costs
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import UsageError
+from qkvary.studies.pretraining import count_passes, describe_effort
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.trainings import list_trainings
 from qkvary.studies.study import Study
 from qkvary.tasks.config import LanguageTaskConfig
-from qkvary.text.names import count
-from qkvary.text.numbers import real, whole
-from qkvary.text.units import duration
+from qkvary.text.numbers import whole
 from qkvary.training.config import RunConfig
 
 if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
-MOST_PASSES = 16
-"""Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,
-"Scaling Data-Constrained Language Models"."""
 TEST_PASSES = 3
 """Forward passes of the test: windows, and documents with and without padding."""
 FIRST_STEPS = 1_000
 """Steps from which the time of others is estimated."""
-FEWEST_STEPS = 200
-"""Steps below which a smaller batch is the better use of a text."""
-
-
-def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
-    """Return how often a run reads its text, or None if its tokens are not counted yet."""
-    if not training_tokens:
-        return None
-    training = run.training
-    return training.steps * training.batch_size * run.sequence_length / training_tokens
 
 
 def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
@@ -67,48 +53,6 @@ def count_scored(run: RunConfig, planned: "PlannedSet") -> int:
         min((one for one in (*limits, unknown) if one is not None), default=0) for limits in wanted
     )
     return each * -(-run.training.steps // run.training.evaluate_every) + TEST_PASSES * last
-
-
-def describe_effort(
-    run: RunConfig,
-    training_tokens: int | None,
-    seconds: Sequence[float | None] = (),
-    text_bytes: int | None = None,
-) -> str:
-    """Return passes and time as a sentence, with shorter options if the text is read too often.
-
-    Args:
-        run: One of the runs, which differ in variant and seed.
-        training_tokens: Tokens of the text, if they are counted.
-        seconds: The estimated seconds of each run, if they are estimated.
-        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
-    """
-    per_step = run.training.batch_size * run.sequence_length
-    parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
-    passes = count_passes(run, training_tokens or text_bytes)
-    if passes is not None and not training_tokens:
-        parts.append(f"at least {real(passes)} passes over the {whole(text_bytes)} bytes of text")
-    elif passes is not None:
-        parts.append(f"{real(passes)} passes over the {whole(training_tokens)} training tokens")
-    known = [one for one in seconds if one is not None]
-    if known and len(known) == len(seconds):
-        runs = "" if len(seconds) == 1 else f" for all {len(seconds)} runs"
-        parts.append(
-            f"about {duration(sum(known), 2)} on this machine{runs}, validations and test included"
-        )
-    text = "; ".join(parts)
-    if passes is None or passes <= MOST_PASSES:
-        return text
-    return f"{text}. More than {MOST_PASSES} passes teach little: {_suggest(run, passes)}"
-
-
-def _suggest(run: RunConfig, passes: float) -> str:
-    rows = run.training.steps * run.training.batch_size * MOST_PASSES / passes
-    steps = max(1, math.floor(rows / run.training.batch_size))
-    if steps >= FEWEST_STEPS:
-        return f"try --steps {steps}"
-    batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
-    return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"
 
 
 def choose_steps(

@@ -2,7 +2,7 @@
 
 from qkvary.api.results import Result, say_in_lines
 from qkvary.data.checkpoint_names import RUNS
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.run_archive import unpack_runs
 from qkvary.studies.running.store import Store
 from qkvary.text.names import count

@@ -77,6 +77,5 @@ GROUPS = {
 """The first words of verbs of two words, with their help."""
 
 
-def find_targets() -> dict[str, str]:
-    """Return the module and function of each verb, by what is typed."""
-    return {typed: target for verbs in VERBS.values() for typed, target in verbs.items()}
+TARGETS = {typed: target for verbs in VERBS.values() for typed, target in verbs.items()}
+"""The module and function of each verb, by what is typed."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.choices import check_choices
 from qkvary.arch.labels import as_variant
+from qkvary.arch.parts import check_choices
 from qkvary.arch.rotary import RotaryScaling
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Source
 from qkvary.arch.terms import CORES

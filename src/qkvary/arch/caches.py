@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from qkvary.arch.canonical import stored
-from qkvary.arch.choices import check_choices
+from qkvary.arch.parts import check_choices
 
 CacheLayout = Literal["sources", "rotated", "split", "input", "latent"]
 """``sources``: each source that key and value read, once, before rotation; keys are rotated when

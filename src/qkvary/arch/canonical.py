@@ -14,8 +14,8 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from qkvary.arch.choices import check_word, field_hints
 from qkvary.arch.labels import format_label, parse_variant
+from qkvary.arch.parts import check_word, field_hints
 from qkvary.arch.variants import Variant
 from qkvary.text.names import suggest
 

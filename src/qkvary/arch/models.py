@@ -69,6 +69,18 @@ class Model:
         if not self.layers:
             raise ValueError("expected at least one layer, got none")
 
+    def count_encoder_tokens(self, given: int | None, context: int) -> int:
+        """Return the tokens of the encoder: those the model fixes, those given, or the decoder's.
+
+        Raises:
+            ValueError: for fewer than 1.
+        """
+        if self.encoder is None:
+            return 0
+        if given is not None and given < 1:
+            raise ValueError(f"expected at least 1 token for the encoder, got {given}")
+        return self.encoder.tokens or given or context
+
     @property
     def d_model(self) -> int:
         """Width of the residual stream."""

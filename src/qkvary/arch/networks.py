@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 from qkvary.arch.attention import TORCH_INIT, AttentionConfig, Initialization
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.choices import check_choices
+from qkvary.arch.parts import check_choices
 from qkvary.arch.variants import QKV, AnyVariant, Variant, join_layers
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "swiglu", "geglu-tanh"]

@@ -1,9 +1,14 @@
-"""The smallest pieces of a network that are counted: matrices, tables and normalisations.
+"""What configurations are made from: words out of a few, sizes by name, and what is counted.
 
-Sizes only: a piece knows neither what it computes nor where it stands.
+The smallest pieces of a network that are counted are matrices, tables and normalisations.
 """
 
+import dataclasses
+import difflib
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 LARGEST_SIZE = 2**40
 """Sizes beyond this are a mistake in a configuration, not a network."""
@@ -101,3 +106,100 @@ class Norm:
     def biases(self) -> int:
         """Entries of the bias."""
         return self.width if self.bias else 0
+
+
+@functools.cache
+def field_hints(kind: type[Any]) -> dict[str, Any]:
+    """Return the resolved annotations of a dataclass, by field."""
+    return get_type_hints(kind)
+
+
+def check_choices(config: Any) -> None:
+    """Refuse a word that a ``Literal`` field of a dataclass does not list, and other types.
+
+    Args:
+        config: A dataclass instance.
+
+    Raises:
+        ValueError: with the choices, and the nearest one where there is one.
+    """
+    for name, (kinds, expected) in _simple(type(config)).items():
+        value = getattr(config, name)
+        if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
+            raise ValueError(f"expected {expected} for {name}, got {value!r}")
+    for name, choices in _choices(type(config)).items():
+        check_word(name, getattr(config, name), choices)
+
+
+_EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    int | None: ((int, type(None)), "a whole number or None"),
+    float: ((int, float), "a number"),
+    float | None: ((int, float, type(None)), "a number or None"),
+    bool: ((bool,), "True or False"),
+}
+
+
+@functools.cache
+def _simple(kind: type[Any]) -> dict[str, tuple[tuple[type, ...], str]]:
+    """Return the types of the numbers and switches of a dataclass, by field."""
+    hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
+    return {name: _EXPECTED[hint] for name, hint in hints.items() if hint in _EXPECTED}
+
+
+@functools.cache
+def _choices(kind: type[Any]) -> dict[str, tuple[Any, ...]]:
+    """Return the words that each ``Literal`` field of a dataclass lists."""
+    hints = {field.name: field_hints(kind)[field.name] for field in dataclasses.fields(kind)}
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+
+
+def check_word(name: str, value: object, choices: Sequence[Any]) -> None:
+    """Refuse a word that is not one of the choices.
+
+    Args:
+        name: The name of the choice, for the message.
+        value: The word.
+        choices: The words to choose from.
+
+    Raises:
+        ValueError: with the choices, and the nearest one where there is one.
+    """
+    if value not in choices:
+        near = difflib.get_close_matches(str(value), [str(one) for one in choices], n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        listed = ", ".join(map(str, choices))
+        raise ValueError(f"expected {name} out of {listed}, got {value!r}{hint}")
+
+
+def given_sizes(
+    config: object,
+    sizes: Mapping[str, object],
+    *,
+    kind: type[Any],
+    required: Sequence[str],
+) -> dict[str, Any]:
+    """Return the sizes that a caller gave instead of a configuration; none with a configuration.
+
+    Args:
+        config: The configuration, or ``None``.
+        sizes: Every size by name, ``None`` for those that were not given.
+        kind: The class of the configuration.
+        required: The sizes without which there is no configuration.
+
+    Raises:
+        ValueError: if both were given, the configuration is something else, or a required size is
+            missing.
+    """
+    if config is not None and not isinstance(config, kind):
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ValueError(
+            f"expected {article} {kind.__name__}, or {', '.join(required)} by name, got {config!r}"
+        )
+    given = {name: value for name, value in sizes.items() if value is not None}
+    if config is not None and given:
+        raise ValueError(f"expected a configuration or sizes, got both: {', '.join(given)}")
+    missing = [name for name in required if name not in given]
+    if config is None and missing:
+        raise ValueError(f"expected {', '.join(required)}, got no {', '.join(missing)}")
+    return given

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from qkvary.arch.choices import check_choices
+from qkvary.arch.parts import check_choices
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Role, Sharing, Source, share
 from qkvary.arch.terms import CORES, DEFAULTS, OWN, ScoreTerms
 from qkvary.text.names import listed, suggest

@@ -14,8 +14,13 @@ from qkvary.data.tokenizer_files import load_tokenizer
 from qkvary.data.tokenizers import ByteTokenizer, Tokenizer
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file, refuse_pickles
+from qkvary.storage.untrusted_files import (
+    MAX_SIDE_FILE_BYTES,
+    StrPath,
+    read_file,
+    read_path,
+    refuse_pickles,
+)
 
 if TYPE_CHECKING:
     from qkvary.arch.networks import LanguageModelConfig

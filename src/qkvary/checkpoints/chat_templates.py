@@ -15,8 +15,7 @@ from qkvary.checkpoints.models import TEMPLATE
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.paths import read_path
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_path
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 

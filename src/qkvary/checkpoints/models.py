@@ -29,14 +29,12 @@ from qkvary.costs.parameters import network_parameters
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.durable import atomic_write_dir, make_directory
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, decode, encode
+from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, Manifest, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
-from qkvary.storage.untrusted_files import short_reason
+from qkvary.storage.untrusted_files import StrPath, read_path, short_reason
 
 FORMAT = DocumentFormat(name="a stored language model", version=1, key="model_format")
 """The format of the contents; the manifest has its own."""

@@ -16,8 +16,7 @@ from qkvary.checkpoints.gguf.configs import Sizes, make_config, read_sizes
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import CONFIG_NAME, load_config, resolve_model
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_name
-from qkvary.storage.untrusted_files import only_file
+from qkvary.storage.untrusted_files import StrPath, only_file, read_name
 
 
 def find_reference(reference: StrPath) -> Model:

@@ -4,7 +4,9 @@
 makes commands of the verbs. Does not know what they do.
 """
 
+import codecs
 import errno
+import io
 import os
 import shlex
 import shutil
@@ -13,14 +15,64 @@ import textwrap
 import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from qkvary.api.verbs import GROUPS, VERBS, find_targets
-from qkvary.cli._streams import TYPED, is_first_process, never_fail_to_encode, print_error
+from qkvary.api.verbs import GROUPS, TARGETS, VERBS
+from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import StoppedError
-from qkvary.storage.memory import is_out_of_memory
 from qkvary.storage.packages import describe_missing
-from qkvary.text.names import suggest
+from qkvary.text.names import printable, suggest
+
+NEAR = dict(
+    zip("–—−×·±ᵀτ∞’", ("-", "-", "-", "x", ".", "+-", "^T", "tau", "inf", "'"), strict=True)
+)
+"""The replacements of characters in an ASCII stream."""
+LONGEST_MESSAGE = 2000
+"""The most characters of an error that are printed: a message may quote a value of a file."""
+
+TYPED: list[str] = []
+"""The words after ``qkvary`` of the command that runs."""
+
+
+def is_first_process() -> bool:
+    """Return whether this is the only process, or the first that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def print_error(message: str) -> None:
+    """Print one error on standard error: what failed and what to do, without control characters."""
+    stream = sys.stderr
+    if stream is None or stream.closed:
+        return
+    never_fail_to_encode(stream)
+    lines = [" ".join(line.split()) for line in message.splitlines() if line.strip()]
+    text = "\n".join(lines) or "failed without a message"
+    text = text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
+    try:
+        stream.write("qkvary: " + printable(text) + "\n")
+        stream.flush()
+    except OSError:
+        # Standard error is closed; the exit code remains.
+        return
+
+
+def never_fail_to_encode(stream: TextIO) -> None:
+    """Let a stream replace characters that it cannot encode: a hyphen for a dash."""
+    if isinstance(stream, io.TextIOWrapper):
+        codecs.register_error("qkvary", _replace)
+        stream.reconfigure(errors="qkvary")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    letters = error.object[error.start : error.end]
+    near = (
+        NEAR.get(letter) or letter.encode("ascii", "backslashreplace").decode()
+        for letter in letters
+    )
+    return "".join(near), error.end
+
 
 PACKAGE = Path(__file__).parents[1]
 HELP_WIDTH = 100
@@ -52,14 +104,14 @@ EPILOGUE = (
 
 def command_names() -> tuple[str, ...]:
     """Return the first words of the commands."""
-    return tuple(sorted({typed.partition(" ")[0] for typed in find_targets()}))
+    return tuple(sorted({typed.partition(" ")[0] for typed in TARGETS}))
 
 
 def summarise(typed: str) -> str:
     """Return the help of a command or a group in one line, without importing it."""
     if typed in GROUPS:
         return GROUPS[typed]
-    module = find_targets()[typed].partition(":")[0]
+    module = TARGETS[typed].partition(":")[0]
     path = PACKAGE.joinpath(*module.split(".")).with_suffix(".py")
     return path.read_text("utf-8").partition("\n")[0].strip().strip('"')
 

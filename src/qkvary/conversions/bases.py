@@ -24,7 +24,7 @@ from qkvary.conversions.attention_bases import (
     undo,
 )
 from qkvary.conversions.draft import Draft, block_prefix, choose_blocks, replace_layers
-from qkvary.nn.positions import sinusoid
+from qkvary.nn.layout import sinusoid
 from qkvary.storage.errors import UsageError
 
 _NEARLY_ORTHOGONAL = 1e-12

@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, cast
 
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import read_name
+from qkvary.storage.untrusted_files import read_name
 from qkvary.text.names import suggest
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
+BY_LAYER = ("latent", "shared")
+"""The methods with a spectrum, from which layers get sizes of their own."""
 
 
 class Rewrite(Protocol):

@@ -16,7 +16,7 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
-from qkvary.text.ranges import check_seed, check_whole
+from qkvary.text.numbers import check_seed, check_whole
 
 MOST_CONDITION = 1e6
 """The condition number up to which logits stay equal to 1e-9; worse ones are refused."""

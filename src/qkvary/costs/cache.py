@@ -21,7 +21,7 @@ from qkvary.arch.models import Model, as_model, map_layers
 from qkvary.arch.networks import Network
 from qkvary.arch.sharing import KEY_ROPE
 from qkvary.costs.formats import SCALE, Dtype, Format, dtype_bytes, parse_format
-from qkvary.costs.macs import count_encoder_tokens, visible_keys
+from qkvary.costs.macs import visible_keys
 
 
 def layer_cache_bytes_per_token(config: AttentionConfig, dtype: Dtype) -> int:
@@ -84,7 +84,8 @@ def layer_cache_bytes(
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
     if isinstance(attention, LatentAttention):
-        return entries_bytes(attention, seen=context, kept=context, stored_as=form)
+        kept = _kept_tokens(attention.window, context)
+        return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
     if attention.reads_layer is not None:
         return 0
     kept = _kept_tokens(attention.config.variant.reach, context)
@@ -200,7 +201,7 @@ def layerwise_cache_bytes(
     if context < 0:
         raise ValueError(f"expected a context of at least 0 tokens, got {context}")
     form = _format(stored_as)
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     return map_layers(
         model.layers,
         lambda layer: (
@@ -235,7 +236,7 @@ def read_bytes(
     again.
     """
     form = _format(stored_as)
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     return sum(
         map_layers(
             model.layers,
@@ -300,7 +301,7 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
         own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
     if isinstance(attention, LatentAttention):
-        kept = [context, context + 1]
+        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
     elif attention.reads_layer is not None:
         return 0
     else:

@@ -218,7 +218,7 @@ def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
     held = (rank + rope) * form.bits // 8
     if attention.indexer is not None and form.bits == 8:
         held = rank + SCALE_BYTES * (rank // 128) + 2 * rope
-    yield _Spec(token_bytes=held, is_latent=True)
+    yield _Spec(token_bytes=held, window=attention.window, is_latent=True)
     if index is not None:
         scales = SCALE_BYTES * math.ceil(index.width / 128)
         yield _Spec(token_bytes=index.width + scales, is_latent=True)
@@ -387,7 +387,7 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
 
 def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
     is_projected = isinstance(attention, ProjectedAttention)
-    return attention.config.variant.reach if is_projected else None
+    return attention.config.variant.reach if is_projected else attention.window
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:

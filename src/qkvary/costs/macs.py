@@ -92,7 +92,7 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, RecurrentLayer):
         return 0
     if isinstance(attention, LatentAttention):
-        return context if attention.indexer is None else min(attention.indexer.top, context)
+        return context if attention.most_keys is None else min(attention.most_keys, context)
     return min(attention.window, context) + visible_summaries(attention, context)
 
 
@@ -158,7 +158,7 @@ def forward_macs(
         ValueError: for a number of tokens that is not positive.
     """
     _check(tokens)
-    seen = count_encoder_tokens(model, encoder_tokens, tokens)
+    seen = model.count_encoder_tokens(encoder_tokens, tokens)
     layers = [
         (_forward_layer(layer, tokens, seen, pairs, fills_cache=fills_cache), count)
         for layer, count in count_kinds(model.layers)
@@ -190,25 +190,12 @@ def decode_macs(model: Model, *, context: int, encoder_tokens: int | None = None
         ValueError: for a context that is not positive.
     """
     _check(context)
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     layers = [
         (_decode_layer(layer, context, seen), count) for layer, count in count_kinds(model.layers)
     ]
     outside = sum(linear.weights for linear in model.others)
     return _sum(layers, head=_head_macs(model, 1), other=outside)
-
-
-def count_encoder_tokens(model: Model, given: int | None, context: int) -> int:
-    """Return the tokens of the encoder: those the model fixes, those given, or the decoder's.
-
-    Raises:
-        ValueError: for fewer than 1.
-    """
-    if model.encoder is None:
-        return 0
-    if given is not None and given < 1:
-        raise ValueError(f"expected at least 1 token for the encoder, got {given}")
-    return model.encoder.tokens or given or context
 
 
 def _check(tokens: int) -> None:

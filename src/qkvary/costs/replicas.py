@@ -16,7 +16,6 @@ from qkvary.costs.cache import (
     layer_read_bytes,
 )
 from qkvary.costs.formats import Format
-from qkvary.costs.macs import count_encoder_tokens
 
 NEEDED_WHOLE = (*INPUT_STORED, "latent", "keys")
 """Storage that every head needs in full."""
@@ -39,7 +38,7 @@ def device_cache_bytes(
         devices: Devices that share one copy of the model.
         encoder_tokens: Tokens of the encoder, where the model does not fix them.
     """
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
     kinds = count_kinds(model.layers)
     return kinds_cache_bytes(
         kinds, context=context, stored_as=stored_as, devices=devices, encoder_tokens=seen
@@ -76,7 +75,7 @@ def device_read_bytes(
 
     For the arguments see :func:`device_cache_bytes`; the new token is the last of ``context``.
     """
-    seen = count_encoder_tokens(model, encoder_tokens, context)
+    seen = model.count_encoder_tokens(encoder_tokens, context)
 
     def read(layer: Layer) -> int:
         own = layer_read_bytes(layer.attention, context=context, stored_as=stored_as)

@@ -12,7 +12,6 @@ from qkvary.costs.cache import layerwise_cache_bytes
 from qkvary.costs.decoding import Bound, DecodeStep, decode_step, weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.formats import Format
-from qkvary.costs.macs import count_encoder_tokens
 from qkvary.costs.replicas import device_cache_bytes, kinds_cache_bytes
 
 Fills = Literal["weights", "cache"]
@@ -220,7 +219,7 @@ def _longest_context(
             context=tokens,
             stored_as=cache,
             devices=size,
-            encoder_tokens=count_encoder_tokens(model, demand.encoder_tokens, tokens),
+            encoder_tokens=model.count_encoder_tokens(demand.encoder_tokens, tokens),
         )
         return held <= free
 

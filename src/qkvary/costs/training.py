@@ -22,7 +22,7 @@ from qkvary.arch.blocks import (
 )
 from qkvary.arch.models import Model, map_layers
 from qkvary.arch.sharing import IDENTITY
-from qkvary.costs.macs import TRAINING_FACTOR, Pairs, count_encoder_tokens, forward_macs
+from qkvary.costs.macs import TRAINING_FACTOR, Pairs, forward_macs
 from qkvary.costs.parameters import model_parameters
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ def activation_bytes(
 
     Arguments as of :func:`plan_training`.
     """
-    seen = count_encoder_tokens(model, encoder_tokens, tokens)
+    seen = model.count_encoder_tokens(encoder_tokens, tokens)
     d_model = model.d_model
 
     def count(layer: Layer) -> int:

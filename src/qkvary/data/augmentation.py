@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.random_numbers import random_words
+from qkvary.data.rows import random_words
 
 SCALE = (0.8, 1.0)
 """Area of a crop, as a share of the image."""

@@ -6,9 +6,9 @@ Torch-free; what a checkpoint contains is read elsewhere.
 import re
 from pathlib import Path
 
+from qkvary.storage.environment import data_root
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import data_root
-from qkvary.storage.paths import StrPath, read_name, read_path
+from qkvary.storage.untrusted_files import StrPath, read_name, read_path
 from qkvary.text.names import find_name, suggest
 
 PACKAGED = Path(__file__).parent / "models"

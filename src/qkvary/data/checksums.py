@@ -1,4 +1,4 @@
-"""Checksums of the built-in data sets, known without reading them."""
+"""Facts about the built-in data sets that are known without reading them: mostly checksums."""
 
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 """The checksum of the uncompressed text."""
@@ -26,3 +26,5 @@ MULTI30K_SHA256 = "ac93810c18e472ae9eb2897cb347c6e85fa8a804e75406a4eac3050dfff8e
 
 CIFAR100_FEATURES_SHA256 = "b9617e5d82fff3eed0dc42f91fcdd931245ce25c01ebbe2e51885ee75be5689a"
 """The packaged features of 50 classes of CIFAR-100."""
+FEATURES_MADE_HERE = "cifar100-resnet34"
+"""The features that ``qkvary data features`` makes, from weights that the user chooses."""

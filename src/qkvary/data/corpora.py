@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.feature_sets import FEATURE_SETS
+from qkvary.data.checksums import FEATURES_MADE_HERE, TINY_SHAKESPEARE_SHA256
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.sources import (
@@ -17,8 +16,8 @@ from qkvary.data.sources import (
     list_source_files,
 )
 from qkvary.data.splits import HeldOut
+from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.text.names import find_name, suggest
 
@@ -134,10 +133,9 @@ def open_source(reference: str, choices: SourceOptions | None = None) -> Source:
     path = Path(reference).expanduser()
     if reference and path.exists():
         return find_source(path, chosen)
-    is_features = reference in FEATURE_SETS and FEATURE_SETS[reference].is_made_here
     advice = (
         "`qkvary data features --weights FOLDER` makes these features of images"
-        if is_features
+        if reference == FEATURES_MADE_HERE
         else suggest(reference, CORPORA)
     )
     raise UsageError(

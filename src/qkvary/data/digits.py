@@ -5,8 +5,8 @@ from typing import get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.arch.choices import check_word
-from qkvary.data.random_numbers import random_words
+from qkvary.arch.parts import check_word
+from qkvary.data.rows import random_words
 from qkvary.data.splits import DataSplit
 
 

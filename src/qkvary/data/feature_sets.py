@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
+from qkvary.data.checksums import CIFAR100_FEATURES_SHA256, FEATURES_MADE_HERE
 from qkvary.data.files import find_file
 from qkvary.data.image_sets import IMAGE_SETS, ImageSetName
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory
 
 FOLDER = "features"
 """The folder of the files below ``QKVARY_DATA`` or the cache."""
@@ -42,8 +42,8 @@ class FeatureSet:
 
     @property
     def is_made_here(self) -> bool:
-        """Whether ``qkvary data features`` makes the numbers, from weights of the user's choice."""
-        return self.name == "cifar100-resnet34"
+        """Whether ``qkvary data features`` makes the numbers."""
+        return self.name == FEATURES_MADE_HERE
 
     @property
     def fingerprint(self) -> str:

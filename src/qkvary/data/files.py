@@ -13,8 +13,8 @@ from qkvary.data.downloads import (
     is_offline,
     keep_in_cache,
 )
+from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.untrusted_files import read_file
 
 _GZIP = 31

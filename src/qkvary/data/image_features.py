@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 from qkvary.data.checksums import CIFAR100_FEATURES_SHA256
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSet, find_features
 from qkvary.data.images import find_images
-from qkvary.data.random_numbers import random_words
+from qkvary.data.rows import random_words
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import suggest

@@ -14,8 +14,8 @@ from qkvary.data.files import decompress, download, find_file
 from qkvary.data.image_files import Images, LoadedImages, freeze, read_cifar, read_idx
 from qkvary.data.image_sets import IMAGE_SETS, Archive, ImageSet
 from qkvary.data.tiny_imagenet import find_tiny_imagenet, read_tiny_imagenet
+from qkvary.storage.environment import cache_directory, data_root
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
-from qkvary.storage.folders import cache_directory, data_root
 from qkvary.storage.untrusted_files import read_file
 from qkvary.text.names import listed, suggest
 

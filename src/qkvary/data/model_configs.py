@@ -17,9 +17,9 @@ from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.data.checkpoint_names import find_packaged
 from qkvary.data.downloads import HUB, fetch, is_offline, keep_in_cache
-from qkvary.storage.folders import cache_directory
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.jsonvalues import decode
-from qkvary.storage.paths import StrPath, read_name
+from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.text.names import short
 
 CONFIG_NAME = "config.json"

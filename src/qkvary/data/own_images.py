@@ -21,8 +21,7 @@ from qkvary.data.image_files import Images, freeze, read_idx
 from qkvary.data.image_sets import OwnImages
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
-from qkvary.storage.paths import StrPath
-from qkvary.storage.untrusted_files import read_file
+from qkvary.storage.untrusted_files import StrPath, read_file
 from qkvary.text.names import listed
 
 LARGEST_FILE, LARGEST_PICTURE = 2**28, 2**22

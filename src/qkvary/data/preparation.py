@@ -17,11 +17,10 @@ from typing import Any, cast
 
 from qkvary.data.documents import Document
 from qkvary.data.encoding import EncodedDocument, Encoder, token_width
-from qkvary.data.prepared import PreparedData, open_prepared
+from qkvary.data.prepared import PreparedData, finished_plan, open_prepared
 from qkvary.data.shard_groups import (
     PendingGroup,
     PreparationDirectory,
-    finished_plan,
     unfinished_plan,
 )
 from qkvary.data.sources import Source, Stream
@@ -50,6 +49,11 @@ class Progress:
     """Bytes of the source, if known."""
     resumed_bytes: int = 0
     """The part of ``text_bytes`` from earlier starts."""
+
+    def show(self, display: Callable[..., None]) -> None:
+        """Show it on a display of bytes."""
+        note = f"{self.documents:,} documents, {self.tokens:,} tokens"
+        display(self.text_bytes, self.total_bytes or 0, note)
 
 
 ProgressCallback = Callable[[Progress], None]

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from qkvary.data.downloads import keep_in_cache
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
-from qkvary.storage.documents import DocumentFormat
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.folders import cache_directory
-from qkvary.storage.jsonvalues import decode, encode
+from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
 from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 KIND = "prepared-documents"
 FORMAT = DocumentFormat(name="a prepared set of documents", version=1, key="format")
@@ -184,6 +183,13 @@ class PreparedData:
 def is_prepared(path: Path) -> bool:
     """Return whether a folder looks like a complete set, without verifying it."""
     return (path / MANIFEST_NAME).is_file() and (path / TOKENIZER_FILE).is_file()
+
+
+def finished_plan(folder: Path) -> Any:
+    """Return the plan of the complete set in a folder, or ``None``."""
+    if not (folder / MANIFEST_NAME).is_file():
+        return None
+    return read_manifest(folder).about.get("plan")
 
 
 def read_fingerprint(path: Path) -> str:

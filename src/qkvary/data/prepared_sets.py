@@ -5,9 +5,11 @@ held-out share) are kept as they were chosen.
 """
 
 import hashlib
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -19,17 +21,30 @@ from qkvary.data.corpora import (
     identify_source,
     open_source,
 )
-from qkvary.data.preparation import PreparationSettings, pin_source, prepare
-from qkvary.data.prepared import PreparedData, is_prepared, open_prepared, read_fingerprint
-from qkvary.data.shard_groups import finished_plan, unfinished_plan
-from qkvary.data.sources import Source, SourceOptions
+from qkvary.data.preparation import (
+    PreparationSettings,
+    ProgressCallback,
+    pin_source,
+    prepare,
+)
+from qkvary.data.prepared import (
+    PreparedData,
+    finished_plan,
+    is_prepared,
+    open_prepared,
+    read_fingerprint,
+)
+from qkvary.data.shard_groups import unfinished_plan
+from qkvary.data.sources import SHARE, Source, SourceOptions
 from qkvary.data.splits import explain_share_error
 from qkvary.data.tokenizer_files import count_tokens, load_tokenizer, name_tokenizer, plain_name
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.errors import UsageError
-from qkvary.storage.folders import cache_directory
 from qkvary.storage.jsonvalues import JsonValue, encode
 
 DEFAULT_TOKENIZER = "gpt2"
+DIGITS = 8
+"""Hexadecimal digits in the names of folders that change with their documents."""
 _TRAINING = ("train", "documents")
 """The keys of training files in a list of files."""
 _HELD_OUT = ("validation", "test")
@@ -155,8 +170,7 @@ def _choose_folder(source: Source, tokenizer: str, *, by_content: bool) -> Path:
     Raises:
         UsageError: if there is no cache, or a name is not valid for a folder.
     """
-    # Eight digits that change with the documents.
-    digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:8]
+    digits = hashlib.sha256(encode(source.describe()).encode()).hexdigest()[:DIGITS]
     name = f"{source.name}-{digits}" if by_content else source.name
     return default_folder(name, name_tokenizer(tokenizer))
 
@@ -244,7 +258,7 @@ def find_or_prepare(
     *,
     default: str,
     warn: Callable[[str], None],
-    settings: PreparationSettings | None = None,
+    on_progress: ProgressCallback = lambda _progress: None,
 ) -> PreparedData:
     """Return the existing set of a text, or prepare it.
 
@@ -254,7 +268,7 @@ def find_or_prepare(
         tokenizer: As for :func:`load_tokenizer`, if the user named one.
         default: The tokenizer otherwise.
         warn: Called with a message if the reused set has a token limit.
-        settings: The settings of the preparation.
+        on_progress: Called with the progress of a preparation.
 
     Raises:
         UsageError: if the text, set or tokenizer does not exist.
@@ -263,6 +277,7 @@ def find_or_prepare(
     found, reference, tokenizer = _find(reference, tokenizer, default, warn)
     if found is not None:
         return found
+    settings = PreparationSettings(on_progress=on_progress)
     by_content = reference not in CORPORA
     return prepare_corpus(reference, tokenizer, by_content=by_content, settings=settings)
 
@@ -342,7 +357,9 @@ def _find(
 
 
 def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
-    """Return the set under the text's own name if the text has not changed since it was prepared.
+    """Return the set of a text that has not changed since it was prepared, without reading it.
+
+    It is the one under the text's own name, or one by its content, prepared without options.
 
     Args:
         reference: As for :func:`open_source`, or the name of a set in the cache.
@@ -357,17 +374,34 @@ def _find_reusable(reference: str, tokenizer: str) -> PreparedData | None:
         return None
     name, files = found
     try:
-        folder = default_folder(name, name_tokenizer(tokenizer))
+        own = default_folder(name, name_tokenizer(tokenizer))
     except UsageError:
         # There is no cache, or the name is not valid for a folder.
         return None
-    plan = finished_plan(folder) if is_prepared(folder) else None
-    if plan is None:
-        return None
-    if files is not None and not _is_same_text(plan["source"]["files"], files):
-        return None
-    data = open_prepared(folder)
-    return data if _is_same_tokenizer(data, tokenizer) else None
+    any_digits = f"{escape(plain_name(name))}-{'[0-9a-f]' * DIGITS}-{name_tokenizer(tokenizer)}"
+    for folder in (own, *sorted(own.parent.glob(any_digits))):
+        plan = finished_plan(folder) if is_prepared(folder) else None
+        if plan is None or (folder != own and not _has_no_options(plan["source"], name, files)):
+            continue
+        if files is not None and not _is_same_text(plan["source"]["files"], files):
+            continue
+        data = open_prepared(folder)
+        if _is_same_tokenizer(data, tokenizer):
+            return data
+    return None
+
+
+def _has_no_options(source: Mapping[str, Any], name: str, files: JsonValue) -> bool:
+    """Return whether a set was made of these local files alone, without options."""
+    parts = {key: some for key, some in _parts_of(source["files"]).items() if key != "cuts"}
+    rule, stored = source["held_out"], cast("dict[str, Any]", source["files"])
+    shares = [] if rule is None else [rule["share"]]
+    shares += [1.0 - stored["cut"]] if "cut" in stored else []
+    return (
+        (source["name"], parts) == (name, files)
+        and all(math.isclose(share, SHARE) for share in shares)
+        and all(stream["max_tokens"] is None for stream in source["streams"])
+    )
 
 
 def _is_same_text(stored: JsonValue, now: JsonValue) -> bool:

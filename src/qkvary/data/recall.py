@@ -11,8 +11,8 @@ from typing import NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from qkvary.data.random_numbers import random_words
 from qkvary.data.recall_sizes import check_recall
+from qkvary.data.rows import random_words
 from qkvary.data.splits import DataSplit
 
 NO_ANSWER = -1

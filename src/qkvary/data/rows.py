@@ -1,17 +1,148 @@
-"""The rows of each training step, as a pure function.
+"""The rows of each training step, and random numbers, as pure functions of a purpose.
 
 Row ``j`` of step ``s`` is row ``n = s * batch + j`` of a run. Each epoch visits every row once, in
 an order that is computed, not stored. So a run can resume at any step, and processes can share a
-batch without communication.
+batch without communication. Only the raw bit stream of a bit generator is used: numpy guarantees it
+across versions, unlike the distributions built on it.
 """
 
+import functools
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from qkvary.data.prepared import TokenSplit
-from qkvary.data.random_numbers import shuffled
+
+Words = NDArray[np.uint64]
+ROUNDS = 10
+_FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
+LARGEST_COUNT = 2**62
+
+
+def random_words(count: int, *purpose: str | int) -> Words:
+    """Draw uniform 64-bit words.
+
+    Args:
+        count: The number of words.
+        purpose: A name and any numbers; every purpose has its own stream.
+    """
+    return _generator(purpose).random_raw(count)
+
+
+def random_indices(count: int, below: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Draw ``count`` independent indices, uniform in ``[0, below)`` up to ``below / 2**64``.
+
+    Args:
+        count: The number of indices.
+        below: The exclusive upper bound.
+        purpose: As in ``random_words``.
+    """
+    return (random_words(count, *purpose) % np.uint64(below)).astype(np.int64)
+
+
+def permutation(count: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Return a uniformly random permutation of ``range(count)``.
+
+    Args:
+        count: The number of indices.
+        purpose: As in ``random_words``.
+    """
+    return np.argsort(random_words(count, *purpose), kind="stable").astype(np.int64)
+
+
+def epoch_batch(
+    count: int, batch_size: int, *, step: int, seed: int, what: str = "examples"
+) -> NDArray[np.int64]:
+    """Return the indices of the examples of one step; an epoch drops its last partial batch.
+
+    Args:
+        count: Number of examples.
+        batch_size: Examples per batch.
+        step: Counted from 0 over all epochs.
+        seed: Seed of the order; every epoch has another one.
+        what: Name of the examples; each has its own orders.
+
+    Raises:
+        ValueError: if a batch is larger than an epoch.
+    """
+    per_epoch = count // batch_size
+    if per_epoch < 1:
+        raise ValueError(f"expected batches of at most {count:,} {what}, got {batch_size:,}")
+    epoch, index = divmod(step, per_epoch)
+    return _order(count, what, seed, epoch)[index * batch_size : (index + 1) * batch_size]
+
+
+@functools.lru_cache(maxsize=2)
+def _order(count: int, what: str, seed: int, epoch: int) -> NDArray[np.int64]:
+    order = permutation(count, f"order of {what}", seed, epoch)
+    order.flags.writeable = False
+    return order
+
+
+def shuffled(indices: NDArray[np.int64], count: int, *purpose: str | int) -> NDArray[np.int64]:
+    """Return where a permutation of ``range(count)`` maps indices.
+
+    No order is stored: a Feistel network permutes the next power of two, and results outside of the
+    range are permuted again. The cost of an index does not depend on ``count``.
+
+    Source: Luby and Rackoff 1988 (the network); Black and Rogaway 2002 (cycle walking).
+
+    Args:
+        indices: Indices in ``range(count)``, of any shape.
+        count: The size of the range.
+        purpose: A name and any numbers; every purpose has its own order.
+
+    Raises:
+        ValueError: if an index is out of range.
+    """
+    given = np.asarray(indices, dtype=np.int64)
+    if not 1 <= count <= LARGEST_COUNT:
+        raise ValueError(f"expected a count from 1 to 2**62, got {count}")
+    if given.size and (given.min() < 0 or given.max() >= count):
+        raise ValueError(f"expected indices from 0 to {count - 1}, got one outside")
+    bits = (count - 1).bit_length()
+    if bits == 0 or not given.size:
+        return given.copy()
+    keys = random_words(ROUNDS, *purpose)
+    words = given.astype(np.uint64).ravel()
+    limit = np.uint64(count)
+    outside = np.arange(words.size)
+    while outside.size:
+        words[outside] = _permute(words[outside], bits, keys)
+        outside = outside[words[outside] >= limit]
+    return words.astype(np.int64).reshape(given.shape)
+
+
+def _permute(words: Words, bits: int, keys: Words) -> Words:
+    low_bits = np.uint64(bits // 2)
+    low_mask = (np.uint64(1) << low_bits) - np.uint64(1)
+    high_mask = (np.uint64(1) << np.uint64(bits - bits // 2)) - np.uint64(1)
+    low, high = words & low_mask, words >> low_bits
+    for number, key in enumerate(keys):
+        if number % 2:
+            low = low ^ (_mixed(high, key) & low_mask)
+        else:
+            high = high ^ (_mixed(low, key) & high_mask)
+    return high << low_bits | low
+
+
+def _mixed(words: Words, key: np.uint64) -> Words:
+    """Mix all bits: the finaliser of SplitMix64 (Steele, Lea and Flood 2014)."""
+    mixed = words + key
+    mixed = (mixed ^ (mixed >> _THIRTY)) * _FIRST
+    mixed = (mixed ^ (mixed >> _TWENTY_SEVEN)) * _SECOND
+    return mixed ^ (mixed >> _THIRTY_ONE)
+
+
+def _generator(purpose: tuple[str | int, ...]) -> np.random.PCG64:
+    if not purpose or not isinstance(purpose[0], str):
+        raise ValueError(f"expected a purpose that begins with a name, got {purpose!r}")
+    digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
+    return np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big")))
+
 
 Rows = NDArray[np.int64]
 

@@ -30,7 +30,7 @@ from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.locks import OwnerLock
-from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
+from qkvary.storage.manifest import MANIFEST_NAME, FileEntry, Manifest
 
 LOCK_FILE = "prepare.lock"
 PLAN_FILE = "plan.json"
@@ -101,13 +101,6 @@ class PendingGroup:
     def add(self, split: str, document: EncodedDocument) -> None:
         """Add a document."""
         self.documents.setdefault(split, []).append(document)
-
-
-def finished_plan(folder: Path) -> Any:
-    """Return the plan of the complete set in a folder, or ``None``."""
-    if not (folder / MANIFEST_NAME).is_file():
-        return None
-    return read_manifest(folder).about.get("plan")
 
 
 def unfinished_plan(folder: Path) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from qkvary.text.ranges import check_number, check_seed, check_whole
+from qkvary.text.numbers import check_number, check_seed, check_whole
 
 Finish = Literal["length", "stop", "end"]
 """The reason why a text ends: the token limit, a stop string, or a stop token."""

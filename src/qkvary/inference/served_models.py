@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from qkvary.storage.environment import package_version
+from qkvary.storage.environment import cache_directory, package_version
 from qkvary.storage.errors import QkvaryError, UsageError
-from qkvary.storage.folders import cache_directory
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]

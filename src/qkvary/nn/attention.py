@@ -13,22 +13,28 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import KV_NORM_EPS, AttentionConfig
-from qkvary.arch.choices import given_sizes
 from qkvary.arch.labels import as_variant, format_label
+from qkvary.arch.parts import given_sizes
 from qkvary.arch.sharing import QUERY_ROPE, Source
 from qkvary.arch.variants import Variant
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.cache_layouts import NewTokens, make_codec, store_roles
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import MOST_DECODED, make_core
-from qkvary.nn.layout import AttentionMask, Layout
+from qkvary.nn.layout import AttentionMask, Layout, make_rotation
 from qkvary.nn.linear import apply
-from qkvary.nn.norms import HeadNorm, make_head_norm
-from qkvary.nn.positions import make_rotation
-from qkvary.nn.projections import LowRank, make_projection, make_query, make_sources
-from qkvary.nn.roles import Heads, Latent, RoleMaker
-from qkvary.nn.scores import Scores
-from qkvary.nn.terms import ScoreTerm, own_class, term_classes
+from qkvary.nn.projections import (
+    HeadNorm,
+    Heads,
+    Latent,
+    LowRank,
+    RoleMaker,
+    make_head_norm,
+    make_projection,
+    make_query,
+    make_sources,
+)
+from qkvary.nn.terms import Scores, ScoreTerm, own_class, term_classes
 
 
 def anneal(network: nn.Module, factor: float) -> nn.Module:
@@ -350,9 +356,10 @@ class Attention(nn.Module):
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
-                query = rotation.rotate(query)
+                query = rotation.grow(rotation.rotate(query))
             else:
-                rope = rotation.rotate(sources[QUERY_ROPE])
+                query = rotation.grow(query)
+                rope = rotation.grow(rotation.rotate(sources[QUERY_ROPE]))
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)

@@ -1,16 +1,59 @@
-"""A transformer block: attention and feed-forward, each with residual, norm and dropout."""
+"""The blocks of a network, one after the other, and what all networks add to their tokens.
 
+A block is attention and feed-forward, each with residual, norm and dropout.
+"""
+
+from collections.abc import Iterable
+from typing import Any, cast
+
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig
-from qkvary.nn.attention import make_attention
-from qkvary.nn.cache import LayerCache
-from qkvary.nn.feed_forward import FeedForward
-from qkvary.nn.layout import Layout
-from qkvary.nn.norms import RMSNormPlusOne
+from qkvary.arch.attention import AttentionConfig, Initialization
+from qkvary.arch.networks import BlockConfig, Network, Positions, TokenNetwork
+from qkvary.nn.attention import Attention, make_attention
+from qkvary.nn.cache import KVCache, LayerCache
+from qkvary.nn.initializer import Initializer
+from qkvary.nn.layout import Layout, sinusoid
+from qkvary.nn.linear import apply
+from qkvary.nn.projections import RMSNormPlusOne
+
+
+class FeedForward(nn.Module):
+    """``down(activation(dropout(up(x))))``; with a gate ``down(activation(gate(x)) * up(x))``."""
+
+    def __init__(self, d_model: int, config: BlockConfig) -> None:
+        super().__init__()
+        self.config = config
+        bias = config.has_feed_forward_bias
+        self.up = nn.Linear(d_model, config.d_ff, bias=bias)
+        self.gate = nn.Linear(d_model, config.d_ff, bias=bias) if config.is_gated else None
+        self.down = nn.Linear(config.d_ff, d_model, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Apply to every token."""
+        inner = F.dropout(apply(self.up, x), self.config.inner_dropout, self.training)
+        if self.gate is not None:
+            return apply(self.down, self._activate(apply(self.gate, x)) * inner)
+        return apply(self.down, self._activate(inner))
+
+    def _activate(self, inner: Float[Tensor, "*batch d_ff"]) -> Float[Tensor, "*batch d_ff"]:
+        kind = self.config.activation
+        if kind in ("relu", "swiglu"):
+            return F.relu(inner) if kind == "relu" else F.silu(inner)
+        return F.gelu(inner, approximate="tanh" if kind.endswith("-tanh") else "none")
+
+    def initialize(self, initializer: Initializer, init: Initialization) -> None:
+        """Draw the matrices; under ``normal`` the last has its own deviation."""
+        initializer.linear("up", self.up, init)
+        if self.gate is not None:
+            initializer.linear("gate", self.gate, init)
+        initializer.linear(
+            "down", self.down, init, init.output_std if init.scheme == "normal" else None
+        )
 
 
 def make_norm(d_model: int, config: BlockConfig) -> nn.Module:
@@ -102,3 +145,137 @@ class Block(nn.Module):
         rate = self.config.dropout if own is None else own
         norms = (self.feed_forward_norm, self.feed_forward_output_norm)
         return F.dropout(self._norm_output(self.feed_forward(x), *norms), rate, self.training)
+
+
+def initialize(network: nn.Module, init: Initialization, seed: int) -> None:
+    """Give every block of a network its first values, in place.
+
+    Args:
+        network: Built of the modules of this package. What is the network's own (embeddings and
+            head) it initializer itself.
+        init: For everything but the attention layers, which have their own.
+        seed: The same seed gives the same values.
+    """
+    for name, module in network.named_modules():
+        match module:
+            case Attention():
+                module.initialize(Initializer(seed, name))
+            case FeedForward():
+                module.initialize(Initializer(seed, name), init)
+            case nn.LayerNorm() | nn.RMSNorm():
+                module.reset_parameters()
+            case _:
+                pass
+
+
+class Stack(nn.Module):
+    """``norm(block_L(... block_1(x)))``; the last norm exists where the configuration says so.
+
+    ``recompute_blocks`` is how a run trades time for memory, and no part of the network: the input
+    of each block is all that is kept of it for the backward pass, which computes the block again,
+    with the same dropout, and so finds the same gradients.
+    """
+
+    def __init__(self, config: Network, blocks: Iterable[Block] | None = None) -> None:
+        """Create the blocks.
+
+        Args:
+            config: The network.
+            blocks: Its blocks, where they are of another kind.
+        """
+        super().__init__()
+        own = config.layers[:1] if config.shared_blocks else config.layers
+        layers = blocks or (Block(layer, config.block) for layer in own)
+        self.blocks = cast("Iterable[Block]", nn.ModuleList(layers))
+        self._repeats = config.num_layers if config.shared_blocks else 1
+        final = config.block.has_final_norm
+        self.final_norm = make_norm(config.d_model, config.block) if final else None
+        self.recompute_blocks = False
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch queries d_model"],
+        *,
+        layout: Layout,
+        cache: KVCache | None = None,
+        kernel: str | None = None,
+    ) -> Float[Tensor, "batch queries d_model"]:
+        """Apply all blocks.
+
+        Raises:
+            ValueError: for a call that a layer with a state cannot make; no cache is changed.
+        """
+        for block, layer in zip(self.layers, () if cache is None else cache.layers, strict=False):
+            if layer.state is not None:
+                block.attention.check_state(layout)
+        for index, block in enumerate(self.layers):
+            layer = None if cache is None else cache.layers[index]
+            x = self._apply_block(block, x, layout=layout, cache=layer, kernel=kernel)
+        return x if self.final_norm is None else self.final_norm(x)
+
+    @property
+    def layers(self) -> list[Block]:
+        """The block of every layer; one block for all where they share it."""
+        return [*self.blocks] * self._repeats
+
+    def _apply_block(
+        self, block: Block, x: Tensor, *, cache: LayerCache | None, **others: Any
+    ) -> Tensor:
+        # What a block appended to a cache would be appended twice.
+        if self.recompute_blocks and torch.is_grad_enabled() and cache is None:
+            return cast("Tensor", checkpoint(block, x, use_reentrant=False, **others))
+        return block(x, cache=cache, **others)
+
+    def attention_maps(
+        self, x: Float[Tensor, "batch tokens d_model"], *, layout: Layout
+    ) -> Float[Tensor, "batch layers heads tokens tokens"]:
+        """Return the attention probabilities of every layer."""
+        maps: list[Tensor] = []
+        for block in self.layers:
+            maps.append(block.attention.weights(block.attention_input(x), layout))
+            x = block(x, layout=layout)
+        return torch.stack(maps, dim=1)
+
+
+def compile_blocks(network: nn.Module) -> None:
+    """Compile each block in place with torch.
+
+    Equal blocks share what was compiled, so that the time does not grow with the layers; wrappers
+    of several processes gather the weights of one block at a time.
+    """
+    for module in network.modules():
+        if isinstance(module, Stack):
+            for block in module.blocks:
+                block.compile()
+
+
+def make_position_embedding(config: TokenNetwork, positions: Positions) -> nn.Parameter | None:
+    """Return the table of learned positions, where there is one."""
+    if positions != "learned":
+        return None
+    return nn.Parameter(torch.empty(config.max_tokens, config.d_model))
+
+
+def add_positions(
+    x: Float[Tensor, "batch tokens d_model"],
+    tokens_at: Int[Tensor, "rows tokens"],
+    *,
+    kind: Positions,
+    table: Float[Tensor, "max_tokens d_model"] | None,
+) -> Float[Tensor, "batch tokens d_model"]:
+    """Add absolute positions: from the table, sinusoidal, or none."""
+    if table is not None:
+        return x + F.embedding(tokens_at, table)
+    return x if kind == "none" else x + sinusoid(tokens_at, x.shape[-1], x.dtype, kind)
+
+
+def check_length(config: TokenNetwork, *, cached: int, new: int) -> None:
+    """Check that the network has positions for a sequence.
+
+    Raises:
+        ValueError: if there are more than ``max_tokens``.
+    """
+    if cached + new > config.max_tokens:
+        raise ValueError(
+            f"expected at most {config.max_tokens} tokens, got {cached} cached and {new} new"
+        )

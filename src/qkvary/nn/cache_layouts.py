@@ -15,11 +15,9 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheLayout
 from qkvary.arch.sharing import IDENTITY, KEY_ROPE, Source
 from qkvary.nn.cache import LayerCache, blank_padding
-from qkvary.nn.layout import Layout
-from qkvary.nn.positions import Rotation
-from qkvary.nn.projections import LowRank, split_heads
-from qkvary.nn.roles import RoleMaker, Roles
-from qkvary.nn.roles import Sources as Parts
+from qkvary.nn.layout import Layout, Rotation
+from qkvary.nn.projections import LowRank, RoleMaker, Roles, split_heads
+from qkvary.nn.projections import Sources as Parts
 
 MakeRotation = Callable[[], Rotation | None]
 """A function that makes the rotation of all stored keys; ``None`` for unrotated layers."""

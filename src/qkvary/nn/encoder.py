@@ -6,10 +6,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig
-from qkvary.nn.initialization import initialize
+from qkvary.nn.blocks import Stack, add_positions, check_length, initialize, make_position_embedding
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
-from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
 class Encoder(nn.Module):

@@ -13,16 +13,22 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.caches import CacheOptions
 from qkvary.arch.networks import BlockConfig, EncoderDecoderConfig
 from qkvary.nn.attention import Attention, make_attention
-from qkvary.nn.blocks import Block, make_norm
+from qkvary.nn.blocks import (
+    Block,
+    Stack,
+    add_positions,
+    check_length,
+    initialize,
+    make_norm,
+    make_position_embedding,
+)
 from qkvary.nn.cache import DEFAULT_OPTIONS, KVCache, LayerCache
 from qkvary.nn.fused_loss import linear_token_losses
-from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
-from qkvary.nn.roles import Heads
+from qkvary.nn.projections import Heads
 from qkvary.nn.smoothed_loss import smoothed_loss_sum
-from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
 @dataclass(frozen=True, slots=True)

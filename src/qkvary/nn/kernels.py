@@ -28,8 +28,7 @@ from qkvary.nn.linear_attention import (
     step,
     weigh_pairs,
 )
-from qkvary.nn.scores import Scores, content_scores
-from qkvary.nn.terms import own_class, term_classes
+from qkvary.nn.terms import Scores, content_scores, own_class, term_classes
 
 Chosen = Literal["explicit", "sdpa"]
 

@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from qkvary.arch.named_networks import choose_network
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.arch.variants import AnyVariant
+from qkvary.nn.blocks import Stack, add_positions, check_length, initialize, make_position_embedding
 from qkvary.nn.cache import KVCache
 from qkvary.nn.fused_loss import choose_chunk, linear_cross_entropy, linear_token_losses
-from qkvary.nn.initialization import initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import AttentionMask, Layout
 from qkvary.nn.linear import linear
-from qkvary.nn.stack import Stack, add_positions, check_length, make_position_embedding
 
 
 class LanguageModel(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from qkvary.nn.scores import content_scores
+from qkvary.nn.terms import content_scores
 
 Queries = Float[Tensor, "batch heads queries features"]
 Keys = Float[Tensor, "batch kv_heads tokens features"]

@@ -6,11 +6,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from qkvary.arch.networks import VisionTransformerConfig
-from qkvary.nn.initialization import initialize
+from qkvary.nn.blocks import Stack, initialize
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout
 from qkvary.nn.linear import apply
-from qkvary.nn.stack import Stack
 
 
 class VisionTransformer(nn.Module):

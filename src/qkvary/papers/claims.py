@@ -16,7 +16,7 @@ from qkvary.papers.claims_report import claim_data, claims_report
 from qkvary.papers.kept_figures import FindKept, find_packaged
 from qkvary.reports.report import Report
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.text.names import count, near_names, suggest
 
 VerdictChoice = Literal[

@@ -10,7 +10,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.papers.paper_figures import PAPER_FIGURES, PaperFigure, find_figure
 from qkvary.reports.report import DEFAULT_FORMATS
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 Figure = Annotated[str, Parameter(name="FIGURE", completer=lambda _: tuple(PAPER_FIGURES))]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from qkvary.arch.choices import check_word
 from qkvary.arch.descriptions import describe_layers
 from qkvary.arch.models import Model
+from qkvary.arch.parts import check_word
 from qkvary.arch.variants import AnyVariant
 from qkvary.costs.candidates import Candidates, choose_candidates
 from qkvary.costs.comparison import collect_notes

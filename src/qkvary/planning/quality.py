@@ -11,8 +11,8 @@ from typing import Literal, get_args
 
 from qkvary.arch.labels import canonical_label, format_label, parse_variant
 from qkvary.arch.models import as_model
+from qkvary.arch.named_networks import gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_300m, gpt_1200m
 from qkvary.arch.published_quality import (
     BASELINE,
     LANGUAGE_MODELS,

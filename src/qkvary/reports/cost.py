@@ -7,7 +7,6 @@ from typing import Any
 from qkvary.costs.candidates import Candidate
 from qkvary.costs.comparison import CostComparison, CostRow
 from qkvary.costs.engines import sequence_bytes
-from qkvary.costs.macs import count_encoder_tokens
 from qkvary.reports.report import Report, Section
 from qkvary.reports.tables import (
     Cell,
@@ -131,7 +130,7 @@ def _notes(costs: CostComparison, size: Callable[[float], str]) -> Iterator[str]
 
 
 def _data(costs: CostComparison) -> dict[str, Any]:
-    encoder = count_encoder_tokens(costs.model, costs.encoder_tokens, costs.context)
+    encoder = costs.model.count_encoder_tokens(costs.encoder_tokens, costs.context)
     return {
         "model": costs.model.name,
         **pick(costs, "layers context"),

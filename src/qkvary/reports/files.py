@@ -12,7 +12,7 @@ from qkvary.reports.report import DEFAULT_FORMATS, FORMATS, Report, ReportFormat
 from qkvary.reports.tables import table_csv
 from qkvary.storage.durable import check_folder, make_directory, write_output
 from qkvary.storage.errors import UsageError
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 
 RECORD_NAME = "record.json"
 ENDINGS: dict[str, ReportFormat] = {".json": "json", ".html": "html", ".md": "markdown"}

@@ -7,7 +7,6 @@ from typing import Any
 from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device
 from qkvary.costs.exact_savings import Saving
-from qkvary.costs.macs import count_encoder_tokens
 from qkvary.costs.parameters import model_parameters
 from qkvary.planning.advice import ServedVariant, nearest_size
 from qkvary.planning.curves import (
@@ -223,7 +222,7 @@ def _data(plan: Plan) -> dict[str, Any]:
         "task": plan.task,
         "context": demand.context,
         "encoder_tokens": (
-            count_encoder_tokens(model, demand.encoder_tokens, demand.context) or None
+            model.count_encoder_tokens(demand.encoder_tokens, demand.context) or None
         ),
         "users": demand.users,
         "weights": demand.weights.name,

@@ -6,11 +6,11 @@ from typing import Any, get_args
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.choices import check_word
 from qkvary.arch.descriptions import describe, name_cached
 from qkvary.arch.equations import define_symbols, write_equation
 from qkvary.arch.labels import as_variant, format_label, format_tuple
 from qkvary.arch.models import Model
+from qkvary.arch.parts import check_word
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import QKV, Variant

@@ -1,4 +1,8 @@
-"""The time and the environment: versions, platform, processor, names of devices. Torch-free."""
+"""This machine: the time, versions, processor and devices, free memory, and the folders of data.
+
+Linux promises more memory than it has and ends a process that uses it, so running out cannot be
+caught there: what needs too much must be refused before it is built. Never imports torch.
+"""
 
 import functools
 import os
@@ -6,13 +10,14 @@ import platform
 import re
 import subprocess
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from qkvary.storage.errors import UsageError
+from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.text.units import data_size
 
 
 def check_device(device: str) -> None:
@@ -91,3 +96,79 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
     }
+
+
+_MEMORY = Path("/proc/meminfo")
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def free_memory_bytes() -> int | None:
+    """Return the bytes that a new allocation can use, or None if unknown."""
+    found = [size for size in (_system_bytes(), _container_bytes()) if size is not None]
+    return min(found, default=None)
+
+
+def require_memory(needed: int, purpose: str, advice: str) -> None:
+    """Check that this machine has the memory for something on the CPU.
+
+    Args:
+        needed: The least number of bytes.
+        purpose: The beginning of the message, such as ``the weights take``.
+        advice: The end of the message: what to do.
+
+    Raises:
+        ResourceError: if there is less.
+    """
+    free = free_memory_bytes()
+    if free is not None and needed > free:
+        raise ResourceError(
+            f"{purpose} at least {data_size(needed)} of memory, {data_size(free)} are free; "
+            f"{advice}"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out, on the CPU or a device."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and (type(error).__name__ == "OutOfMemoryError" or "DefaultCPUAllocator" in str(error))
+    )
+
+
+def _system_bytes() -> int | None:
+    with suppress(OSError):
+        lines = dict(re.findall(r"^(\w+): +(\d+) kB$", _MEMORY.read_text("utf-8"), re.MULTILINE))
+        if "MemAvailable" in lines:
+            return 1024 * (int(lines["MemAvailable"]) + int(lines.get("SwapFree", 0)))
+    with suppress(OSError, ValueError):
+        # All memory of the machine: a bound where free memory is not known.
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return total if os.sysconf("SC_PHYS_PAGES") > 0 else None
+    return None
+
+
+def _container_bytes() -> int | None:
+    with suppress(OSError, ValueError):
+        return int(_CONTAINER_LIMIT.read_text("utf-8"))
+    return None
+
+
+def data_root() -> Path | None:
+    """Return the folder of local data sets, ``$QKVARY_DATA``."""
+    named = os.environ.get("QKVARY_DATA")
+    return Path(named) if named else None
+
+
+def cache_directory() -> Path | None:
+    """Return the cache directory: ``$QKVARY_CACHE``, or ``qkvary`` in the user's cache directory.
+
+    Returns:
+        ``None`` if the user has no home directory.
+    """
+    for name, below in (("QKVARY_CACHE", "."), ("XDG_CACHE_HOME", "qkvary")):
+        if os.environ.get(name):
+            return Path(os.environ[name]) / below
+    try:
+        return Path.home() / ".cache" / "qkvary"
+    except RuntimeError:
+        return None

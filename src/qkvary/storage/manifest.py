@@ -14,10 +14,9 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, cast
 
-from qkvary.storage.documents import DocumentFormat
+from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
-from qkvary.storage.jsonvalues import JsonValue, decode, encode
-from qkvary.storage.memory import require_memory
+from qkvary.storage.jsonvalues import DocumentFormat, JsonValue, decode, encode
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_file
 
 MANIFEST_NAME = "MANIFEST.json"

@@ -16,7 +16,7 @@ from types import ModuleType
 from qkvary.arch.own import import_file
 from qkvary.storage.errors import UsageError
 from qkvary.storage.packages import describe_missing, is_installed
-from qkvary.storage.paths import StrPath, read_name
+from qkvary.storage.untrusted_files import StrPath, read_name
 from qkvary.studies.study import Study
 from qkvary.text.names import find_name, spell, suggest
 

@@ -1,4 +1,4 @@
-"""Builds the study of ``qkvary train`` from a preset, a prepared set and options. Torch-free."""
+"""The study of ``qkvary train``, of a preset, a prepared set and options; what it takes."""
 
 import math
 from collections.abc import Sequence
@@ -11,11 +11,14 @@ from qkvary.storage.environment import check_device
 from qkvary.storage.errors import UsageError
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import LanguageTaskConfig, Protocol
-from qkvary.text.units import read_count
+from qkvary.text.names import count
+from qkvary.text.numbers import real, whole
+from qkvary.text.units import duration, read_count
 from qkvary.training.config import (
     ExecutionConfig,
     OnNonfinite,
     Precision,
+    RunConfig,
     TrainingConfig,
 )
 from qkvary.training.presets import Preset
@@ -28,6 +31,11 @@ VALIDATION_TOKENS = 65_536
 MOST_SCORED = 0.5
 """Tokens that the validations of a shortened run score together, as a share of those that it trains
 on; the final test scores as many at most where this makes validations smaller."""
+MOST_PASSES = 16
+"""Passes over a text beyond which a language model learns little more: Muennighoff et al. 2023,
+"Scaling Data-Constrained Language Models"."""
+FEWEST_STEPS = 200
+"""Steps below which a smaller batch is the better use of a text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,3 +284,53 @@ def _describe(presets: Sequence[Preset], training: TrainingConfig, data: DataRef
     if not data.has_test:
         parts.append(f"{data.name} has no test split: its validation split is scored at the end.")
     return " ".join(parts)
+
+
+def count_passes(run: RunConfig, training_tokens: int | None) -> float | None:
+    """Return how often a run reads its text, or None if its tokens are not counted yet."""
+    if not training_tokens:
+        return None
+    training = run.training
+    return training.steps * training.batch_size * run.sequence_length / training_tokens
+
+
+def describe_effort(
+    run: RunConfig,
+    training_tokens: int | None,
+    seconds: Sequence[float | None] = (),
+    text_bytes: int | None = None,
+) -> str:
+    """Return passes and time as a sentence, with shorter options if the text is read too often.
+
+    Args:
+        run: One of the runs, which differ in variant and seed.
+        training_tokens: Tokens of the text, if they are counted.
+        seconds: The estimated seconds of each run, if they are estimated.
+        text_bytes: Bytes of a text whose tokens are not counted; it has no more tokens.
+    """
+    per_step = run.training.batch_size * run.sequence_length
+    parts = [f"{count(run.training.steps, 'step')} of {whole(per_step)} tokens"]
+    passes = count_passes(run, training_tokens or text_bytes)
+    if passes is not None and not training_tokens:
+        parts.append(f"at least {real(passes)} passes over the {whole(text_bytes)} bytes of text")
+    elif passes is not None:
+        parts.append(f"{real(passes)} passes over the {whole(training_tokens)} training tokens")
+    known = [one for one in seconds if one is not None]
+    if known and len(known) == len(seconds):
+        runs = "" if len(seconds) == 1 else f" for all {len(seconds)} runs"
+        parts.append(
+            f"about {duration(sum(known), 2)} on this machine{runs}, validations and test included"
+        )
+    text = "; ".join(parts)
+    if passes is None or passes <= MOST_PASSES:
+        return text
+    return f"{text}. More than {MOST_PASSES} passes teach little: {_suggest(run, passes)}"
+
+
+def _suggest(run: RunConfig, passes: float) -> str:
+    rows = run.training.steps * run.training.batch_size * MOST_PASSES / passes
+    steps = max(1, math.floor(rows / run.training.batch_size))
+    if steps >= FEWEST_STEPS:
+        return f"try --steps {steps}"
+    batch = 2 ** max(0, math.floor(math.log2(rows / FEWEST_STEPS)))
+    return f"try --batch-size {batch} --steps {max(1, math.floor(rows / batch))}"

@@ -14,7 +14,7 @@ from qkvary.storage.errors import UsageError
 from qkvary.studies.published_tables import PublishedTable
 from qkvary.tasks.config import TaskConfig
 from qkvary.text.names import listed, suggest
-from qkvary.text.ranges import check_seed
+from qkvary.text.numbers import check_seed
 from qkvary.training.config import RunConfig, TrainingConfig
 
 MOST_SEEDS = 1000

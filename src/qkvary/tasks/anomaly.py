@@ -8,16 +8,19 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.image_features import find_pictures, load_features
-from qkvary.data.random_numbers import epoch_batch, random_words
+from qkvary.data.rows import epoch_batch, random_words
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import AnomalyTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    Batch,
     ClassificationTask,
+    Generate,
+    Split,
     build_network,
     example_maps,
     require_network,
 )
-from qkvary.tasks.config import AnomalyTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 2

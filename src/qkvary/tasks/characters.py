@@ -8,18 +8,20 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
 from qkvary.data.checksums import TINY_SHAKESPEARE_SHA256
-from qkvary.data.random_numbers import random_indices
+from qkvary.data.rows import random_indices
 from qkvary.data.shakespeare import load_shakespeare
 from qkvary.data.tokenizers import CharacterTokenizer
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import ClassificationTask, build_language_model, example_maps
 from qkvary.tasks.config import CharacterTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
     SINGLE_PROCESS_CONTEXT,
     Batch,
+    ClassificationTask,
     EvaluationContext,
     Split,
+    build_language_model,
+    example_maps,
 )
 from qkvary.tasks.examples import AttentionExample
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, NOT_IDENTIFYING, stored
-from qkvary.arch.choices import check_choices, check_word
 from qkvary.arch.networks import Network
+from qkvary.arch.parts import check_choices, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.recall_sizes import check_recall

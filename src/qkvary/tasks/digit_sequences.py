@@ -8,24 +8,22 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.digits import draw_digits
-from qkvary.data.random_numbers import epoch_batch
+from qkvary.data.rows import epoch_batch
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
     EVALUATION_BATCH_TOKENS,
+    SINGLE_PROCESS_CONTEXT,
+    Batch,
     ClassificationTask,
+    EvaluationContext,
+    Split,
     attention_maps,
     build_network,
     example_maps,
     require_network,
-)
-from qkvary.tasks.config import SequenceTaskConfig
-from qkvary.tasks.contract import (
-    ALL_ROWS,
-    SINGLE_PROCESS_CONTEXT,
-    Batch,
-    EvaluationContext,
-    Split,
 )
 from qkvary.tasks.examples import AttentionExample
 

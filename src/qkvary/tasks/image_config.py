@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, get_args
 
 from qkvary.arch.canonical import ADDED_LATER, stored
-from qkvary.arch.choices import check_choices, check_word
 from qkvary.arch.networks import Network, VisionTransformerConfig
+from qkvary.arch.parts import check_choices, check_word
 from qkvary.data.catalog import data_module
 from qkvary.data.feature_sets import FEATURE_SETS, FeatureSetName
 from qkvary.data.image_sets import IMAGE_SETS, ImageSet, OwnImages

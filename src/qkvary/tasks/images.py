@@ -15,16 +15,19 @@ from qkvary.data.augmentation import Crops, draw_crops
 from qkvary.data.image_files import Images
 from qkvary.data.images import load_images
 from qkvary.data.own_images import load_own_images
-from qkvary.data.random_numbers import epoch_batch, permutation
+from qkvary.data.rows import epoch_batch, permutation
 from qkvary.nn.vision_transformer import VisionTransformer
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import ImageTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    Batch,
     ClassificationTask,
+    Generate,
+    Split,
     build_network,
     example_maps,
     require_network,
 )
-from qkvary.tasks.config import ImageTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
 
 SAMPLES = 10

@@ -20,7 +20,6 @@ from qkvary.data.token_bytes import TokenBytes, count_token_bytes, find_boundary
 from qkvary.data.tokenizers import Tokenizer
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.tasks.classification import build_language_model, example_maps
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -30,6 +29,8 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     ProcessGroup,
     Split,
+    build_language_model,
+    example_maps,
 )
 from qkvary.tasks.examples import AttentionExample
 
@@ -57,15 +58,19 @@ class LanguageTask:
     metric = "loss"
     higher_is_better = False
 
-    def __init__(self, config: LanguageTaskConfig) -> None:
+    def __init__(self, config: LanguageTaskConfig, data: PreparedData | None = None) -> None:
         """Open the data set.
+
+        Args:
+            config: The configuration.
+            data: The data set, if it is open already.
 
         Raises:
             UsageError: if it does not exist, or is smaller than one row.
             DamagedError: if it is damaged, or its fingerprint differs.
         """
         self.config = config
-        self.data = _open(config)
+        self.data = _open(config) if data is None else data
         try:
             self._source(self._split("train"))
         except ValueError as error:

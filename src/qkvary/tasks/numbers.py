@@ -7,16 +7,18 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
 from qkvary.data.number_words import load_number_words
-from qkvary.data.random_numbers import epoch_batch
+from qkvary.data.rows import epoch_batch
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import NumberTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
     EVALUATION_BATCH_TOKENS,
+    Batch,
     ClassificationTask,
+    Split,
     build_language_model,
     example_maps,
 )
-from qkvary.tasks.config import NumberTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, Batch, Split
 from qkvary.tasks.examples import AttentionExample
 
 TRAIN_SHARE = 0.8

@@ -8,19 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import Network
-from qkvary.data.random_numbers import epoch_batch
 from qkvary.data.recall import NO_ANSWER, draw_recall
+from qkvary.data.rows import epoch_batch
 from qkvary.data.splits import DataSplit
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.language_model import LanguageModel
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import RecallTaskConfig
+from qkvary.tasks.contract import (
+    ALL_ROWS,
     EVALUATION_BATCH_TOKENS,
+    IGNORE_INDEX,
+    Batch,
     ClassificationTask,
+    Split,
     build_language_model,
     example_maps,
 )
-from qkvary.tasks.config import RecallTaskConfig
-from qkvary.tasks.contract import ALL_ROWS, IGNORE_INDEX, Batch, Split
 from qkvary.tasks.examples import AttentionExample
 
 

@@ -9,18 +9,21 @@ from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderConfig, Network
 from qkvary.data.labelled_texts import LabelledText, check_labelled_texts
-from qkvary.data.random_numbers import random_indices
+from qkvary.data.rows import random_indices
 from qkvary.data.splits import DataSplit
 from qkvary.nn.encoder import Encoder
-from qkvary.tasks.classification import (
+from qkvary.tasks.config import TextTaskConfig
+from qkvary.tasks.config_parts import TEXT_VOCABULARY
+from qkvary.tasks.contract import (
+    ALL_ROWS,
+    Batch,
     ClassificationTask,
+    Generate,
+    Split,
     build_network,
     example_maps,
     require_network,
 )
-from qkvary.tasks.config import TextTaskConfig
-from qkvary.tasks.config_parts import TEXT_VOCABULARY
-from qkvary.tasks.contract import ALL_ROWS, Batch, Generate, Split
 from qkvary.tasks.examples import AttentionExample, Sample
 
 PADDING = TEXT_VOCABULARY - 1

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.arch.networks import EncoderDecoderConfig, Network
-from qkvary.data.random_numbers import epoch_batch
+from qkvary.data.rows import epoch_batch
 from qkvary.data.translations import Sentences, load_translations
 from qkvary.data.word_tokenizer import BEGIN, END, PADDING, WordTokenizer
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.packages import require
 from qkvary.tasks.bleu import sacrebleu_score, word_bleu
-from qkvary.tasks.classification import build_network, require_network
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.tasks.contract import (
     ALL_ROWS,
@@ -26,6 +25,8 @@ from qkvary.tasks.contract import (
     EvaluationContext,
     Generate,
     Split,
+    build_network,
+    require_network,
 )
 from qkvary.tasks.examples import AttentionExample, Sample
 

@@ -7,17 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from qkvary.arch.canonical import (
-    ADDED_LATER,
-    from_dict,
-    identity_json,
-    stored,
-    stored_as,
-    to_dict,
-)
-from qkvary.arch.choices import check_choices, check_word
+from qkvary.arch.canonical import ADDED_LATER, from_dict, identity_json, stored, stored_as, to_dict
 from qkvary.arch.networks import Network
 from qkvary.arch.own import code_of, import_code, own_classes, version_of
+from qkvary.arch.parts import check_choices, check_word
 from qkvary.arch.terms import CORES
 from qkvary.arch.variants import Variant
 from qkvary.storage.jsonvalues import JsonValue
@@ -380,6 +373,15 @@ class RunConfig:
         for kind in own_classes(self.network, self.task):
             identity += f"{kind.__name__} {version_of(kind)}\n"
         return hashlib.sha256(identity.encode()).hexdigest()
+
+    def identity(self) -> dict[str, Any]:
+        """Return everything that determines the key, as a store writes it."""
+        return {
+            "run": to_dict(self),
+            "data_fingerprint": self.task.data_fingerprint,
+            "numerics_version": NUMERICS_VERSION,
+            "run_key": self.run_key(),
+        }
 
 
 def _make_run(code: Sequence[str], fields: dict[str, Any]) -> RunConfig:

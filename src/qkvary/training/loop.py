@@ -17,21 +17,25 @@ import torch
 from torch import Tensor, nn
 
 from qkvary.nn.attention import anneal
-from qkvary.nn.stack import Stack, compile_blocks
+from qkvary.nn.blocks import Stack, compile_blocks
 from qkvary.storage.checkpoint_folders import CHECKPOINTS_NAME, DEFAULT_KEEP
 from qkvary.storage.durable import free_bytes
+from qkvary.storage.environment import is_out_of_memory
 from qkvary.storage.errors import DivergedError, UsageError
 from qkvary.storage.journal import JOURNAL_NAME, Journal, SilentJournal
 from qkvary.storage.jsonvalues import JsonValue
 from qkvary.storage.manifest import FileEntry
-from qkvary.storage.memory import is_out_of_memory
 from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Split, Task
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
-from qkvary.training.gradients import Gradients
-from qkvary.training.guards import Guards
-from qkvary.training.memory import out_of_memory, require_device, require_training_memory
+from qkvary.training.gradients import Gradients, Guards
+from qkvary.training.memory import (
+    out_of_memory,
+    require_device,
+    require_training_memory,
+    use_threads,
+)
 from qkvary.training.optimizers import make_optimizer, set_schedule
 from qkvary.training.progress import NO_CALLBACKS, BestStep, Callbacks, Event, RunState, Stopwatch
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
@@ -119,13 +123,12 @@ def train(
     computed = run if execution is None else run.with_execution(execution)
     require_device(computed.device)
     require_training_memory(computed, processes=distribution.size if distribution else 1)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(computed.threads)
     loop: _Trainer | None = None
     try:
-        others = distribution or SingleProcess()
-        loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
-        return loop.finish(loop.advance(stop, checkpoint_seconds))
+        with use_threads(computed.threads):
+            others = distribution or SingleProcess()
+            loop = _Trainer(run, computed, task, directory, callbacks, others, keep, generate)
+            return loop.finish(loop.advance(stop, checkpoint_seconds))
     except DivergedError as error:
         return cast("_Trainer", loop).diverge(str(error))
     except (MemoryError, RuntimeError) as error:
@@ -136,7 +139,6 @@ def train(
     finally:
         if loop is not None:
             loop.journal.close()
-        torch.set_num_threads(threads)
 
 
 class _Trainer:

@@ -1,7 +1,9 @@
-"""Checks of devices, settings of the allocator, and errors for running out of memory."""
+"""Checks of devices, settings of this process, and errors for running out of memory."""
 
 import ctypes
 import platform
+from collections.abc import Generator
+from contextlib import contextmanager
 
 import torch
 
@@ -9,8 +11,8 @@ from qkvary.arch.models import as_model
 from qkvary.costs.memory import TOKEN_BYTES
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import LOGIT_BYTES, STATE_BYTES, activation_bytes
+from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import ResourceError, UsageError
-from qkvary.storage.memory import require_memory
 from qkvary.storage.posix import resource
 from qkvary.training.config import RunConfig
 
@@ -34,6 +36,17 @@ def keep_freed_memory() -> bool:
         return False
     mallopt = ctypes.CDLL(None).mallopt
     return bool(mallopt(_MMAP_THRESHOLD, _MAPPED_BYTES) and mallopt(_TRIM_THRESHOLD, _LARGEST))
+
+
+@contextmanager
+def use_threads(number: int) -> Generator[None]:
+    """Let torch use so many threads inside the block, and as many as before after it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def require_device(name: str) -> None:

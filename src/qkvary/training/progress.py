@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.training.guards import GuardState
+from qkvary.training.gradients import GuardState
 
 Phase = Literal["training", "evaluation", "other"]
 

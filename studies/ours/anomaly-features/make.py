@@ -20,7 +20,7 @@ from qkvary.data.augmentation import draw_crops
 from qkvary.data.image_features import PACKAGED, ImageFeatures, encode_features, group_by_class
 from qkvary.data.image_files import Images
 from qkvary.data.images import load_images
-from qkvary.data.random_numbers import permutation
+from qkvary.data.rows import permutation
 from qkvary.storage.durable import atomic_write_file
 from qkvary.tasks.images import crop_and_flip
 

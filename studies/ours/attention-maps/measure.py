@@ -23,7 +23,7 @@ from qkvary.storage.environment import machine
 from qkvary.studies.results.statistics import corrected_confidence, paired_t
 from qkvary.studies.study import Cell, Study
 from qkvary.tasks.catalog import load_task
-from qkvary.tasks.classification import attention_maps
+from qkvary.tasks.contract import attention_maps
 from qkvary.training.loop import train
 
 FOLDER = Path(__file__).parent

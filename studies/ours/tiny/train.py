@@ -17,8 +17,8 @@ import tokenizers
 from tokenizers import Regex, models, pre_tokenizers, trainers
 
 from qkvary.arch.attention import Initialization
+from qkvary.arch.named_networks import modern_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import modern_network
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import save_model
 from qkvary.costs.cache import cache_bytes_per_token

@@ -33,7 +33,7 @@ from qkvary.storage.environment import machine
 from qkvary.storage.jsonvalues import decode, encode
 from qkvary.training.config import ScheduleConfig
 from qkvary.training.gradients import step_seed
-from qkvary.training.schedules import learning_rate
+from qkvary.training.optimizers import learning_rate
 
 CHUNK = 8_192
 """Samples at once, where they are only counted."""

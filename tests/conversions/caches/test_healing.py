@@ -9,7 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from qkvary.conversions.caches.divergence import measure_divergence, measure_loss
-from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.caches.healing import (
+    LEARNING_RATE,
+    Distillation,
+    choose_learning_rate,
+    heal,
+)
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import StoppedError, UsageError
 from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
@@ -64,3 +69,8 @@ def test_another_network_does_not_resume_it(tmp_path: Path) -> None:
     other = Distillation(NETWORK, convert(NETWORK, "latent", 17).refitted, TOKENS, TOKENS[:2])
     with pytest.raises(UsageError, match="belongs to another run"):
         heal(other, tmp_path, tokens=STEPS, learning_rate=2e-3)
+
+
+def test_the_learning_rate_falls_with_the_root_of_the_tokens() -> None:
+    assert choose_learning_rate(250_000) == pytest.approx(LEARNING_RATE / 2)
+    assert choose_learning_rate(4_000_000) == LEARNING_RATE

@@ -18,7 +18,6 @@ from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import DamagedError, NoValidCheckpointError
 from qkvary.studies.running import training
 from qkvary.studies.running.cells import CellOptions, RunResult, execute_cell
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
@@ -134,7 +133,7 @@ def test_damaged_data_does_not_discard_checkpoints(tmp_path: Path) -> None:
     study = toy_study([7], steps=160)
     store = Store(tmp_path)
     (cell, *_) = study.cells()
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim
     kept = claim.directory / "checkpoints" / "step-000000000003"
     kept.mkdir(parents=True)
@@ -284,3 +283,9 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
     assert [step for _, _, step in logged] == [event["step"] for event in curve]
     losses = [values["train/loss"] for _, values, _ in logged if "train/loss" in values]
     assert losses == [event["loss"] for event in curve if event["event"] == "train"]
+
+
+def test_a_gpu_is_recorded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {device}")
+    assert training.name_gpu("cuda:1") == {"gpu": "GPU cuda:1"}
+    assert training.name_gpu("cpu") == training.name_gpu("mps") == {}

@@ -1,6 +1,6 @@
 from qkvary.arch.canonical import from_dict
 from qkvary.costs.network import network_costs
-from qkvary.studies.running.records import make_record, run_identity
+from qkvary.studies.running.records import make_record
 from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
 from tests.studies.toy_study import toy_study
 
@@ -33,7 +33,7 @@ def test_the_surroundings_are_recorded() -> None:
 
 
 def test_the_identity_holds_everything_that_the_key_is_made_of() -> None:
-    identity = run_identity(CELL.run)
+    identity = CELL.run.identity()
     assert from_dict(RunConfig, identity["run"]) == CELL.run
     assert identity["run_key"] == CELL.run_key
     assert identity["data_fingerprint"] == CELL.run.task.data_fingerprint

@@ -13,7 +13,6 @@ from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.storage.manifest import MANIFEST_NAME, describe
 from qkvary.studies.catalog import load_study
 from qkvary.studies.running import run_archive
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,
@@ -42,7 +41,7 @@ def store(tmp_path: Path) -> Store:
     """All runs but the last are finished."""
     store = Store(tmp_path / "runs")
     for number, cell in enumerate(CELLS[:-1]):
-        claim = store.claim(cell.run_key, run_identity(cell.run))
+        claim = store.claim(cell.run_key, cell.run.identity())
         assert claim is not None
         journal = Journal(claim.directory / "metrics.jsonl")
         for step in range(3 + number):
@@ -104,7 +103,7 @@ def test_what_is_there_stays(store: Store, packed: Path) -> None:
 
 def test_a_stopped_run_is_replaced_by_the_finished_one(packed: Path, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    claim = other.claim(KEYS[0], run_identity(CELLS[0].run))
+    claim = other.claim(KEYS[0], CELLS[0].run.identity())
     assert claim is not None
     (claim.directory / "checkpoints").mkdir()
     (claim.directory / "metrics.jsonl").write_text("half a line")

@@ -11,7 +11,7 @@ import pytest
 
 from qkvary.api.options import Terminal
 from qkvary.api.train import _stop_on_signal
-from qkvary.studies.running.signals import ending_signals
+from qkvary.studies.running.cells import ending_signals
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
 def test_printing_to_a_lost_terminal_does_not_fail() -> None:
     code = (
         "import signal, sys\n"
-        "from qkvary.studies.running.signals import leave_terminal\n"
+        "from qkvary.studies.running.cells import leave_terminal\n"
         "sys.stdin.readline()\n"
         "leave_terminal(signal.SIGHUP)\n"
         "print('lost', flush=True)\n"

@@ -16,7 +16,7 @@ from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import describe
 from qkvary.studies.running import records
 from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record, run_identity
+from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
@@ -24,7 +24,7 @@ from tests.studies.toy_worker import finished
 
 CELL = toy_study([5]).cells()[0]
 KEY = CELL.run_key
-IDENTITY = run_identity(CELL.run)
+IDENTITY = CELL.run.identity()
 
 
 @pytest.fixture(autouse=True)

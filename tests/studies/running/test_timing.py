@@ -133,3 +133,31 @@ def test_a_timed_step_has_the_micro_batches_and_precision_of_the_run(
     monkeypatch.setattr(timing, "load_task", lambda _: task)
     timing.time_step(run)
     assert seen == [(2, True), (2, True), (1, True)] * (timing.TIMED_STEPS + 1)
+
+
+def test_timing_leaves_the_threads_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = toy_study([1]).cells()[0]
+    execution = ExecutionConfig(threads=3)
+    training = dataclasses.replace(cell.run.training, execution=execution)
+    cell = dataclasses.replace(cell, run=dataclasses.replace(cell.run, training=training))
+    seen: list[int] = []
+
+    def note(*_: object) -> float:
+        seen.append(torch.get_num_threads())
+        return 1.0
+
+    monkeypatch.setattr(timing, "time_step", note)
+    monkeypatch.setattr(timing, "time_scores", lambda *_: (note(), note()))
+    monkeypatch.setattr(
+        timing, "LanguageModel", lambda network: (note(), LanguageModel(network))[1]
+    )
+    preset = find_preset("lm-1m")
+    task = preset.task(data="", data_sha256="0")
+    training = dataclasses.replace(preset.training, execution=execution)
+    before = torch.get_num_threads()
+    timing.estimate_seconds([cell])
+    timing.estimate_language_seconds(
+        RunConfig(task=task, network=preset.network, training=training, seed=0)
+    )
+    assert (set(seen), torch.get_num_threads()) == ({3}, before)
+    assert before != 3

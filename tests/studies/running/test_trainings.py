@@ -10,7 +10,6 @@ from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.running.trainings import (
     FOLDER,
@@ -39,7 +38,7 @@ def plan(*variants: str, seeds: tuple[int, ...] = (0,), steps: int = 7) -> Study
 def begin(store: Store, study: Study) -> None:
     """Log the first step of its first run."""
     (cell, *_) = study.cells()
-    claim = store.claim(cell.run_key, run_identity(cell.run))
+    claim = store.claim(cell.run_key, cell.run.identity())
     assert claim is not None
     journal = Journal(claim.directory / JOURNAL_NAME)
     journal.append({"event": "train", "step": 1, "loss": 1.0, "seconds": 0.1})

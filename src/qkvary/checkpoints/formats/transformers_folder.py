@@ -20,9 +20,8 @@ from qkvary.checkpoints.models import (
 )
 from qkvary.data.model_configs import parse_config as parse_object
 from qkvary.data.tokenizers import Tokenizer, make_tokenizer
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.jsonvalues import decode
+from qkvary.storage.jsonvalues import DocumentFormat, decode
 from qkvary.storage.manifest import MANIFEST_NAME, read_manifest
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, MAX_WEIGHT_BYTES, read_file
 

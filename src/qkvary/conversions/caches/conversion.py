@@ -19,7 +19,7 @@ from qkvary.conversions.caches.divergence import ROWS
 from qkvary.conversions.caches.forms import check_layers
 from qkvary.conversions.caches.layer_maps import read_layer
 from qkvary.conversions.caches.method import Method
-from qkvary.conversions.caches.refit import Regression
+from qkvary.conversions.caches.refit import Regression, widen
 from qkvary.conversions.draft import replace_layers
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block
@@ -96,7 +96,7 @@ def convert_network(
     check_structure(network)
     one_shot, refitted = (_copy_parts(network, config) for _ in range(2))
     wanted, found = (embed_windows(network, tokens) for _ in range(2))
-    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
+    layout = Layout(new_tokens=tokens.shape[1], device=wanted[0].device)
     outcomes: list[LayerOutcome] = []
     blocks = zip(network.stack.layers, one_shot.stack.layers, refitted.stack.layers, strict=True)
     for index, (before, plain, after) in enumerate(blocks, start=1):
@@ -140,8 +140,9 @@ def embed_windows(
     network: LanguageModel, tokens: Int[Tensor, "windows tokens"]
 ) -> list[Float[Tensor, "rows tokens d_model"]]:
     """Return what the first block reads, a few windows at a time."""
-    layout = Layout(new_tokens=tokens.shape[1], device=tokens.device)
-    return [network.embed(rows, layout) for rows in tokens.split(ROWS)]
+    device = network.embedding.device
+    layout = Layout(new_tokens=tokens.shape[1], device=device)
+    return [network.embed(rows, layout) for rows in tokens.to(device).split(ROWS)]
 
 
 def observe(
@@ -166,8 +167,8 @@ def observe(
 
 
 def _square(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs inputs"]:
-    rows = torch.nn.functional.pad(read.flatten(0, 1).double().cpu(), (0, 1), value=1.0)
-    return rows.T @ rows
+    rows = torch.nn.functional.pad(widen(read), (0, 1), value=1.0)
+    return (rows.T @ rows).cpu()
 
 
 def _refit(
@@ -181,7 +182,7 @@ def _refit(
         mixed = mix(attention, block.attention_input(state), layout)
         bias = cast("Tensor | None", out.bias)
         wanted = target if bias is None else target - bias
-        regression.add(mixed.flatten(0, 1).cpu(), wanted.flatten(0, 1).cpu())
+        regression.add(widen(mixed), widen(wanted))
     fitted = regression.solve()
     before, after = (regression.error(one) for one in (regression.prior, fitted))
     out.weight.copy_(fitted.T)

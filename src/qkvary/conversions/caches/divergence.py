@@ -43,7 +43,7 @@ def measure_divergence(
 ) -> float:
     """Return the mean of KL(original || network) over the tokens of windows."""
     total = 0.0
-    for rows in tokens.split(ROWS):
+    for rows in tokens.to(network.embedding.device).split(ROWS):
         states = original.features(rows), network.features(rows)
         total += float(divergence_sum(original, network, *states))
     return total / tokens.numel()
@@ -54,6 +54,6 @@ def measure_loss(network: LanguageModel, tokens: Int[Tensor, "windows tokens"]) 
     with torch.inference_mode():
         sums = [
             float(network(rows[:, :-1], targets=rows[:, 1:].contiguous()))
-            for rows in tokens.split(ROWS)
+            for rows in tokens.to(network.embedding.device).split(ROWS)
         ]
     return sum(sums) / tokens[:, 1:].numel()

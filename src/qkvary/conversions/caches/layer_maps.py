@@ -69,7 +69,9 @@ def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> 
         key=key,
         value=value,
         output=output.unflatten(0, (attention.config.num_heads, -1)),
-        output_bias=output.new_zeros(output.shape[1]) if bias is None else bias.detach().double(),
+        output_bias=output.new_zeros(output.shape[1])
+        if bias is None
+        else bias.detach().cpu().double(),
         moment=moment,
     )
 

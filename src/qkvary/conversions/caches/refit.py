@@ -12,6 +12,12 @@ RIDGE = 0.02
 """The weight of the prior, as a share of the mean square of an input."""
 
 
+def widen(read: Float[Tensor, "rows tokens channels"]) -> Float[Tensor, "inputs channels"]:
+    """Return all tokens in float64, where they are if that device has such numbers."""
+    rows = read.flatten(0, 1)
+    return (rows.cpu() if rows.device.type == "mps" else rows).double()
+
+
 class Regression:
     """Sums over tokens of ``y ~ z W``, from which W is found."""
 
@@ -30,11 +36,10 @@ class Regression:
     def add(
         self, inputs: Float[Tensor, "tokens inputs"], wanted: Float[Tensor, "tokens outputs"]
     ) -> None:
-        """Add tokens."""
-        rows = inputs.double()
-        self._square += rows.T @ rows
-        self._product += rows.T @ wanted.double()
-        self._energy += float(wanted.double().square().sum())
+        """Add tokens in float64, from any device."""
+        self._square += (inputs.T @ inputs).cpu()
+        self._product += (inputs.T @ wanted).cpu()
+        self._energy += float(wanted.square().sum())
 
     def solve(self) -> Float[Tensor, "inputs outputs"]:
         """Return W."""

@@ -18,7 +18,7 @@ from qkvary.inference.evaluation.scoring import Progress, ignore_progress, score
 from qkvary.inference.evaluation.texts import Text
 from qkvary.inference.evaluation.windows import cut
 from qkvary.nn.decoder import Decoder
-from qkvary.storage.memory import require_memory
+from qkvary.storage.environment import require_memory
 
 PADDED_BYTES = 16
 """Bytes of a token of padded rows: its number, and where it is in the text."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from qkvary.arch.choices import check_word
+from qkvary.arch.parts import check_word
 from qkvary.data.splits import DataSplit
 
 

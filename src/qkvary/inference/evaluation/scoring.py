@@ -10,7 +10,7 @@ from torch import Tensor
 from qkvary.costs.memory import forward_bytes
 from qkvary.inference.evaluation.windows import Windows, batch
 from qkvary.nn.decoder import Decoder, device_of
-from qkvary.storage.memory import require_memory
+from qkvary.storage.environment import require_memory
 from qkvary.text.names import count
 
 Progress = Callable[[int, int], None]

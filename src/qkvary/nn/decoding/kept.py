@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 
-from qkvary.storage.folders import cache_directory
+from qkvary.storage.environment import cache_directory
 from qkvary.storage.posix import fcntl
 
 

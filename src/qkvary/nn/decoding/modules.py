@@ -4,12 +4,10 @@ from torch import nn
 from torch.nn.utils.parametrize import ParametrizationList, type_before_parametrizations
 
 from qkvary.nn.attention import Attention
-from qkvary.nn.blocks import Block
-from qkvary.nn.feed_forward import FeedForward
+from qkvary.nn.blocks import Block, FeedForward
 from qkvary.nn.linear import is_watched
-from qkvary.nn.projections import LowRank
+from qkvary.nn.projections import Latent, LowRank
 from qkvary.nn.quantized_weights import Dequantized
-from qkvary.nn.roles import Latent
 
 
 def is_as_built(network: nn.Module) -> bool:

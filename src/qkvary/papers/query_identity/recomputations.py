@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping
 
 from qkvary.arch.models import as_model
+from qkvary.arch.named_networks import gpt_124m
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import gpt_124m
 from qkvary.costs.parameters import ParameterCount, model_parameters
 from qkvary.papers.derivation import Derivation, Registry, by_column, by_row
 from qkvary.papers.training_runs import RUN_124M

@@ -1,14 +1,21 @@
 """Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
 
 ``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. The
-store holds what it did. The caller supplies the function that trains, which needs torch.
+store holds what it did. The caller supplies the function that trains, which needs torch. The
+signals that end a run in order are handled by all callers in one way.
 """
 
+import os
+import signal
+import stat
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal, Protocol
 
 from qkvary.arch.canonical import identity_dict
@@ -16,12 +23,57 @@ from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.studies.running.records import Record, make_record, run_identity
+from qkvary.studies.running.records import Record, make_record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
+
+STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
+"""The message when a training or a study is interrupted."""
+RUNNER_GONE = threading.Event()
+"""Set in a worker whose runner has ended."""
+TERMINATED = threading.Event()
+"""Set when a signal ended a task of this process; a worker takes no other then."""
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
+    chosen = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        chosen.append(signal.SIGHUP)
+    return tuple(chosen)
+
+
+@contextmanager
+def handle_endings(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
+    """Call ``handler`` for these signals inside the block, and what was called before after it.
+
+    Only the main thread can do so; another leaves them as they are.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in ending_signals()}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def leave_terminal(number: int) -> None:
+    """Discard what is printed after SIGHUP: the terminal is gone, and writing to it fails."""
+    if number != signal.SIGHUP:
+        return
+    for stream in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream)
+                os.close(null)
+
 
 COPIES_NAME = "logs"
 """The folder of the copies of logs, below the store."""
@@ -134,7 +186,7 @@ def execute_cell(
         if store.state(key) == "running":
             return "busy"
         try:
-            found = store.claim(key, run_identity(cell.run), again=again)
+            found = store.claim(key, cell.run.identity(), again=again)
         except BusyError:
             return "busy"
         claims.extend([found] if found else [])

@@ -7,10 +7,10 @@ from typing import Any, Literal, get_type_hints
 
 from qkvary.arch.canonical import to_dict
 from qkvary.costs.network import network_costs
-from qkvary.storage.documents import DocumentFormat
 from qkvary.storage.environment import machine, now
+from qkvary.storage.jsonvalues import DocumentFormat
 from qkvary.studies.study import Cell
-from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
+from qkvary.training.config import ROUNDING_VERSION
 
 FORMAT = DocumentFormat(name="a record of a run", version=1, remedy="the run has to be made again")
 
@@ -103,16 +103,6 @@ def _build(fields: dict[str, Any]) -> Record:
     if fields["status"] not in ("done", "failed", "diverged"):
         raise ValueError(f"unknown status {fields['status']!r}")
     return Record(**fields)
-
-
-def run_identity(run: RunConfig) -> dict[str, Any]:
-    """Return everything that determines the key of a run, as a store writes it."""
-    return {
-        "run": to_dict(run),
-        "data_fingerprint": run.task.data_fingerprint,
-        "numerics_version": NUMERICS_VERSION,
-        "run_key": run.run_key(),
-    }
 
 
 def make_record(

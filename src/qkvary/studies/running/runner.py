@@ -12,13 +12,18 @@ from types import FrameType
 
 from rich.console import Console
 
-from qkvary.storage.errors import UsageError
-from qkvary.studies.running.cells import CellOptions
+from qkvary.storage.errors import (
+    UsageError,
+)
+from qkvary.studies.running.cells import (
+    CellOptions,
+    handle_endings,
+    leave_terminal,
+)
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
 from qkvary.studies.running.scheduler import Scheduler
-from qkvary.studies.running.signals import handle_endings, leave_terminal
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Study
 from qkvary.training.trackers import FILE_TRACKERS, TrackerName, require_tracker
@@ -107,11 +112,9 @@ def run_study(
             text; called now and then, with new results.
     """
     chosen = options or RunnerOptions()
-    # Several cells may share one run.
-    cells = tuple({cell.run_key: cell for cell in study.cells()}.values())
     runner = Scheduler(
         study.name,
-        cells,
+        study.cells(),
         chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
         Task(
             store=store.path.absolute(),
@@ -138,24 +141,21 @@ def run_study(
         runner.signal = number
         leave_terminal(number)
 
-    try:
-        with handle_endings(handle_signal):
-            runner.run()
-            return _summarise(runner, strict=chosen.strict)
-    finally:
-        runner.display.close()
+    with handle_endings(handle_signal):
+        runner.run()
+        return _summarise(runner, strict=chosen.strict)
 
 
 def _summarise(runner: Scheduler, *, strict: bool) -> RunSummary:
     counts = runner.view.counts
     troubled = strict and (counts["failed"] or counts["diverged"])
-    code = 128 + runner.signal if runner.signal and runner.remaining else runner.exit_code
+    code = 128 + runner.signal if runner.signal and runner.left else runner.exit_code
     return RunSummary(
         planned=len(runner.cells),
         done=counts["done"],
         failed=counts["failed"],
         diverged=counts["diverged"],
-        missing=len(runner.remaining),
+        missing=len(runner.left),
         executed=runner.executed,
         seconds=time.monotonic() - runner.view.began,
         exit_code=code or (1 if troubled else 0),

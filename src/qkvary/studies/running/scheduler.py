@@ -9,6 +9,7 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from qkvary.storage.durable import remove_file
 from qkvary.storage.errors import (
     BusyError,
     DamagedError,
@@ -18,17 +19,22 @@ from qkvary.storage.errors import (
 )
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
+    STOPPING,
     CellEnd,
     describe_crashes,
     record_failure,
 )
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
-from qkvary.studies.running.executors.task import execute_task
+from qkvary.studies.running.executors.task import (
+    execute_task,
+    marker_path,
+    scratch_name,
+    write_marker,
+)
 from qkvary.studies.running.live import Display, ProgressView, Publisher
-from qkvary.studies.running.nodes import Nodes
-from qkvary.studies.running.records import Record, run_identity
-from qkvary.studies.running.signals import STOPPING
+from qkvary.studies.running.records import Record
+from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 
@@ -40,6 +46,7 @@ CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 KILL_SECONDS = 2.0
 """Maximum of seconds to wait for the end of tasks that are killed."""
+MADE, ELSEWHERE = CellEnd(outcome="made"), CellEnd(outcome="elsewhere")
 _MISSING = "its node says that it ended, but no result returned"
 
 
@@ -49,7 +56,7 @@ class Scheduler:
     def __init__(
         self,
         name: str,
-        cells: tuple[Cell, ...],
+        cells: Iterable[Cell],
         executor: Executor,
         task: Task,
         *,
@@ -66,29 +73,38 @@ class Scheduler:
             retry_failed: Whether to repeat failed runs.
             publish: Shows the results so far to the user.
         """
-        self.store, self.cells, self.executor = Store(task.store), cells, executor
-        self.retry_failed = retry_failed
-        self.remaining: dict[int, Cell] = dict(enumerate(cells))
+        self.store, self.executor, self.retry_failed = Store(task.store), executor, retry_failed
+        # Several cells may share one run.
+        self.cells = {cell.run_key: cell for cell in cells}
+        self.left = dict(self.cells)
+        """The runs that have not ended, by key."""
+        self.is_shared = executor.shared_folder
+        self.marker = marker_path(task.store)
+        is_marked = executor.is_remote and self.is_shared
+        self.task = replace(
+            task,
+            marker=str(self.marker) if is_marked else None,
+            scratch=None if self.is_shared else scratch_name(task.store),
+        )
         self.again: dict[str, int] = {}
-        """Versions of the records of runs to be made again, by run key."""
-        self.view = ProgressView(name=name, total=len(cells), running=self.read_progress)
-        self.display = Display()
-        self.is_shared = self.executor.shared_folder
-        self.futures: dict[Future[TaskEnd], tuple[int, ...]] = {}
+        """Versions of the records of runs to be made again."""
+        self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
         """The runs of each task that has not ended."""
         self.ended: SimpleQueue[Future[TaskEnd]] = SimpleQueue()
         """The tasks that have ended, and were not looked at."""
-        self.waiting: set[int] = set()
+        self.waiting: set[str] = set()
         """Runs that other processes hold."""
-        self.lost: Counter[int] = Counter()
+        self.held: dict[str, tuple[PackedRun, CellEnd]] = {}
+        """Results that another process keeps from being added."""
+        self.lost: Counter[str] = Counter()
         """Tasks of each run that were lost consecutively without having started it."""
         self.notes: list[str] = []
         self.executed = self.signal = self.exit_code = 0
         self.message = ""
-        self.began, self.looked = time.monotonic(), 0.0
+        self.looked = 0.0
         self.publisher = Publisher(publish)
-        self.nodes = Nodes(self.store, executor)
-        self.task = replace(task, marker=self.nodes.marker, scratch=self.nodes.scratch)
+        self.view = ProgressView(name=name, total=len(self.cells), running=self.read_progress)
+        self.display = Display()
 
     # ---- the loop
 
@@ -97,14 +113,14 @@ class Scheduler:
         executor = self.executor
         try:
             self.find_open_runs()
-            prepare_sets(self.remaining.values(), self.note)
-            if executor.is_remote:
-                self.nodes.prepare(self.remaining.values(), self.note)
-            self.submit(self.remaining)
-            while self.remaining and not self.is_ending:
+            prepare_sets(self.left.values(), self.note)
+            self.prepare_nodes()
+            self.submit(self.left)
+            while self.left and not self.is_ending:
                 self.settle(POLL_SECONDS)
-                self.look_at_busy()
-                self.publish()
+                self.look_at_waiting()
+                if self.left and not self.is_ending and (said := self.publisher.publish()):
+                    self.note(said)
                 self.display.refresh()
             if self.is_ending:
                 self.stop()
@@ -118,43 +134,74 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self.nodes.close()
+            self.close()
 
     @property
     def is_ending(self) -> bool:
         """Whether a signal or an error ends the study early."""
         return bool(self.signal or self.exit_code)
 
-    def submit(self, numbers: Iterable[int], *, one_by_one: bool = False) -> None:
+    def find_open_runs(self) -> None:
+        """Find the runs that are left; report and reopen damaged ones.
+
+        A finished run to be made again keeps its record until a worker begins it.
+        """
+        # Runs that are not checked yet count as left if a check aborts.
+        for key, cell in self.cells.items():
+            record, problems = self.store.check(key, cell.run.identity())
+            for text in problems:
+                self.note(f"{cell.title}: {text}")
+            if record is None:
+                continue
+            is_retried = self.retry_failed and record.status == "failed"
+            if is_retried or self.lacks_network(cell, record):
+                self.again[key] = self.store.version(key) or 0
+                continue
+            del self.left[key]
+            self.count(cell, record)
+
+    def lacks_network(self, cell: Cell, record: Record) -> bool:
+        """Return whether an earlier study did not keep a network that the run reached."""
+        taken = record.metrics.get("steps")
+        reached = cell.run.training.steps if taken is None else taken
+        return record.status == "done" and any(
+            (step is None or step <= reached) and self.store.network(cell.run_key, step) is None
+            for step in cell.kept_networks
+        )
+
+    def prepare_nodes(self) -> None:
+        """Write the marker, and remove those of killed runners; or check the sizes of results.
+
+        Raises:
+            UsageError: if the networks of a run are too large for a result.
+        """
+        if not self.is_shared:
+            check_networks(self.left.values())
+        if self.task.marker is None:
+            return
+        write_marker(self.marker, self.note)
+
+    def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
         """Submit runs, in tasks of runs with the same needs."""
-        tasks = list(self.group(numbers, 1 if one_by_one else self.executor.runs_per_task))
-        for needs in dict.fromkeys(task.resources for _, task in tasks):
+        size = 1 if one_by_one else self.executor.runs_per_task
+        groups: dict[Resources, list[str]] = {}
+        for key in keys:
+            groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
+        tasks: list[Task] = []
+        for needs, group in groups.items():
             obstacle = self.executor.find_obstacle(needs)
             if obstacle and obstacle not in self.notes:
                 self.note(obstacle)
-        futures = self.executor.submit_all(execute_task, [task for _, task in tasks])
-        self.futures |= dict(zip(futures, (some for some, _ in tasks), strict=True))
+            for first in range(0, len(group), size):
+                some = group[first : first + size]
+                cells = tuple(self.cells[key] for key in some)
+                again = {key: self.again[key] for key in some if key in self.again}
+                tasks.append(replace(self.task, cells=cells, again=again, resources=needs))
+        futures = self.executor.submit_all(execute_task, tasks)
+        for future, task in zip(futures, tasks, strict=True):
+            self.futures[future] = tuple(cell.run_key for cell in task.cells)
         for future in futures:
             future.add_done_callback(self.ended.put)
-
-    def group(self, numbers: Iterable[int], size: int) -> Iterator[tuple[tuple[int, ...], Task]]:
-        """Yield the numbers of at most ``size`` runs with the same needs, and their task."""
-        groups: dict[Resources, list[int]] = {}
-        for number in numbers:
-            groups.setdefault(self.executor.needs(self.cells[number]), []).append(number)
-        for resources, group in groups.items():
-            for first in range(0, len(group), size):
-                some = tuple(group[first : first + size])
-                keys = [self.cells[number].run_key for number in some]
-                yield (
-                    some,
-                    replace(
-                        self.task,
-                        cells=tuple(self.cells[number] for number in some),
-                        again={key: self.again[key] for key in keys if key in self.again},
-                        resources=resources,
-                    ),
-                )
 
     def settle(self, seconds: float) -> None:
         """Wait up to some seconds for tasks to end, and look at their runs."""
@@ -165,119 +212,143 @@ class Scheduler:
 
     def settle_one(self, future: Future[TaskEnd]) -> None:
         """Look at the runs of a task that has ended."""
-        numbers = self.futures.pop(future)
+        keys = self.futures.pop(future)
         try:
             end = future.result()
         except ConnectionError as error:
             self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
         # Executors raise whatever their libraries do.
         except Exception as error:  # noqa: BLE001
-            self.handle_loss(numbers, error)
+            self.handle_loss(keys, error)
         else:
-            self.handle_end(numbers, end)
+            self.handle_end(keys, end)
 
-    def handle_end(self, numbers: tuple[int, ...], end: TaskEnd) -> None:
-        """Read from the store what became of the runs of a task."""
+    def handle_end(self, keys: tuple[str, ...], end: TaskEnd) -> None:
+        """Look at the runs of a task that has returned."""
         for text in end.warnings:
             self.note(text)
-        ends = dict(zip(numbers, end.ends, strict=False))
         try:
-            self.add_runs(numbers, ends, end.runs)
+            self.add_results(keys, end)
         except DamagedError as error:
-            self.handle_loss(numbers, error)
+            self.handle_loss(keys, error)
             return
-        missing = list[int]()
-        for number, one in ends.items():
-            if number not in self.remaining or self.is_held(number):
-                continue
-            if self.has_ended(number):
-                self.end(number, one)
-            elif one.outcome == "busy" or (one.outcome != "stopped" and self.is_shared):
-                # Another process holds it, or its record is not visible here yet.
-                self.waiting.add(number)
-            elif one.outcome != "stopped":
-                missing.append(number)
         if end.error is not None:
             self.abort(end.error.exit_code, str(end.error))
+        self.look_at(keys, end.ends)
+
+    def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
+        """Read from the store what became of runs, and submit those that are open.
+
+        Args:
+            keys: The runs.
+            ends: What became of them where they were executed, as far as they were.
+        """
+        missing, left = list[str](), list[str]()
+        for key in self.not_held(keys):
+            one = ends.get(key)
+            if self.has_ended(key):
+                self.end(key, one or ELSEWHERE)
+            elif one is None or one.outcome == "stopped":
+                left.append(key)
+            elif self.is_shared or one.outcome == "busy":
+                # Another process holds it, or its record is not visible here yet.
+                self.waiting.add(key)
+            else:
+                missing.append(key)
         if missing:
             self.handle_loss(missing, DamagedError(_MISSING))
-        left = [number for number in numbers if self.is_open(number) and number not in missing]
         if left and not self.is_ending:
             self.submit(left)
 
-    def is_open(self, number: int) -> bool:
-        """Return whether a run has to be executed."""
-        return number in self.remaining and number not in self.waiting and not self.is_held(number)
+    def not_held(self, keys: Iterable[str]) -> list[str]:
+        """Return those of some runs that have not ended, and whose results do not wait."""
+        return [key for key in keys if key in self.left and key not in self.held]
 
-    def is_held(self, number: int) -> bool:
-        """Return whether the result of a run waits for another process."""
-        return self.cells[number].run_key in self.nodes.held
-
-    def has_ended(self, number: int) -> bool:
+    def has_ended(self, key: str) -> bool:
         """Return whether a run has a record, and not one to be made again."""
-        version = self.store.version(self.cells[number].run_key)
-        return version is not None and version != self.again.get(self.cells[number].run_key)
+        version = self.store.version(key)
+        return version is not None and version != self.again.get(key)
 
-    def look_at_busy(self) -> None:
+    def look_at_waiting(self) -> None:
         """Look at the runs that other processes hold: they end, or become open."""
         now = time.monotonic()
         if now < self.looked + BUSY_SECONDS:
             return
         self.looked = now
         self.add_held()
-        for number in sorted(self.waiting):
-            key = self.cells[number].run_key
-            if self.store.state(key) == "running":
-                if not self.futures:
-                    text = f"waiting for {self.store.owner(key)}: {self.cells[number].title}"
-                    if text not in self.notes:
-                        self.note(text)
-                    return
+        for key in sorted(self.waiting):
+            if not self.is_running(key):
+                self.waiting.discard(key)
+                self.look_at([key], {})
+            elif not self.futures:
+                text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
+                if text not in self.notes:
+                    self.note(text)
+                return
+
+    def add_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
+        """Add the runs that a node returned to the store; none of them if one is damaged."""
+        runs = list(read_runs(end.runs, "the result of a task")) if end.runs else []
+        for run in runs:
+            key = run.record.run_key
+            if key not in keys or run.config != self.cells[key].run.identity():
+                raise DamagedError("the result of a task has a run that is not one of the task")
+        self.held |= {
+            run.record.run_key: (run, end.ends.get(run.record.run_key, MADE)) for run in runs
+        }
+        for problem in self.add_held():
+            self.note(f"{problem}; its result waits")
+
+    def add_held(self) -> list[str]:
+        """Add results to the store; return why others have to wait for another process."""
+        problems: list[str] = []
+        for key, (run, one) in list(self.held.items()):
+            try:
+                added = add_run(run, self.store, again=self.again.get(key))
+            except BusyError as error:
+                problems.append(f"{self.cells[key].title}: {error}")
                 continue
-            self.waiting.discard(number)
-            if self.has_ended(number):
-                self.end(number, CellEnd(outcome="elsewhere"))
-            else:
-                self.submit([number])
+            del self.held[key]
+            self.end(key, one if added else ELSEWHERE)
+        return problems
 
     # ---- losses, and ends before all is done
 
-    def handle_loss(self, numbers: Iterable[int], error: Exception) -> None:
+    def handle_loss(self, keys: Iterable[str], error: Exception) -> None:
         """Submit the runs of a lost task again; end what is lost too often."""
-        for number in [n for n in numbers if n in self.remaining and self.has_ended(n)]:
-            self.end(number, CellEnd(outcome="made"))
-        left = [number for number in numbers if self.is_open(number)]
+        for key in keys:
+            if key in self.left and self.has_ended(key):
+                self.end(key, MADE)
+        left = self.not_held(keys)
         if self.is_ending or not left:
             return
         reason = _describe(error)
-        for number in left:
-            self.lost[number] = 0 if self.was_started(number, error) else self.lost[number] + 1
-        left = [number for number in left if number in self.remaining]
-        often = [number for number in left if self.lost[number] > MAX_CRASHES]
+        for key in left:
+            self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
+        often = [key for key in left if key in self.left and self.lost[key] > MAX_CRASHES]
         text = f"were lost {MAX_CRASHES + 1} times, the last: {reason}"
         if often and (self.is_shared or not self.executed):
             self.abort(ResourceError.exit_code, f"the tasks of this study {text}")
             return
         # Other runs have returned.
-        for number in often:
-            claim = self.try_claim(number)
+        for key in often:
+            claim = self.try_claim(key)
             if claim is not None:
-                self.fail(number, claim, f"the tasks of this run {text}")
-        left = [number for number in left if number in self.remaining]
+                self.fail(key, claim, f"the tasks of this run {text}")
+        left = [key for key in left if key in self.left]
         if left:
             self.note(f"{self.cells[left[0]].title}: {reason}; it is submitted again")
             # A run that crashes takes along the others of its task that have not returned.
             self.submit(left, one_by_one=not self.is_shared)
 
-    def was_started(self, number: int, error: Exception) -> bool:
+    def was_started(self, key: str, error: Exception) -> bool:
         """Return whether a process has started a run since it was submitted, as its lock says.
 
         A run that has crashed too many processes is recorded as failed.
         """
-        key = self.cells[number].run_key
         if not self.is_shared or self.again.get(key, -1) == self.store.version(key):
             return False
-        claim = self.try_claim(number)
+        claim = self.try_claim(key)
         if claim is None:
             return True
         if claim.deaths <= MAX_CRASHES:
@@ -285,21 +356,20 @@ class Scheduler:
             return claim.deaths > 0
         last = f"the last: {_describe(error)}"
         tail = "\n".join(filter(None, (last, getattr(error, "tail", ""))))
-        self.fail(number, claim, describe_crashes(claim, tail))
+        self.fail(key, claim, describe_crashes(claim, tail))
         return True
 
-    def fail(self, number: int, claim: Claim, message: str) -> None:
+    def fail(self, key: str, claim: Claim, message: str) -> None:
         """Record a run as failed that cannot be executed."""
-        self.note(f"{self.cells[number].title}: {message.splitlines()[0]}; it counts as failed")
-        record_failure(claim, self.cells[number], message)
-        self.end(number, CellEnd(outcome="elsewhere"))
+        self.note(f"{self.cells[key].title}: {message.splitlines()[0]}; it counts as failed")
+        record_failure(claim, self.cells[key], message)
+        self.end(key, ELSEWHERE)
 
-    def try_claim(self, number: int) -> Claim | None:
+    def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        cell = self.cells[number]
         for _ in range(CLAIM_ATTEMPTS):
             try:
-                return self.store.claim(cell.run_key, run_identity(cell.run))
+                return self.store.claim(key, self.cells[key].run.identity())
             except BusyError:
                 # Another process may only look at the run.
                 time.sleep(CLAIM_SECONDS)
@@ -330,16 +400,21 @@ class Scheduler:
         with suppress(Exception):
             self.executor.kill()
         self.forget_deaths(begun)
-        self.display.close()
-        self.nodes.close()
+        self.close()
 
-    def forget_deaths(self, begun: set[int]) -> None:
+    def close(self) -> None:
+        """Restore the terminal, and remove the marker."""
+        self.display.close()
+        if self.task.marker is not None and self.marker.exists():
+            remove_file(self.marker)
+
+    def forget_deaths(self, begun: set[str]) -> None:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
-        left, deadline = begun & set(self.remaining), time.monotonic() + KILL_SECONDS
+        left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
         while left:
-            running = {n for n in left if self.is_running(n)}
-            for number in left - running:
-                claim = self.try_claim(number)
+            running = set(filter(self.is_running, left))
+            for key in left - running:
+                claim = self.try_claim(key)
                 if claim is not None:
                     claim.release()
             left = running
@@ -347,89 +422,46 @@ class Scheduler:
                 return
             time.sleep(CLAIM_SECONDS)
 
-    def find_running(self) -> set[int]:
+    def find_running(self) -> set[str]:
         """Return the runs of our tasks whose locks are held; nodes with own folders hold none."""
-        own = (number for some in self.futures.values() for number in some)
-        return {number for number in own if self.is_running(number)}
+        return {key for some in self.futures.values() for key in some if self.is_running(key)}
 
-    def is_running(self, number: int) -> bool:
+    def is_running(self, key: str) -> bool:
         """Return whether a process holds the lock of a run."""
-        return self.store.state(self.cells[number].run_key) == "running"
+        return self.store.state(key) == "running"
 
-    def add_runs(self, numbers: tuple[int, ...], ends: Mapping[int, CellEnd], data: bytes) -> None:
-        """Add the runs that a node returned to the store; none of them if one is damaged."""
-        cells = {self.cells[number].run_key: self.cells[number] for number in numbers}
-        keys = {self.cells[number].run_key: one for number, one in ends.items()}
-        self.nodes.hold(data, cells, keys)
-        for problem in self.add_held():
-            self.note(f"{problem}; its result waits")
+    def abort(self, code: int, message: str) -> None:
+        """End the study early; the first reason counts."""
+        if not self.exit_code:
+            self.exit_code, self.message = code, message
 
-    def add_held(self) -> list[str]:
-        """Add results to the store; return why others have to wait for another process."""
-        numbers = {self.cells[number].run_key: number for number in self.remaining}
-        ended, problems = self.nodes.add_held(self.again)
-        for key, one in ended.items():
-            self.end(numbers[key], one)
-        return [f"{self.cells[numbers[key]].title}: {text}" for key, text in problems.items()]
-
-    # ---- what is left, and what has ended
-
-    def find_open_runs(self) -> None:
-        """Find the remaining runs; report and reopen damaged ones.
-
-        A finished run to be made again keeps its record until a worker begins it.
-        """
-        # Runs that are not checked yet count as remaining if a check aborts.
-        for number, cell in enumerate(self.cells):
-            record = self.store.check(cell.run_key, run_identity(cell.run), self.note_of(cell))
-            if record is None:
-                continue
-            is_retried = self.retry_failed and record.status == "failed"
-            if is_retried or self.lacks_network(cell, record):
-                self.again[cell.run_key] = self.store.version(cell.run_key) or 0
-                continue
-            del self.remaining[number]
-            self.count(cell, record)
-
-    def lacks_network(self, cell: Cell, record: Record) -> bool:
-        """Return whether an earlier study did not keep a network that the run reached."""
-        taken = record.metrics.get("steps")
-        reached = cell.run.training.steps if taken is None else taken
-        return record.status == "done" and any(
-            (step is None or step <= reached) and self.store.network(cell.run_key, step) is None
-            for step in cell.kept_networks
-        )
+    # ---- what is shown
 
     def read_progress(self) -> Iterator[tuple[Cell, dict[str, Any]]]:
         """Yield the runs that are executed, each with the newest event of its log."""
-        for future, numbers in list(self.futures.items()):
-            for number in numbers if future.running() else ():
-                if self.is_running(number):
-                    cell = self.cells[number]
-                    yield cell, self.store.latest(cell.run_key)
+        for future, keys in list(self.futures.items()):
+            for key in filter(self.is_running, keys if future.running() else ()):
+                yield self.cells[key], self.store.latest(key)
 
-    def end(self, number: int, one: CellEnd) -> None:
+    def end(self, key: str, one: CellEnd) -> None:
         """Note that a run has ended, and show how, as its record says."""
-        cell = self.remaining.pop(number, None)
-        self.waiting.discard(number)
-        record = None if cell is None else self.store.record(cell.run_key)
+        cell = self.left.pop(key, None)
+        self.waiting.discard(key)
+        record = None if cell is None else self.store.record(key)
         if cell is None or record is None:
             return
         self.count(cell, record)
-        if one.outcome == "made":
+        is_made = one.outcome == "made"
+        if is_made:
             self.executed += 1
             self.view.add_seconds(cell, one.seconds)
-        self.view.estimate(self.remaining.values())
-        if one.outcome != "made":
-            return
-        result = record.message.splitlines()[0] if record.message else ""
-        if not result and record.headline is not None:
-            result = f"{cell.run.task.metric} {record.headline:.4g}"
-        text = f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)"
-        if record.status == "done":
-            self.display.ended(text)
-        else:
-            self.note(text)
+        self.view.estimate(self.left.values())
+        if is_made:
+            result = record.message.splitlines()[0] if record.message else ""
+            if not result and record.headline is not None:
+                result = f"{cell.run.task.metric} {record.headline:.4g}"
+            show = self.display.ended if record.status == "done" else self.note
+            show(f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)")
 
     def count(self, cell: Cell, record: Record) -> None:
         """Count a run that has ended."""
@@ -438,24 +470,10 @@ class Scheduler:
             self.view.add(cell, record.headline)
         self.publisher.add()
 
-    def publish(self) -> None:
-        """Show the results so far to the user, if it is time."""
-        if self.remaining and not self.is_ending and (said := self.publisher.publish()):
-            self.note(said)
-
-    def note_of(self, cell: Cell) -> Callable[[str], None]:
-        """Return a function that shows a message about a run."""
-        return lambda text: self.note(f"{cell.title}: {text}")
-
     def note(self, text: str) -> None:
         """Show a message, and keep it."""
         self.notes.append(text)
         self.display.note(text)
-
-    def abort(self, code: int, message: str) -> None:
-        """End the study early; the first reason counts."""
-        if not self.exit_code:
-            self.exit_code, self.message = code, message
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ store at once. Torch-free.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ from qkvary.storage.journal import JOURNAL_NAME, parse_journal
 from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
-from qkvary.storage.paths import StrPath, read_path
+from qkvary.storage.untrusted_files import StrPath, read_path
 from qkvary.studies.running.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
@@ -229,31 +229,29 @@ class Store:
             lock.release()
             raise
 
-    def check(
-        self, key: str, config: Mapping[str, Any], note: Callable[[str], None]
-    ) -> Record | None:
+    def check(self, key: str, config: Mapping[str, Any]) -> tuple[Record | None, tuple[str, ...]]:
         """Return the record of a finished run; reopen a damaged one, and tidy up after a kill.
 
         Args:
             key: The run's key.
             config: The run's configuration, as JSON values.
-            note: Called with a description of damage.
+
+        Returns:
+            The record, or None if the run is not done, and descriptions of damage.
 
         Raises:
             NewerFormatError: if a newer qkvary wrote the run.
         """
         if self.state(key) != "done":
-            return None
+            return None, ()
         problem = self.find_damage(key)
         if problem is not None or not self.is_clean(key):
             with suppress(BusyError):
                 claim = self.claim(key, config)
                 if claim is not None:
-                    for warning in claim.warnings:
-                        note(warning)
                     claim.release()
-                    return None
-        return None if problem else self.record(key)
+                    return None, claim.warnings
+        return (None if problem else self.record(key)), ()
 
     def is_clean(self, key: str) -> bool:
         """Return whether the checkpoints of a finished run have been removed."""

@@ -21,13 +21,12 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, QkvaryError
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
-from qkvary.tasks.classification import ClassificationTask
 from qkvary.tasks.config import TaskConfig
-from qkvary.tasks.contract import Split, Task
+from qkvary.tasks.contract import ClassificationTask, Split, Task
 from qkvary.training.config import RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import Gradients
-from qkvary.training.memory import require_device
+from qkvary.training.memory import require_device, use_threads
 from qkvary.training.optimizers import make_optimizer
 
 TIMED_STEPS = 5
@@ -78,9 +77,10 @@ def estimate_seconds(cells: Sequence[Cell]) -> float:
     chosen = np.unique(np.linspace(0, len(sizes) - 1, MOST_TIMED).round().astype(int))
     timed = [sizes[index] for index in chosen]
     each = TIMED_SECONDS / len(timed)
-    found = [
-        (time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)) for size in timed
-    ]
+    found: list[tuple[float, ...]] = []
+    for size in timed:
+        with use_threads(runs[size].threads):
+            found.append((time_step(runs[size], each / 2), *time_scores(runs[size], each / 2)))
     step, validation, test = (np.interp(macs, timed, column) for column in zip(*found, strict=True))
     trainings = [cell.run.training for cell in cells]
     steps = [training.steps for training in trainings]
@@ -135,7 +135,6 @@ def _limit(network: nn.Module, end: float) -> Generator[list[int]]:
 
 def _build(run: RunConfig) -> tuple[Task, nn.Module]:
     require_device(run.device)
-    torch.set_num_threads(run.threads)
     task = load_task(run.task)
     return task, task.build(run.network, run.seed).to(run.device, getattr(torch, run.dtype))
 
@@ -196,7 +195,6 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
 
     The batch doubles until a step takes long enough to be timed.
     """
-    torch.set_num_threads(threads)
     small = replace(
         network,
         attention=network.layers[0],
@@ -205,18 +203,19 @@ def _time_layer(network: LanguageModelConfig, threads: int, dtype: str, in_half:
     )
     length = min(TIMED_TOKENS, network.max_tokens)
     macs = forward_macs(as_model(small), tokens=length, pairs="square").total
-    model = LanguageModel(small).to(getattr(torch, dtype)).train()
-    end = perf_counter() + TIMED_SECONDS / 4
-    for rows in (2**power for power in itertools.count()):
-        sample = torch.zeros(rows, length, dtype=torch.long)
-        started = perf_counter()
-        with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
-            loss = model(sample, targets=sample)
-        loss.backward()
-        spent = perf_counter() - started
-        # The first passes allocate memory.
-        if (rows > 2 and rows * macs >= MOST_TIMED_MACS / 4) or perf_counter() > end:
-            return spent / (rows * macs)
+    with use_threads(threads):
+        model = LanguageModel(small).to(getattr(torch, dtype)).train()
+        end = perf_counter() + TIMED_SECONDS / 4
+        for rows in (2**power for power in itertools.count()):
+            sample = torch.zeros(rows, length, dtype=torch.long)
+            started = perf_counter()
+            with torch.autocast("cpu", torch.bfloat16, enabled=in_half):
+                loss = model(sample, targets=sample)
+            loss.backward()
+            spent = perf_counter() - started
+            # The first passes allocate memory.
+            if (rows > 2 and rows * macs >= MOST_TIMED_MACS / 4) or perf_counter() > end:
+                return spent / (rows * macs)
     raise AssertionError
 
 

@@ -59,6 +59,7 @@ def train_cell(
     options: CellOptions = DEFAULT_OPTIONS,
     distribution: Distribution | None = None,
     execution: ExecutionSettings | None = None,
+    task: Task | None = None,
 ) -> RunResult | None:
     """Train the network of a run in its folder; return None if it was stopped.
 
@@ -70,9 +71,10 @@ def train_cell(
         options: How it is executed.
         distribution: The processes that train it together; each of them calls this.
         execution: Execution settings, by default those of the run.
+        task: The task, if its data is open already.
     """
     keep_freed_memory()
-    started, task = now(), load_cell_task(cell.run.task)
+    started, task = now(), task or load_cell_task(cell.run.task)
     others = distribution or SingleProcess()
 
     def keep(step: int | None, network: nn.Module) -> None:
@@ -115,6 +117,7 @@ def train_cell(
         environment={
             "torch": str(torch.__version__),
             "device": computed.device,
+            **name_gpu(computed.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
             "processes": others.size,
@@ -127,6 +130,12 @@ def train_cell(
         attention=None if outcome.attention is None else to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_shown else None,
     )
+
+
+def name_gpu(device: str) -> dict[str, str]:
+    """Return the name of a GPU as an entry of an environment; none for another device."""
+    is_gpu = torch.device(device).type == "cuda"
+    return {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
 
 
 def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:

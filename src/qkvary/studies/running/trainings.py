@@ -1,26 +1,31 @@
-"""Stores the requests of ``qkvary train`` with their runs, for reports at any later time.
+"""Stores the requests of ``qkvary train`` with their runs, and finds runs like those of a request.
 
-A run's own folder holds neither the name of the training nor its other runs. Each note is a study,
+The folder of a run holds neither the name of the training nor its other runs. Each note is a study,
 written once and never changed; notes that differ only in variants or seeds form one training.
+
+Execution settings change the last bits of a step, so they are part of the identity of a run. A
+similar run, which differs in these alone, can still be resumed; its log then records the change.
 Torch-free.
 
     RUNS/trainings/<name>-<first digits of its sha256>.json
 """
 
 import hashlib
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 from qkvary.arch.canonical import from_dict, to_dict
-from qkvary.storage.documents import DocumentFormat
+from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.durable import atomic_write_file, make_directory
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
-from qkvary.storage.jsonvalues import encode
-from qkvary.studies.running.store import Store
-from qkvary.studies.study import Study
+from qkvary.storage.jsonvalues import DocumentFormat, decode, encode
+from qkvary.studies.running.store import CHECKPOINTS_NAME, CONFIG_NAME, Store
+from qkvary.studies.study import Cell, Study
 from qkvary.text.names import FOLDER_DIGITS, count, slug
+from qkvary.training.config import ExecutionSettings, RunConfig
 
 FOLDER = "trainings"
 FORMAT = DocumentFormat(name="a note of a training", version=1, key="format")
@@ -67,7 +72,7 @@ def list_trainings(store: Store) -> tuple[Training, ...]:
     """
     # Notes store whole seconds; within one second the modification times decide.
     paths = sorted((store.path / FOLDER).glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
-    found = [_read(path) for path in paths]
+    found = [_read_note(path) for path in paths]
     trainings: list[Training] = []
     for _, training in sorted(found, key=lambda one: one[0]):
         for number, known in enumerate(trainings):
@@ -139,7 +144,7 @@ def page_name(store: Store, study: Study) -> str:
     return own.notes[0]
 
 
-def _read(path: Path) -> tuple[str, Training]:
+def _read_note(path: Path) -> tuple[str, Training]:
     """Return a note's time and training."""
 
     def build(note: dict[str, Any]) -> tuple[str, Training]:
@@ -183,3 +188,92 @@ def _describe(training: Training) -> str:
     (setting, *_), study = training.study.settings, training.study
     commands = ", ".join(f"`{command}`" for command in training.commands)
     return f"{count(setting.training.steps, 'step')}, {', '.join(study.variants)}: {commands}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimilarRun:
+    """A stored run that differs from a requested one only in its execution settings."""
+
+    cell: Cell
+    """The requested run."""
+    run_key: str
+    """Key of the stored run."""
+    execution: ExecutionSettings
+    """Execution settings of the stored run."""
+    step: int
+    """Step of its newest checkpoint; 0 if it is done and has none."""
+
+    @property
+    def differences(self) -> str:
+        """The differing settings of the stored run, as options of the command line."""
+        changed = self.execution.differences(self.cell.run.execution)
+        return ", ".join(_option(name, stored) for name, (stored, _) in changed.items())
+
+
+def find_similar_run(
+    store: Store, study: Study, *, state: Literal["open", "done"] = "open"
+) -> SimilarRun | None:
+    """Return the most advanced similar run; None if there is none or a requested run has started.
+
+    Args:
+        store: The store of runs.
+        study: The requested runs.
+        state: State of the similar runs.
+    """
+    keys = store.keys()
+    if not keys:
+        return None
+    cells = study.cells()
+    requested = [cell.run_key for cell in cells]
+    if any(store.state(key) != "open" or _newest(store, key) is not None for key in requested):
+        return None
+    wanted = {_identity_without_execution(cell.run.identity()): cell for cell in cells}
+    found: list[SimilarRun] = []
+    for key in keys:
+        step = _newest(store, key)
+        if store.state(key) != state or (step is None and state == "open"):
+            continue
+        named = _read(store, key)
+        cell = None if named is None else wanted.get(named[0])
+        if named is not None and cell is not None:
+            found.append(SimilarRun(cell=cell, run_key=key, execution=named[1], step=step or 0))
+    return max(found, key=lambda one: one.step, default=None)
+
+
+def with_execution(study: Study, execution: ExecutionSettings) -> Study:
+    """Return the study with other execution settings."""
+    settings = tuple(
+        replace(setting, training=replace(setting.training, execution=execution.config))
+        for setting in study.settings
+    )
+    return replace(study, settings=settings, device=execution.device)
+
+
+def _newest(store: Store, key: str) -> int | None:
+    return max(stored_steps(store.directory(key) / CHECKPOINTS_NAME), default=None)
+
+
+def _read(store: Store, key: str) -> tuple[str, ExecutionSettings] | None:
+    """Return identity and execution settings of a stored run; None if they cannot be read."""
+    try:
+        data = (store.directory(key) / CONFIG_NAME).read_bytes()
+        identity = cast("dict[str, Any]", decode(data))
+        execution = from_dict(RunConfig, identity["run"]).execution
+        return _identity_without_execution(identity), execution
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None
+
+
+def _identity_without_execution(identity: dict[str, Any]) -> str:
+    run: dict[str, Any] = {**identity["run"], "device": None}
+    run["training"] = {**run["training"], "execution": None}
+    run["task"] = {**run["task"], "data": None}
+    named = (run, identity["data_fingerprint"], identity["numerics_version"])
+    return json.dumps(named, sort_keys=True)
+
+
+def _option(name: str, value: object) -> str:
+    option = "--" + name.replace("_", "-")
+    if isinstance(value, bool):
+        return option if value else f"no {option}"
+    return f"no {option}" if value is None else f"{option} {value}"

@@ -14,6 +14,7 @@ from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.training import training_macs_per_token
 from qkvary.nn.linear import linear
 from qkvary.training.config import RunConfig
+from qkvary.training.memory import use_threads
 
 SIDE_ON_CPU, SIDE_ON_GPU = 1024, 8192
 REPEATS = 5
@@ -64,18 +65,13 @@ def product_flops_per_second(run: RunConfig) -> float:
     dtype = torch.bfloat16 if run.training.execution.precision == "bf16" else torch.float32
     if run.dtype == "float64":
         dtype = torch.float64
-    threads = torch.get_num_threads()
-    torch.set_num_threads(run.threads)
-    try:
-        left, right = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
-        seconds: list[float] = []
-        with torch.inference_mode():
-            for _ in range(1 + REPEATS):
-                start = perf_counter()
-                product = linear(left, right)
-                # Synchronizes with the device.
-                product[0, 0].item()
-                seconds.append(perf_counter() - start)
-    finally:
-        torch.set_num_threads(threads)
+    left, right = (torch.ones(side, side, dtype=dtype, device=device) for _ in range(2))
+    seconds: list[float] = []
+    with use_threads(run.threads), torch.inference_mode():
+        for _ in range(1 + REPEATS):
+            start = perf_counter()
+            product = linear(left, right)
+            # Synchronizes with the device.
+            product[0, 0].item()
+            seconds.append(perf_counter() - start)
     return 2.0 * side**3 / median(seconds[1:])

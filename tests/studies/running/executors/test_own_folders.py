@@ -17,7 +17,7 @@ from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.records import make_record, run_identity
+from qkvary.studies.running.records import make_record
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
@@ -151,7 +151,7 @@ def test_a_run_that_crashes_on_its_node_returns_as_failed(root: Path, node: Path
     for _ in range(MAX_CRASHES + 1):
         child = os.fork()
         if not child:
-            scratch(node).claim(crashed.run_key, run_identity(crashed.run))
+            scratch(node).claim(crashed.run_key, crashed.run.identity())
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
     summary = run_there(study, root, returning())
@@ -200,7 +200,7 @@ def test_a_result_waits_for_another_process_and_yields_to_its_record(
 ) -> None:
     study, store = toy_study([0]), Store(root / "runs")
     first = study.cells()[0]
-    claim = store.claim(first.run_key, run_identity(first.run))
+    claim = store.claim(first.run_key, first.run.identity())
     assert claim
 
     class Slow(Inline):

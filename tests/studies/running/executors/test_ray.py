@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from qkvary.studies.running import nodes
 from qkvary.studies.running.cells import MAX_CRASHES
+from qkvary.studies.running.executors import task
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor, passed_on
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
@@ -147,7 +147,7 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
 def test_a_node_that_does_not_see_the_folder_says_so(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nodes, "atomic_write_file", lambda _path, _data: None)
+    monkeypatch.setattr(task, "atomic_write_file", lambda _path, _data: None)
     summary = run(toy_study([0]))
     assert summary.exit_code == 2
     assert (

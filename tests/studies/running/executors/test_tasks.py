@@ -16,7 +16,6 @@ from qkvary.storage import file_systems
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors.contract import PollingExecutor, Task, TaskEnd
 from qkvary.studies.running.executors.needs import MEMORY_UNIT, PROCESS_BYTES, needed_resources
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.store import Store
 from tests.storage.quick_disk import quick_folder
 from tests.studies.running.executors.inline import Inline, run_there
@@ -104,7 +103,7 @@ def test_a_run_that_crashed_on_any_machine_is_not_taken_up_a_fifth_time(root: Pa
     for _ in range(MAX_CRASHES + 1):
         child = os.fork()
         if not child:
-            store.claim(crashed.run_key, run_identity(crashed.run))
+            store.claim(crashed.run_key, crashed.run.identity())
             os.kill(os.getpid(), signal.SIGKILL)
         os.waitpid(child, 0)
     summary = run_there(study, root, Inline())
@@ -128,7 +127,7 @@ def test_a_run_whose_tasks_crash_is_recorded_as_failed(root: Path) -> None:
                 pytest.fail("it is submitted without end")
             child = os.fork()
             if not child:
-                store.claim(crashing.run_key, run_identity(crashing.run))
+                store.claim(crashing.run_key, crashing.run.identity())
                 os.kill(os.getpid(), signal.SIGKILL)
             os.waitpid(child, 0)
             raise RuntimeError("node 7 is gone")
@@ -168,7 +167,7 @@ class Stubborn(Inline):
         child = os.fork()
         if not child:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            self.store.claim(cell.run_key, run_identity(cell.run))
+            self.store.claim(cell.run_key, cell.run.identity())
             time.sleep(60)
             os._exit(0)
         self.children.append(child)
@@ -196,7 +195,7 @@ def test_tasks_that_are_killed_on_purpose_have_not_crashed(root: Path) -> None:
     assert (summary.exit_code, summary.missing) == (130, 2)
     assert (executor.stopped, executor.killed) == (1, 1)
     for cell in study.cells():
-        claim = store.claim(cell.run_key, run_identity(cell.run))
+        claim = store.claim(cell.run_key, cell.run.identity())
         assert claim is not None
         assert claim.deaths == 0
         claim.release()

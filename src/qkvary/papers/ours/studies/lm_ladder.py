@@ -1,7 +1,7 @@
 """Language models of growing size, each trained on 20 bytes a parameter: what sharing costs."""
 
+from qkvary.arch.named_networks import modern_network
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.arch.published_networks import modern_network
 from qkvary.costs.parameters import network_parameters
 from qkvary.data.checksums import ENGLISH_NOVELS_SHA256
 from qkvary.papers.ours.small_language_models import BYTES

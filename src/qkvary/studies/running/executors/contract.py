@@ -131,8 +131,8 @@ def _restore(_imported: None, values: Mapping[str, Any]) -> Task:
 class TaskEnd:
     """The end of a task."""
 
-    ends: tuple[CellEnd, ...] = ()
-    """What became of the first of its runs; the others were not reached."""
+    ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
+    """What became of its runs, by run key; those that were not reached are absent."""
     warnings: tuple[str, ...] = ()
     """Warnings, with the titles of the runs."""
     runs: bytes = b""

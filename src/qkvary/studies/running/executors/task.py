@@ -9,25 +9,36 @@ import signal
 import socket
 import tempfile
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from qkvary.storage.durable import make_directory, remove_dir
+from qkvary.storage.durable import atomic_write_file, make_directory, remove_dir, remove_file
 from qkvary.storage.errors import BusyError, QkvaryError, UsageError
-from qkvary.studies.running.cells import CellEnd, execute_cell, record_failure
+from qkvary.storage.file_systems import find_file_system
+from qkvary.studies.running.cells import (
+    RUNNER_GONE,
+    TERMINATED,
+    CellEnd,
+    execute_cell,
+    handle_endings,
+    record_failure,
+)
 from qkvary.studies.running.executors.contract import Task, TaskEnd
-from qkvary.studies.running.records import run_identity
 from qkvary.studies.running.run_archive import find_excess, pack_results
-from qkvary.studies.running.signals import RUNNER_GONE, TERMINATED, handle_endings
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Callbacks, Event
 
+_MARKERS = f"cluster-{socket.gethostname()}-"
+"""The start of the names of markers; the process and the time follow."""
+
 
 def execute_task(task: Task) -> TaskEnd:
     """Execute the runs of a task; at SIGINT or SIGTERM the current one writes a checkpoint."""
-    ends, warnings, runs = list[CellEnd](), list[str](), b""
+    ends, warnings, runs = dict[str, CellEnd](), list[str](), b""
     error: QkvaryError | None = None
     stopping = threading.Event()
 
@@ -50,11 +61,15 @@ def execute_task(task: Task) -> TaskEnd:
             error = found
     if error is not None and (task.marker or task.scratch):
         error = type(error)(f"{error} (on {socket.gethostname()})")
-    return TaskEnd(ends=tuple(ends), warnings=tuple(warnings), runs=runs, error=error)
+    return TaskEnd(ends=ends, warnings=tuple(warnings), runs=runs, error=error)
 
 
 def _execute(
-    task: Task, store: Store, stopping: threading.Event, ends: list[CellEnd], warnings: list[str]
+    task: Task,
+    store: Store,
+    stopping: threading.Event,
+    ends: dict[str, CellEnd],
+    warnings: list[str],
 ) -> None:
     train = importlib.import_module(task.trainer).train_cell
     again = {} if task.scratch is not None else task.again
@@ -69,16 +84,14 @@ def _execute(
         def note(event: Event, title: str = cell.title) -> None:
             warnings.extend([f"{title}: {event.warning}"] if event.warning else [])
 
-        ends.append(
-            execute_cell(
-                store,
-                cell,
-                train,
-                stop=is_stopping,
-                callbacks=Callbacks(on_event=note),
-                options=task.options,
-                again=again.get(cell.run_key),
-            )
+        ends[cell.run_key] = execute_cell(
+            store,
+            cell,
+            train,
+            stop=is_stopping,
+            callbacks=Callbacks(on_event=note),
+            options=task.options,
+            again=again.get(cell.run_key),
         )
 
 
@@ -92,6 +105,35 @@ def _find_store(task: Task) -> Store:
             "see under the same path, give one with --out, or --no-shared-folder"
         )
     return Store(task.store)
+
+
+def marker_path(store: Path) -> Path:
+    """Return the path of a new marker: a file by which nodes know that they see the same folder."""
+    return store / f"{_MARKERS}{os.getpid()}-{time.time_ns()}"
+
+
+def write_marker(path: Path, note: Callable[[str], None]) -> None:
+    """Write a marker, and remove those of killed runners; name a problem of the file system."""
+    folder = path.parent
+    make_directory(folder)
+    file_system = find_file_system(folder)
+    if file_system is not None and file_system.lock_problem:
+        note(file_system.lock_problem)
+    for other in folder.glob(f"{_MARKERS}*"):
+        pid = other.name.removeprefix(_MARKERS).partition("-")[0]
+        if pid.isdecimal() and not _is_alive(int(pid)):
+            remove_file(other)
+    atomic_write_file(path, b"")
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def scratch_name(store: Path) -> str:
@@ -142,7 +184,7 @@ def _prepare_result(store: Store, cell: Cell) -> None:
         if excess is None:
             return
     again = store.version(key) if excess else None
-    claim = store.claim(key, run_identity(cell.run), again=again)
+    claim = store.claim(key, cell.run.identity(), again=again)
     if claim is None:
         return
     if excess is None:

@@ -13,7 +13,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from qkvary.studies.running.signals import RUNNER_GONE, TERMINATED
+from qkvary.studies.running.cells import RUNNER_GONE, TERMINATED
 
 Calls = queue.SimpleQueue[Any]
 
