@@ -1,6 +1,6 @@
 """Rotary positions that are scaled to longer texts: divisors of the frequencies, and a factor.
 
-Torch-free. A divisor belongs to each pair of channels; ``nn.positions`` and the files of llama.cpp
+Torch-free. A divisor belongs to each pair of channels; ``nn.layout`` and the files of llama.cpp
 apply them.
 
 Source: ``modeling_rope_utils`` of transformers 5.23.0.
