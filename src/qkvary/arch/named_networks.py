@@ -31,6 +31,9 @@ PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 """The variant of portable networks, unless another is given."""
 
 _GPT2_INIT = Initialization(scheme="normal", std=0.02)
+T = TypeVar("T")
+PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
+"""The modern networks with a portable form of the same name."""
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
@@ -163,9 +166,6 @@ def _three_projections(
     )
 
 
-T = TypeVar("T")
-
-
 class Lazy(Mapping[str, T]):
     """A mapping whose values are made when they are first used."""
 
@@ -198,8 +198,6 @@ _MODERN = {
     "lm-350m": _modern(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
     "lm-1b": _modern(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
-PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
-"""The modern networks with a portable form of the same name."""
 
 
 def _portable(name: str) -> LanguageModelConfig:

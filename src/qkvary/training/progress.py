@@ -25,6 +25,7 @@ LONGEST_SPIKE = 50
 MIN_OUTLIER_SHARE = 0.1
 """Losses below this fraction of the first loss are never outliers: the losses of a nearly solved
 task vary by large factors."""
+Phase = Literal["training", "evaluation", "other"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,9 +112,6 @@ class Guards:
         middle = median(usual)
         spread = median(abs(value - middle) for value in usual)
         return loss > middle + OUTLIER_DEVIATIONS * spread
-
-
-Phase = Literal["training", "evaluation", "other"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
