@@ -31,7 +31,7 @@ help:
 	@echo "make test-cluster   the tests that start a Ray cluster or jobs of submitit, about 800 MB and some minutes"
 	@echo "make mutants make every seeded mistake and see that its test fails, some minutes"
 	@echo "make setup   set up only, in $(VENV)"
-	@echo "make bench   run the benchmarks, one JSON line per case"
+	@echo "make bench   run the benchmarks: one JSON line per case, then one table; minutes (BENCH_ARGS=--quick)"
 	@echo "make gpu     tests and measurements that need a GPU, nine minutes; writes $(OUT)/gpu/page"
 	@echo "make docs    build the documentation site in build/site; broken links fail"
 	@echo "make lint    format check, lint, types, floors, spelling"
@@ -99,13 +99,7 @@ mutants: $(VENV)/.setup
 	@$(BIN)/python tests/mutants/run.py
 
 bench: $(VENV)/.setup
-	@errors=$$(mktemp); trap 'rm -f "$$errors"' EXIT; \
-	for file in benchmarks/*.py; do \
-		$(BIN)/python "$$file" $(BENCH_ARGS) 2>"$$errors" && code=0 || code=$$?; \
-		missing=$$(grep -E "^ModuleNotFoundError: |^[A-Za-z.]*Error: .* is not installed" "$$errors" | tail -n 1); \
-		if [ $$code -ne 0 ] && [ -n "$$missing" ]; then echo "$$file is left out: $$missing" >&2; \
-		else cat "$$errors" >&2; [ $$code -eq 0 ] || exit $$code; fi; \
-	done
+	@PYTHONPATH=benchmarks$${PYTHONPATH:+:$$PYTHONPATH} $(BIN)/python benchmarks/timing/every.py $(BENCH_ARGS)
 
 gpu: $(VENV)/.setup
 	@$(BIN)/python benchmarks/gpu/run.py --out "$(OUT)/gpu" $(GPU_ARGS)

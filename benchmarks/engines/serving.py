@@ -1,19 +1,23 @@
 """Engines that serve over HTTP: equal tokens, the cache that they log, users in a fixed cache.
 
-    python benchmarks/engines/serving.py --llama-server build/llama-server --vllm env/bin/vllm
+    python benchmarks/engines/serving.py --llama-server build/llama-server --vllm env/bin/python
     python benchmarks/engines/serving.py --llama-server build/llama-server --quick
+    python benchmarks/engines/serving.py --llama-server build/llama-server --checkpoints a.gguf half
 
-Random weights as QKV, as GQA-2 and with one tensor for key and value. For each engine and network:
-the greedy tokens over HTTP are those of qkvary, and the cache that the engine logs is the one that
-``plan`` has, or the run ends with exit code 1. llama.cpp serves as many users with 512 tokens each
-as fit into 64 MiB of cache, all at once. One line of JSON per case.
+Random weights as QKV, as GQA-2, with one tensor for key and value, and with a latent; or networks
+that are stored. For each engine and network: the greedy tokens over HTTP are those of qkvary, and
+the cache that the engine logs is the one that ``plan`` has, or the run ends with exit code 1. Users
+with 512 tokens each are added to a cache of 64 MiB until one of them waits or is refused. One line
+of JSON per case; ``serving_page.py`` makes a page of them.
 """
 
 import json
+import re
 import statistics
 import sys
 import tempfile
 import time
+import urllib.error
 import urllib.request
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
@@ -29,15 +33,16 @@ import torch
 from qkvary.arch.models import Model
 from qkvary.arch.named_networks import make_portable, modern_network
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.checkpoints.reference_models import find_reference
-from qkvary.costs.engines import allocate_llama_cpp, allocate_vllm
+from qkvary.checkpoints.stock_networks import choose_architecture
+from qkvary.costs.engines import CELLS_STEP, allocate_llama_cpp, allocate_vllm
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.engines import ENGINES, EngineName, Serving
 from qkvary.inference.serving import Server, choose_port, run_engine
-from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import machine, now
 
 MIB = 2**20
@@ -45,15 +50,20 @@ POOL = 64 * MIB
 """Bytes of the cache in which users are counted."""
 LENGTH, CHECKED, NEW = 512, 40, 100
 """Tokens of a user, tokens of a prompt, and greedy tokens after it."""
+ANSWER = 128
+"""The tokens of a user's answer where users are counted."""
+RATED = 80
+"""The tokens of an answer where rates are measured: 16 users fit into the smallest cache."""
+SLOTS = 40
+"""The most requests at a time that an engine is asked for."""
 TOLERANCE = 0.005
 """The largest accepted difference between a planned and a logged cache, relative to it."""
-VLLM_LATENT = "Q-K=V@decoupled-64@kv-norm"
-"""With 8 KV heads of 64: the one latent of vLLM's kernel for CPUs."""
+VLLM_LATENTS = ("Q-K=V@decoupled-64@kv-norm", "Q-K=V@decoupled-64@latent-512@kv-norm")
+"""With 8 KV heads of 64: the one latent of vLLM's kernels for CPUs, of heads and trained."""
 VARIANTS: dict[EngineName, tuple[str, ...]] = {
-    "llama.cpp": ("QKV", "GQA-2", "Q-K=V", "Q-MQA", "MLA"),
-    "vllm": ("QKV", "GQA-2", VLLM_LATENT),
+    "llama.cpp": ("QKV", "GQA-2", "Q-K=V", "MLA", VLLM_LATENTS[0]),
+    "vllm": ("QKV", "GQA-2", *VLLM_LATENTS),
 }
-ARCHITECTURES = {"QKV": "llama", "GQA-2": "llama"}
 
 
 @dataclass(frozen=True)
@@ -62,81 +72,108 @@ class Case:
 
     engine: EngineName
     program: tuple[str, ...]
-    variant: str
-    network: LanguageModel
+    name: str
+    loaded: LoadedModel
     folder: Path
-    options: tuple[str, ...]
+    threads: int
+    is_random: bool
 
     def prepare(self) -> tuple[Path, Model]:
         """Export the network, and read the export as ``plan`` does."""
-        loaded = LoadedModel(self.network, ByteTokenizer())
         path = self.folder / ("one.gguf" if self.engine == "llama.cpp" else "one")
         if self.engine == "llama.cpp":
-            export_gguf(loaded, path)
+            export_gguf(self.loaded, path)
         else:
-            export_folder(loaded, path, to=ARCHITECTURES.get(self.variant, "deepseek"))
+            to = choose_architecture(self.loaded.network.config)
+            export_folder(self.loaded, path, to=to)
         return path, find_reference(path)
 
     def run(self, throughput: tuple[int, ...]) -> dict[str, object]:
         """Return what was measured."""
         path, model = self.prepare()
-        users = self.count_users(model)
-        slots = users if self.engine == "llama.cpp" else max(throughput)
+        cells = self.count_cells(model)
+        planned_users = self.count_users(model)
+        is_shared = self.engine == "llama.cpp"
         asked = Serving(
             model=path,
             name="one",
-            context=LENGTH,
-            users=slots,
+            context=cells if is_shared else LENGTH,
+            users=1 if is_shared else SLOTS,
             host="127.0.0.1",
             port=choose_port("127.0.0.1", 0),
-            options=self.options,
+            options=self.choose_options(),
         )
         start = time.perf_counter()
         with run_engine(ENGINES[self.engine], asked, self.program, self.folder / "log") as server:
             ready = time.perf_counter() - start
-            prompt = np.random.default_rng(0).integers(3, 256, CHECKED).tolist()
+            prompt = self.draw(np.random.default_rng(0), 1, CHECKED)[0]
             tokens = self.ask(server, prompt, NEW)
+            first = time.perf_counter() - start
             expected = self.decode(prompt, NEW)
-            planned = self.plan(model, slots, server)
+            users, then = self.add_users(server, planned_users)
             return {
                 "engine": self.engine,
-                "variant": self.variant,
+                "variant": self.name,
+                "random": self.is_random,
                 "equal_tokens": next(
                     (number for number in range(NEW) if tokens[number] != expected[number]), NEW
                 ),
                 "tokens": NEW,
                 "seconds_until_ready": round(ready, 1),
-                "slots": slots,
-                **planned,
+                "seconds_until_first_answer": round(first, 1),
+                **self.compare(model, cells, server),
+                "planned_users_in_64_mib": planned_users,
                 "users_in_64_mib": users,
+                "one_more": then,
                 "resident_mib": round(resident_bytes(server.process.pid) / MIB),
-                "tokens_a_second": dict(self.measure(server, throughput, slots)),
+                "tokens_a_second": dict(self.measure(server, throughput, cells)),
             }
+
+    def choose_options(self) -> tuple[str, ...]:
+        """Return the engine's options: 32 bits, and a cache of fixed size that users share."""
+        if self.engine == "llama.cpp":
+            numbers = ("-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", str(self.threads))
+            return (*numbers, "-np", str(SLOTS), "--kv-unified")
+        kept = (f"--kv-cache-memory-bytes={POOL}", "--dtype", "float32", "--enforce-eager")
+        # Of vLLM's kernels for latents on a CPU the only one for 32 bits.
+        is_latent = choose_architecture(self.loaded.network.config) == "deepseek"
+        return (*kept, *(("--attention-backend", "CPU_MLA") if is_latent else ()))
+
+    def count_cells(self, model: Model) -> int:
+        """Return the tokens that fit into the pool, by the rules of ``plan``."""
+        if self.engine == "vllm":
+            return allocate_vllm(model, context=LENGTH, stored_as="fp32").tokens(POOL)
+        step = allocate_llama_cpp(model, context=CELLS_STEP, stored_as="fp32").total_bytes
+        return POOL // step * CELLS_STEP
 
     def count_users(self, model: Model) -> int:
         """Return how many users with 512 tokens fit into the pool, by the rules of ``plan``."""
         if self.engine == "vllm":
             cache = allocate_vllm(model, context=LENGTH, stored_as="fp32")
-            return cache.blocks(POOL) // cache.blocks_per_sequence
-        return POOL // allocate_llama_cpp(model, context=LENGTH, stored_as="fp32").total_bytes
+            # A block is reserved.
+            return (cache.blocks(POOL) - 1) // cache.blocks_per_sequence
+        return self.count_cells(model) // LENGTH
 
-    def plan(self, model: Model, slots: int, server: Server) -> dict[str, object]:
-        """Return the planned cache next to the logged one."""
-        line = server.cache
-        if line is None:
-            return {"logged": None}
-        if self.engine == "vllm":
-            cache = allocate_vllm(model, context=LENGTH, stored_as="fp32")
-            planned, logged = cache.tokens(2**30), line.tokens
-            names = ("planned_tokens_in_1_gib", "logged_tokens")
-        else:
-            cells = LENGTH * slots
+    def compare(self, model: Model, cells: int, server: Server) -> dict[str, object]:
+        """Return the planned cache next to the logged one: bytes in llama.cpp, tokens in vLLM."""
+        planned, line = cells, server.cache
+        if self.engine == "llama.cpp":
             planned = allocate_llama_cpp(
-                model, context=cells, sequences=slots, stored_as="fp32"
+                model, context=cells, sequences=SLOTS, stored_as="fp32", unified=True
             ).total_bytes
-            logged, names = line.nbytes, ("planned_bytes", "logged_bytes")
-        agrees = logged is not None and abs(logged - planned) <= TOLERANCE * planned
-        return {names[0]: planned, names[1]: logged, "agrees": agrees}
+        logged = None if line is None else line.nbytes or line.tokens
+        return {
+            "unit": "bytes" if self.engine == "llama.cpp" else "tokens",
+            "tokens_in_cache": cells,
+            "planned": planned,
+            "logged": logged,
+            "agrees": logged is not None and abs(logged - planned) <= TOLERANCE * planned,
+        }
+
+    def draw(self, draws: np.random.Generator, count: int, length: int) -> list[list[int]]:
+        """Return random prompts without special tokens."""
+        high = min(self.loaded.network.config.vocabulary, 256)
+        return draws.integers(3, high, (count, length)).tolist()
 
     def ask(self, server: Server, prompt: list[int], new: int) -> list[int]:
         """Return greedy tokens of the engine."""
@@ -152,29 +189,58 @@ class Case:
     def decode(self, prompt: list[int], new: int) -> list[int]:
         """Return greedy tokens of qkvary."""
         # Asked to ignore the end of documents, llama.cpp never chooses it; vLLM goes on after it.
-        never = [ByteTokenizer().separator] if self.engine == "llama.cpp" else []
+        tokenizer = self.loaded.tokenizer
+        ends = () if tokenizer is None else tokenizer.ends
+        never = list(ends) if self.engine == "llama.cpp" else []
         tokens = list(prompt)
         for _ in range(new):
-            logits = self.network(torch.tensor([tokens]))[0, -1]
+            logits = self.loaded.network(torch.tensor([tokens]))[0, -1]
             logits[never] = -torch.inf
             tokens.append(int(logits.argmax()))
         return tokens[len(prompt) :]
 
+    def add_users(self, server: Server, planned: int) -> tuple[int, str]:
+        """Return the most users at once, from the planned number on, and what one more gets."""
+        users, then = planned, self.serve_at_once(server, planned)
+        step = 1 if then is None else -1
+        while True:
+            found = self.serve_at_once(server, users + step)
+            users += step
+            if step == 1 and found is not None:
+                return users - 1, found
+            if step == -1 and found is None:
+                return users, str(then)
+            then = found
+
+    def serve_at_once(self, server: Server, count: int) -> str | None:
+        """Return what happens to one of so many users with 512 tokens, None if all are served."""
+        prompts = self.draw(np.random.default_rng(count), count, LENGTH - ANSWER)
+        before = read_preemptions(server)
+        with ThreadPoolExecutor(count) as pool:
+            spans = list(pool.map(lambda one: stream(server, one, ANSWER), prompts))
+        if any(span is None for span in spans):
+            return "refused"
+        if read_preemptions(server) > before:
+            return "interrupted"
+        firsts, ends = zip(*(span for span in spans if span is not None), strict=True)
+        return None if max(firsts) < min(ends) else "waits"
+
     def measure(
-        self, server: Server, users: tuple[int, ...], slots: int
+        self, server: Server, users: tuple[int, ...], cells: int
     ) -> Iterator[tuple[str, float]]:
         """Yield the tokens a second of so many users at once, the median of three rounds."""
-        if self.engine == "llama.cpp":
-            users = tuple(sorted({*(one for one in users if one <= slots), slots}))
         draws = np.random.default_rng(1)
         for count in users:
+            # llama.cpp refuses what exceeds the cache.
+            if self.engine == "llama.cpp" and count * (CHECKED + RATED) > cells:
+                continue
             rates: list[float] = []
             for _ in range(3):
-                prompts = draws.integers(3, 256, (count, CHECKED)).tolist()
+                prompts = self.draw(draws, count, CHECKED)
                 start = time.perf_counter()
                 with ThreadPoolExecutor(count) as pool:
-                    list(pool.map(lambda one: self.ask(server, one, NEW), prompts))
-                rates.append(count * NEW / (time.perf_counter() - start))
+                    list(pool.map(lambda one: self.ask(server, one, RATED), prompts))
+                rates.append(count * RATED / (time.perf_counter() - start))
             yield str(count), round(statistics.median(rates), 1)
 
 
@@ -186,26 +252,29 @@ def main() -> None:
         "llama.cpp": options.llama_server,
         "vllm": options.vllm,
     }
-    more: dict[EngineName, tuple[str, ...]] = {
-        "llama.cpp": ("-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", str(options.threads)),
-        "vllm": ("--dtype", "float32", "--enforce-eager"),
-    }
     failures = 0
     for engine, program in programs.items():
         if program is None:
             continue
         found = ENGINES[engine].find(program)
-        for variant in options.variants or VARIANTS[engine]:
-            network = networks.make_network(make_config(variant, quick=options.quick))
-            # Of vLLM's kernels for latents on a CPU the only one for 32 bits.
-            is_latent = engine == "vllm" and "@decoupled" in variant
-            given = (*more[engine], *(["--attention-backend", "CPU_MLA"] if is_latent else []))
+        random = not options.checkpoints
+        for name, loaded in networks_of(engine, options):
             with tempfile.TemporaryDirectory() as folder:
-                case = Case(engine, found, variant, network, Path(folder), given)
+                case = Case(engine, found, name, loaded, Path(folder), options.threads, random)
                 measured = case.run((1,) if options.quick else (1, 4, 16))
             show("serving", **measured)
-            failures += not (measured["equal_tokens"] == NEW and measured.get("agrees"))
+            failures += not (measured["equal_tokens"] == NEW and measured["agrees"])
     sys.exit(failures > 0)
+
+
+def networks_of(engine: EngineName, options: Namespace) -> Iterator[tuple[str, LoadedModel]]:
+    """Yield the networks of an engine by name."""
+    for path in options.checkpoints:
+        loaded = load_checkpoint(path)
+        yield path.stem, LoadedModel(loaded.network.float(), loaded.tokenizer)
+    for variant in () if options.checkpoints else options.variants or VARIANTS[engine]:
+        network = networks.make_network(make_config(variant, quick=options.quick))
+        yield variant, LoadedModel(network, ByteTokenizer())
 
 
 def make_config(variant: str, *, quick: bool) -> LanguageModelConfig:
@@ -222,10 +291,44 @@ def make_config(variant: str, *, quick: bool) -> LanguageModelConfig:
 
 def post(url: str, body: dict[str, Any]) -> Any:
     """Return the answer to a request."""
+    with open_request(url, body) as answer:
+        return json.load(answer)
+
+
+def open_request(url: str, body: dict[str, Any]) -> Any:
+    """Send a request."""
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
-    with urllib.request.urlopen(request, timeout=600) as answer:  # noqa: S310
-        return json.load(answer)
+    return urllib.request.urlopen(request, timeout=600)  # noqa: S310
+
+
+def stream(server: Server, prompt: list[int], new: int) -> tuple[float, float] | None:
+    """Return when the first and the last token came, or None if the request was refused."""
+    body = {"model": "one", "prompt": prompt, "max_tokens": new, "temperature": 0}
+    body |= {"ignore_eos": True, "cache_prompt": False, "stream": True}
+    times: list[float] = []
+    try:
+        with open_request(server.url + "/completions", body) as answer:
+            for line in answer:
+                if line.startswith((b"error", b'data: {"error"')):
+                    return None
+                if line.startswith(b"data: {"):
+                    times.append(time.perf_counter())
+    except urllib.error.HTTPError:
+        return None
+    return (times[0], times[-1]) if times else None
+
+
+def read_preemptions(server: Server) -> float:
+    """Return how often vLLM has taken the cache of a user for another."""
+    try:
+        with urllib.request.urlopen(server.url.removesuffix("/v1") + "/metrics") as answer:  # noqa: S310
+            text = answer.read().decode()
+    except urllib.error.HTTPError:
+        # llama.cpp has none, and takes nothing.
+        return 0.0
+    found = re.findall(r"^vllm:num_preemptions_total\S* (\S+)$", text, re.MULTILINE)
+    return sum(map(float, found))
 
 
 def resident_bytes(process: int) -> int:
@@ -246,9 +349,10 @@ def read_options() -> Namespace:
     """Read the command line."""
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--llama-server", help="llama-server")
-    parser.add_argument("--vllm", help="vllm, or a Python that has it")
+    parser.add_argument("--vllm", help="a Python that has vLLM, or vllm")
     parser.add_argument("--variants", nargs="+", help="only these, by their names or labels")
-    parser.add_argument("--quick", action="store_true", help="two layers, one user")
+    parser.add_argument("--checkpoints", nargs="+", type=Path, default=(), help="stored networks")
+    parser.add_argument("--quick", action="store_true", help="two layers, rates of one user")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.llama_server is None and options.vllm is None:

@@ -26,7 +26,7 @@ from qkvary.storage.durable import make_directory, write_output
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGED = ROOT / "src" / "qkvary" / "papers" / NAME
 RECORD = re.compile(
-    r"studies/(?P<study>[a-z0-9_/-]+)/README\.md"
+    r"studies/(?P<study>[a-z0-9_/\\-]+)/README\.md"
     r"|pytest (?P<test>tests/[\w/\\]+\.py)::[\w\\]+"
     r"|qkvary published [a-z0-9.-]*[a-z0-9]"
 )
@@ -82,10 +82,14 @@ def link(form: str, found: re.Match[str]) -> str:
     """Return a record as a link from this folder."""
     study, test = found["study"], found["test"]
     if study:
-        return form.format(f"studies/{study}", f"../{study}/README.md")
-    # Markdown has a backslash before each underscore.
-    target = test.replace("\\", "") if test else "docs/reproduce.md"
+        return form.format(f"studies/{study}", f"../{_plain(study)}/README.md")
+    target = _plain(test) if test else "docs/reproduce.md"
     return form.format(found[0], f"../../{target}")
+
+
+def _plain(text: str) -> str:
+    """Return text without the backslashes that Markdown has before underscores."""
+    return text.replace("\\", "")
 
 
 def main(words: list[str]) -> int:

@@ -49,6 +49,17 @@ def make_network(
     return network.requires_grad_(requires_grad=False)
 
 
+def draw_gains(network: LanguageModel) -> LanguageModel:
+    """The network with gains of the norms of query and key that are not one."""
+    draws = torch.Generator().manual_seed(9)
+    for block in network.stack.blocks:
+        for norm in (block.attention.query_norm, block.attention.key_norm):
+            if norm is not None:
+                drawn = torch.rand(norm.weight.shape, generator=draws, dtype=torch.float64)
+                norm.weight.copy_(0.5 + drawn)
+    return network
+
+
 def make_windows(seed: int = 0, *lengths: int) -> list[Tensor]:
     draws = torch.Generator().manual_seed(seed)
     return [

@@ -10,10 +10,17 @@ from qkvary.analysis.moments import LayerMoments, scaled_queries
 from qkvary.analysis.observation import check_layers, read_window
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from tests.analysis.networks import make_network, make_windows
+from qkvary.nn.terms import content_scores
+from tests.analysis.networks import draw_gains, make_network, make_windows
 
 WINDOW = make_windows(3, 19)[0]
-LABELS = ("QKV", "GQA-2", "QKV@rotary", "GQA-2@rotary", "QKV@alibi", "(Q=K-V)+", "QKV@w5")
+NORMED = ("GQA-2@rotary@qk-norm", "GQA-2@rotary@qk-norm-wide", "QKV@qk-norm@cap0.7")
+CAPPED = ("GQA-2@rotary@cap0.7", "QKV@cap0.7", "GQA-2@rotary@w5@cap0.7")
+LABELS = (
+    *("QKV", "GQA-2", "QKV@rotary", "GQA-2@rotary", "QKV@alibi", "(Q=K-V)+", "QKV@w5"),
+    *NORMED,
+    *CAPPED,
+)
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -31,7 +38,7 @@ def test_loss_and_inputs_are_those_of_the_network(label: str) -> None:
         assert torch.allclose(block.attention.core.weights(layer.scores)[0], weights)
 
 
-@pytest.mark.parametrize("label", LABELS[:4])
+@pytest.mark.parametrize("label", [*LABELS[:4], *CAPPED])
 def test_derivatives_are_those_of_the_weights(label: str) -> None:
     """The derivative by W_K is the sum over tokens of that by the key times the input."""
     network = make_network(label, d_model=16, heads=4)
@@ -52,6 +59,60 @@ def test_derivatives_are_those_of_the_weights(label: str) -> None:
         for gradient, by_weight in zip(gradients, expected, strict=True):
             found = (gradient.mT @ layer.input).flatten(0, 1)
             assert torch.allclose(found, by_weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("label", NORMED)
+def test_keys_of_a_norm_are_read_after_it(label: str) -> None:
+    """The derivative by the gain is the sum of that by the key times the key without its gain."""
+    network = draw_gains(make_network(label, d_model=16, heads=4))
+    reading = read_window(network, WINDOW, torch.Generator().manual_seed(7))
+    drawn = torch.multinomial(
+        network(WINDOW[None])[0].float().softmax(dim=-1),
+        1,
+        generator=torch.Generator().manual_seed(7),
+    )
+    for layer, block in zip(reading.layers, network.stack.blocks, strict=True):
+        attention = block.attention
+        assert attention.key_norm is not None
+        assert attention.k_proj is not None
+        projected = F.linear(layer.input, attention.k_proj.weight, attention.k_proj.bias)
+        heads = projected.unflatten(-1, (len(layer.key), -1)).transpose(0, 1)
+        squares = projected if "wide" in label else heads
+        plain = heads / (squares.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()
+        gain = attention.key_norm.weight
+        expected = plain * (gain.view(len(heads), 1, -1) if "wide" in label else gain)
+        assert torch.allclose(layer.key, expected)
+        value = F.linear(layer.input, attention.v_proj.weight, attention.v_proj.bias)
+        assert torch.allclose(layer.value.transpose(0, 1).flatten(1), value)
+        gain.requires_grad_()
+        loss = F.cross_entropy(network(WINDOW[None])[0], drawn[:, 0], reduction="sum")
+        (by_gain,) = torch.autograd.grad(loss, [gain])
+        gain.requires_grad_(requires_grad=False)
+        found = (layer.key_gradient * plain).sum(dim=1)
+        assert torch.allclose(found.flatten() if "wide" in label else found.sum(dim=0), by_gain)
+
+
+@pytest.mark.parametrize("label", [*NORMED[:2], *CAPPED])
+def test_a_turned_query_is_the_slope_of_the_score_of_a_drawn_key(label: str) -> None:
+    network = draw_gains(make_network(label, d_model=16, heads=4, bias=False))
+    layer = read_window(network, WINDOW, torch.Generator()).layers[1]
+    config = layer.attention.config
+    queries = scaled_queries(layer.scores, layer.rotation, config, torch.Generator().manual_seed(3))
+    key = layer.key[None].clone().requires_grad_()
+    turned = key if layer.rotation is None else layer.rotation.rotate(key)
+    scores = content_scores(layer.scores.query * layer.scores.scale, turned)[0]
+    cap = config.variant.soft_cap
+    scores = scores if cap is None else cap * torch.tanh(scores / cap)
+    assert torch.allclose(scores, layer.scores.multiply()[0])
+    window, drawn = config.variant.window, torch.Generator().manual_seed(3)
+    shares = torch.rand(19, generator=drawn, dtype=torch.float64)
+    for query in range(19):
+        nearest = 0 if window is None else max(0, query - window + 1)
+        met = nearest + int(shares[query] * (query - nearest + 1))
+        for head in range(4):
+            (slope,) = torch.autograd.grad(scores[head, query, met], [key], retain_graph=True)
+            own = slope[0, head // (4 // config.num_kv_heads), met]
+            assert torch.allclose(queries[head, query], own)
 
 
 def test_the_network_is_as_before_even_after_an_error() -> None:

@@ -1,5 +1,7 @@
 """The options of a study are read once and refused in a sentence."""
 
+import dataclasses
+
 import pytest
 
 from qkvary.api.arguments import Part, choose_study, read_seeds
@@ -62,6 +64,9 @@ def test_options_select_a_part_of_a_study() -> None:
     assert own.typed("my studies/mine.py", study) == (
         "'my studies/mine.py' --protocol clean --setting 'a b'"
     )
+    other = Part(device="cuda", dtype="float64")
+    on_gpu = dataclasses.replace(study, device="cuda", dtype="float64")
+    assert other.typed("quickstart", on_gpu) == "quickstart --device cuda --dtype float64"
     whole = {cell.run_key for cell in load_study("quickstart").cells()}
     zero = choose_study("quickstart", Part(tasks=("swap",), seeds="0"))
     assert {cell.run_key for cell in zero.cells()} <= whole

@@ -123,8 +123,8 @@ def test_half_precision_is_converted_in_single(checkpoint: Path, text: Path) -> 
         (["--to", "latent", "--cache", "half"], "expected a share such as 10% or 0.1, got 'half'"),
         (["--to", "latent", "--cache", "100%"], "above 0 and below 100%, got 1"),
         (
-            ["--to", "shared", "--cache", "50%", "--layers", "auto"],
-            "--layers auto with --to latent",
+            ["--to", "grouped", "--cache", "50%", "--layers", "auto"],
+            "choices: latent, shared",
         ),
         (["--to", "latent", "--cache", "50%", "--layer", "1"], "expected --layer with --rewrite"),
         (

@@ -1,14 +1,16 @@
 """A stand-in for ``llama-server``: takes its options, logs a cache, answers, or misbehaves.
 
-``STAND_IN`` says how: ``ends`` before it answers, ``brief`` after one answer, ``stubborn`` where it
-ignores SIGTERM.
+``STAND_IN`` says how: ``ends`` before it answers, ``brief`` after one answer, ``mute`` where it
+never answers, ``stubborn`` where it and a child of its own ignore SIGTERM.
 """
 
 import http.server
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 CELLS, MEBIBYTES = 768, 3.0
@@ -35,11 +37,16 @@ def main() -> None:
         sys.exit("error: the weights are missing")
     if mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        # As the processes of vLLM.
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        sys.stdout.write(f"pid {child.pid}\n")
     sizes = f"{MEBIBYTES:.2f} MiB (   {CELLS} cells,   2 layers,  1/1 seqs)"
     sys.stdout.write(f"llama_kv_cache: size =    {sizes}\npid {os.getpid()}\n")
     sys.stdout.flush()
+    while mode == "mute":
+        time.sleep(1)
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    server = http.server.HTTPServer(("127.0.0.1", port), Handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     if mode == "brief":
         server.handle_request()
         server.server_close()

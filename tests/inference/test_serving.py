@@ -1,16 +1,19 @@
 """Engines as children: they answer, end with us, and leave nothing; a stand-in is the engine."""
 
+import http.server
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +28,16 @@ from qkvary.checkpoints.models import save_model
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.engines import ENGINES, CacheLine, Serving
 from qkvary.inference.served_models import name_export
-from qkvary.inference.serving import check_key, choose_port, run_engine
+from qkvary.inference.serving import (
+    check_key,
+    choose_port,
+    describe_end,
+    run_engine,
+)
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
 from tests.conftest import ROOT
-from tests.inference.stand_in_engine import CELLS, MEBIBYTES, write_engine
+from tests.inference.stand_in_engine import CELLS, MEBIBYTES, Handler, write_engine
 
 LLAMA_CPP, VLLM = ENGINES["llama.cpp"], ENGINES["vllm"]
 ASKED = Serving(
@@ -174,8 +182,51 @@ def test_an_engine_that_ends_says_why(
         pass
 
 
+def test_another_program_that_took_the_port_is_no_engine(program: Path, tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever).start()
+        asked = replace(ASKED, port=other.server_port, key=None)
+        try:
+            with (
+                pytest.raises(ResourceError, match=r"exit code 1: OSError: .*already in use"),
+                run_engine(LLAMA_CPP, asked, (str(program),), tmp_path / "log") as server,
+            ):
+                # It answered before the engine came as far as the port.
+                raise ResourceError(describe_end(LLAMA_CPP, server.wait(), tmp_path / "log"))
+        finally:
+            other.shutdown()
+
+
+@pytest.mark.parametrize("case", ["a taken port", "a full disk"])
+def test_the_command_is_refused_in_one_sentence(case: str, program: Path, cache: Path) -> None:
+    words = [sys.executable, "-m", "qkvary", "serve", "tiny", "--program", str(program)]
+
+    def fill_disk() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1] if case == "a taken port" else 0
+        done = subprocess.run(
+            [*words, f"--port={port}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "QKVARY_CACHE": str(cache)},
+            cwd=ROOT / "src",
+            preexec_fn=fill_disk if case == "a full disk" else None,
+        )
+    code, reason = (2, f"got {port}") if case == "a taken port" else (4, "File too large")
+    assert done.returncode == code, done.stderr
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    # No half export, which the next call would serve, and no engine.
+    assert not [path for path in cache.rglob("*") if path.is_file()]
+
+
 @contextmanager
-def command(program: Path, cache: Path, *, mode: str = "") -> Generator[Any]:
+def command(program: Path, cache: Path, *, mode: str = "", until: str = "curl") -> Generator[Any]:
     """Run the command until its engine answers; yield it with the pid of its engine."""
     process = subprocess.Popen(
         [sys.executable, "-m", "qkvary", "serve", "tiny", "--program", str(program), "--port=0"],
@@ -189,14 +240,15 @@ def command(program: Path, cache: Path, *, mode: str = "") -> Generator[Any]:
     )
     try:
         seen = ""
-        while "curl" not in seen and process.poll() is None:
+        while until not in seen and process.poll() is None:
             seen += process.stderr.readline()  # type: ignore[union-attr]
         log = re.search(r"its log is (\S+)", seen)
         assert log is not None, seen
-        child = int(re.findall(r"pid (\d+)", Path(log[1]).read_text())[0])
-        assert is_alive(child)
-        yield process, child, seen
-        wait_until(lambda: not is_alive(child))
+        wait_until(lambda: "cells" in Path(log[1]).read_text())
+        children = [int(one) for one in re.findall(r"pid (\d+)", Path(log[1]).read_text())]
+        assert all(map(is_alive, children))
+        yield process, children[-1], seen
+        wait_until(lambda: not any(map(is_alive, children)))
     finally:
         process.kill()
         process.communicate()
@@ -219,9 +271,24 @@ def test_signals_end_the_command_and_its_engine(program: Path, cache: Path) -> N
         os.kill(child, signal.SIGKILL)
         assert process.wait() == 4
         assert "SIGKILL" in process.stderr.read()
+    with command(program, cache, mode="mute", until="starts") as (process, _, _):
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
     if sys.platform == "linux":
         with command(program, cache) as (process, _, _):
             process.kill()
+
+
+def test_two_hundred_slow_clients_hold_nothing_up(program: Path, cache: Path) -> None:
+    with command(program, cache) as (process, _, seen), ExitStack() as stack:
+        port = int(re.findall(r"127\.0\.0\.1:(\d+)", seen)[0])
+        for _ in range(200):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models") as answer:
+            assert answer.status == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait() == 130
 
 
 def test_a_checkpoint_is_exported_once(

@@ -1,5 +1,6 @@
 """The papers' figures: every entry fits its studies, and draws what the records hold."""
 
+import csv
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from tests.studies.made_up import make_record
+
+KEPT = Path(__file__).parents[2] / "studies"
 
 
 def curve(
@@ -240,3 +243,19 @@ def test_figures_of_printed_numbers_need_no_runs() -> None:
     assert all(one.draw().parts for one in (*blocks, *shared, *heads, *every))
     tables = [one.table for (one,) in (shared, heads, every)]
     assert [len(one.rows) for one in tables if one] == [4, 5, 8]
+
+
+def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:
+    """The figure's chart names the errors that ``results.csv`` of the experiment has."""
+    figure = find_figure("query-identity-figure-2")
+    report = paper_report([figure], lambda name: StudyRecords(study=load_study(name)))
+    assert "0 drawn in full, 1 in part" in report.lead
+    found = {one.caption: one.draw() for one in charts(report, figure.name)}
+    with (KEPT / "query_identity/mlp-basis-transfer/tables/results.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["agrees"] == "yes"]
+    assert len(rows) == 6
+    assert set(found) == {f"{row['target']} {row['biases']} biases" for row in rows}
+    for row in rows:
+        said = found[f"{row['target']} {row['biases']} biases"].description
+        for learner, column in (("student", "student_error"), ("linear map", "linear_error")):
+            assert f"{learner}, width {row['d']}: {100 * float(row[column]):.2f} %" in said

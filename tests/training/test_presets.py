@@ -67,6 +67,7 @@ MODERN = {
     "lm-1b": 1010,
 }
 PORTABLE = [f"{name}-portable" for name in MODERN if name not in ("lm-100k", "lm-1b")]
+PORTABLE += ["lm-60m-mla"]
 
 
 def build(network: LanguageModelConfig) -> LanguageModel:

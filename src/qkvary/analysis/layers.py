@@ -14,7 +14,8 @@ from qkvary.analysis.subspaces import Chance, HeadMoments
 from qkvary.analysis.tying import Tie, cross_forecast, forecast_tie
 from qkvary.arch.labels import format_label
 from qkvary.nn.attention import Attention
-from qkvary.nn.role_maps import RoleMaps, make_role_maps
+from qkvary.nn.projections import HeadNorm
+from qkvary.nn.role_maps import LinearMap, RoleMaps, make_role_maps
 
 
 class LayerStatistics:
@@ -41,7 +42,7 @@ class LayerStatistics:
     def result(self) -> LayerAnalysis:
         """Return the figures of the layer."""
         config = self.attention.config
-        maps = make_role_maps(self.attention)
+        maps = _scaled_maps(self.attention)
         sharing = config.variant.sharing
         return LayerAnalysis(
             number=self.number,
@@ -55,9 +56,12 @@ class LayerStatistics:
 
     def ties(self) -> tuple[Tie, ...]:
         """Return the best single tensor for key and value of each KV head."""
-        maps = make_role_maps(self.attention)
-        joint = torch.cat((maps.key.weight, maps.value.weight), dim=1)
-        moments = joint @ self.moments.covariance().cpu() @ joint.mT
+        if self.attention.key_norm is None:
+            maps = make_role_maps(self.attention)
+            joint = torch.cat((maps.key.weight, maps.value.weight), dim=1)
+            moments = joint @ self.moments.covariance().cpu() @ joint.mT
+        else:
+            moments = self.moments.pair_covariance().cpu()
         return tuple(map(forecast_tie, moments, self.moments.curvature().cpu()))
 
     def _compare_heads(self, maps: RoleMaps) -> tuple[KeyValueReading, ...]:
@@ -75,13 +79,18 @@ class LayerStatistics:
         queries = moments.query_moments().cpu().unflatten(0, (kv_heads, group))
         curvature = moments.curvature().cpu()
         first, second = (half.cpu() for half in moments.half_curvatures())
+        if self.attention.key_norm is None:
+            keys, values = ([factor @ one.mT for one in role.weight] for role in maps[1:])
+        else:
+            roots = [*map(subspaces.square_root, moments.pair_covariance().cpu())]
+            keys, values = zip(*(root.split(size, dim=1) for root in roots), strict=True)
         return tuple(
             _compare(
                 head,
                 maps,
                 HeadMoments(
-                    keys=factor @ maps.key.weight[head].mT,
-                    values=factor @ maps.value.weight[head].mT,
+                    keys=keys[head],
+                    values=values[head],
                     queries=queries[head].sum(dim=0),
                     outputs=outputs[head],
                 ),
@@ -92,6 +101,27 @@ class LayerStatistics:
             )
             for head in range(kv_heads)
         )
+
+
+def _scaled_maps(attention: Attention) -> RoleMaps:
+    """Return the roles, with the gains of norms of query and key in their weights.
+
+    A product of query and key is that of these maps, over the two root mean squares.
+    """
+    maps = make_role_maps(attention)
+    if attention.query_norm is None or attention.key_norm is None:
+        return maps
+    query, key = (
+        _scale(one, norm)
+        for one, norm in ((maps.query, attention.query_norm), (maps.key, attention.key_norm))
+    )
+    return RoleMaps(query, key, maps.value)
+
+
+def _scale(one: LinearMap, norm: HeadNorm) -> LinearMap:
+    gain = norm.gain.detach().cpu().double()
+    gains = gain.view(len(one.weight), -1) if norm.is_wide else gain.expand(len(one.weight), -1)
+    return LinearMap(one.weight * gains[..., None], one.bias * gains)
 
 
 def _compare(

@@ -32,6 +32,10 @@ class LayerMoments:
         self.windows = 0
         self.half_tokens = [0, 0]
         self.gradient_products = zeros(2, config.num_kv_heads, 2 * size, 2 * size)
+        # Of normalised keys, which do not follow from moments of the input, next to values.
+        normed = config.num_kv_heads if config.variant.head_norm != "none" else 0
+        self.pair_sum = zeros(normed, 2 * size)
+        self.pair_products = zeros(normed, 2 * size, 2 * size)
 
     @torch.no_grad()
     def add(self, reading: LayerReading, generator: torch.Generator) -> None:
@@ -47,6 +51,10 @@ class LayerMoments:
         self.input_products += inputs.mT @ inputs
         queries = scaled_queries(reading.scores, reading.rotation, self.config, generator)
         self.query_products += queries.mT @ queries
+        if len(self.pair_sum):
+            pairs = torch.cat((reading.key, reading.value), dim=-1).double()
+            self.pair_sum += pairs.sum(dim=1)
+            self.pair_products += pairs.mT @ pairs
         gradients = torch.cat((reading.key_gradient, reading.value_gradient), dim=-1).double()
         half = self.windows % 2
         self.windows += 1
@@ -60,6 +68,11 @@ class LayerMoments:
         found = (found + found.mT) / 2
         share = DAMPING * found.trace().clamp(min=torch.finfo(found.dtype).tiny) / len(found)
         return found + share * torch.eye(len(found), dtype=found.dtype, device=found.device)
+
+    def pair_covariance(self) -> Float[Tensor, "kv_heads joint joint"]:
+        """Return the covariance of normalised keys and values, keys first."""
+        mean = self.pair_sum / self.tokens
+        return self.pair_products / self.tokens - mean[..., None] * mean[:, None]
 
     def query_moments(self) -> Float[Tensor, "heads head_dim head_dim"]:
         """Return the second moment of the queries, the factor of their scores included."""
@@ -89,16 +102,22 @@ def scaled_queries(
 
     A rotated query meets a key at the distance of their positions. One of the keys that it sees is
     drawn, and the query is turned back by the position of that key: the second moment over a text
-    is that over pairs of query and key.
+    is that over pairs of query and key. Under a soft cap a score follows its product by the slope
+    of the cap at that key, which the query is multiplied by.
     """
     factor = scores.scale / scores.temperature
     query = scores.query * (factor if scores.gain is None else factor * scores.gain)
-    if rotation is None:
+    if rotation is None and config.variant.soft_cap is None:
         return query[0].double()
     index = torch.arange(query.shape[2])
     window = config.variant.window
     nearest = 0 if window is None else (index - window + 1).clamp(min=0)
     drawn = torch.rand(len(index), generator=generator, dtype=torch.float64)
     keys = nearest + (drawn * (index - nearest + 1)).long()
+    if scores.products is not None and config.variant.soft_cap is not None:
+        met = scores.products[:, :, index, keys.to(query.device)]
+        query = query * (1 - (met / config.variant.soft_cap).square())[..., None]
+    if rotation is None:
+        return query[0].double()
     turned = Rotation(keys[None].to(query.device), config, query.dtype, len(index))
     return turned.rotate(query, inverse=True)[0].double()

@@ -33,10 +33,14 @@ class LayerReading(NamedTuple):
     """Query and key as the softmax reads them, and the score terms."""
     rotation: Rotation | None
     """The rotation of query and key."""
+    key: Float[Tensor, "kv_heads tokens head_dim"]
+    """The key before its rotation, normalised where the layer has a norm of keys."""
+    value: Float[Tensor, "kv_heads tokens head_dim"]
+    """The value before its rotation."""
     key_gradient: Float[Tensor, "kv_heads tokens head_dim"]
-    """The derivative of the sampled loss by the key before its rotation."""
+    """The derivative of the sampled loss by ``key``."""
     value_gradient: Float[Tensor, "kv_heads tokens head_dim"]
-    """The derivative of the sampled loss by the value before its rotation."""
+    """The derivative of the sampled loss by ``value``."""
 
 
 class WindowReading(NamedTuple):
@@ -80,7 +84,7 @@ def read_window(
 
 
 def check_layers(network: LanguageModel) -> None:
-    """Refuse layers whose attention is not a softmax of products of query and key.
+    """Refuse layers whose scores are not functions of products of query and key.
 
     Raises:
         ValueError: for such a layer.
@@ -92,14 +96,12 @@ def check_layers(network: LanguageModel) -> None:
                 f"expected layers with a softmax, got the core {variant.core_name} in layer "
                 f"{number}"
             )
-        if variant.diagonal != "none" or variant.soft_cap is not None:
-            changed = "a normalised diagonal" if variant.diagonal != "none" else "a soft cap"
+        if variant.diagonal != "none":
             raise ValueError(
-                f"expected scores that are products of query and key, got {changed} in layer "
-                f"{number}"
+                "expected scores that are products of query and key, got a normalised diagonal in "
+                f"layer {number}"
             )
-        has_norm = variant.kv_norm or variant.head_norm != "none"
-        if variant.decoupled is not None or variant.latent is not None or has_norm:
+        if variant.decoupled is not None or variant.latent is not None or variant.kv_norm:
             raise ValueError(
                 "expected keys and values that are projections of the layer input, got "
                 f"{format_label(variant)} in layer {number}"
@@ -119,26 +121,32 @@ class _Call:
     input: Tensor
     scores: Scores
     rotation: Rotation | None
+    value: Tensor
     key_shift: Tensor
     value_shift: Tensor
 
     def describe(self, key_gradient: Tensor, value_gradient: Tensor) -> LayerReading:
         """Return the reading, derivatives turned back to before the rotation."""
         scores, rotation = self.scores, self.rotation
-        if rotation is not None:
-            key_gradient = rotation.rotate(key_gradient, inverse=True)
-            if rotation.value_rope != "none":
-                value_gradient = rotation.rotate(value_gradient, inverse=True)
+        names = ("query", "key", "products", "gain", "key_bias", "pair_bias")
         detached = {
             name: value.detach()
-            for name in ("query", "key", "gain", "key_bias", "pair_bias")
+            for name in names
             if isinstance(value := getattr(scores, name), Tensor)
         }
+        key, value = detached["key"], self.value
+        if rotation is not None:
+            key, key_gradient = rotation.turn_back(key), rotation.rotate(key_gradient, inverse=True)
+            if rotation.value_rope != "none":
+                value = rotation.turn_back(value)
+                value_gradient = rotation.rotate(value_gradient, inverse=True)
         return LayerReading(
             attention=self.attention,
             input=self.input[0],
             scores=replace(scores, **detached),
             rotation=rotation,
+            key=key[0],
+            value=value[0],
             key_gradient=key_gradient[0],
             value_gradient=value_gradient[0],
         )
@@ -171,16 +179,18 @@ def _attend(
     """Attend as ``Attention.forward`` does without a cache, and record it."""
     del cache, kernel
     heads = attention.read(x, layout)
-    scores = attention.score(heads, layout)
+    shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
+    # Before the score terms, of which a soft cap multiplies queries and keys.
+    scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
     call = _Call(
         attention=attention,
         input=x.detach(),
         scores=scores,
         rotation=heads.rotation,
-        key_shift=torch.zeros_like(scores.key, requires_grad=True),
-        value_shift=torch.zeros_like(heads.value, requires_grad=True),
+        value=heads.value.detach(),
+        key_shift=shifts[0],
+        value_shift=shifts[1],
     )
     calls.append(call)
-    shifted = replace(scores, key=scores.key + call.key_shift)
-    mixed = attention.core(shifted, heads.value + call.value_shift, training=False)
+    mixed = attention.core(scores, heads.value + call.value_shift, training=False)
     return attention.output(attention.restore(mixed, heads), x)

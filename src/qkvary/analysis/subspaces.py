@@ -22,12 +22,13 @@ class HeadMoments(NamedTuple):
     """One KV head, with the statistics of its tokens, queries and output.
 
     ``keys`` stands for X W_K: it is F W_K with F^T F the covariance of the layer input, so that
-    its products are those of the keys of all tokens.
+    its products are those of the keys of all tokens. Of normalised keys it is the half of a square
+    root of their covariance with the values.
     """
 
-    keys: Float[Tensor, "d_model head_dim"]
+    keys: Float[Tensor, "rows head_dim"]
     """F W_K."""
-    values: Float[Tensor, "d_model head_dim"]
+    values: Float[Tensor, "rows head_dim"]
     """F W_V."""
     queries: Float[Tensor, "head_dim head_dim"]
     """M_q: the second moment of the queries of the group, score scale included, added up."""

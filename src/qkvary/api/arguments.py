@@ -206,12 +206,18 @@ class Part(Where):
             "--task": self.tasks,
             "--setting": self.settings,
             "--variant": self.variants,
+            "--device": _changed(study.device, PART.device),
+            "--dtype": _changed(study.dtype, PART.dtype),
         }
         typed = [f"{name} {quote(one)}" for name, some in chosen.items() for one in some]
         return " ".join([quote(reference) if is_path else study.name, *typed])
 
 
 PART = Part()
+
+
+def _changed(value: str, default: str) -> tuple[str, ...]:
+    return () if value == default else (value,)
 
 
 def choose_study(given: AnyStudy, part: Part = PART) -> Study:

@@ -30,7 +30,13 @@ from qkvary.api.options import (
 from qkvary.api.results import Result, add_data
 from qkvary.checkpoints.catalog import check_output, read_config
 from qkvary.conversions.caches.budget import Budget
-from qkvary.conversions.catalog import load_method, load_rewrite, method_names, rewrite_names
+from qkvary.conversions.catalog import (
+    BY_LAYER,
+    load_method,
+    load_rewrite,
+    method_names,
+    rewrite_names,
+)
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
@@ -60,7 +66,7 @@ class SmallerCacheOptions:
     """Number format in which the bytes are counted: fp16, bf16, fp32, int8, int4-g32."""
     layers: Literal["even", "auto"] = "even"
     """Whether all layers get the same share, or those whose conversion costs more get more (latent
-    alone; such a network has no export to llama.cpp)."""
+    and shared; stock engines have one size for all layers, so such a network has no export)."""
     dry_run: bool = False
     """Forecast what it costs, and the time; convert nothing."""
 
@@ -185,7 +191,7 @@ def convert(
         _check_config(path, plan)
     network = NetworkOptions(device=choices.device, dtype=choices.dtype)
     opening = partial(open_checkpoint, model, calibration.tokenizer, network)
-    return _shrink(opening, plan, calibration, smaller.dry_run, out, show_progress, say)
+    return _shrink(opening, path, plan, calibration, smaller.dry_run, out, show_progress, say)
 
 
 def _refuse_others(
@@ -204,6 +210,7 @@ def _rewrite(
 ) -> "Result[Rewriting]":
     load_rewrite(name)
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import save_model
     from qkvary.conversions.draft import RewriteOptions
     from qkvary.conversions.rewriting import check_rewrite, run_rewrite
@@ -219,7 +226,7 @@ def _rewrite(
     report = conversion_report(made, shown)
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, made.network, loaded.tokenizer)
+        save_model(out, made.network, loaded.tokenizer, chat_template=read_chat_template(path))
     return Result(made, add_data(report, out=out), files=written)
 
 
@@ -227,8 +234,11 @@ def _make_plan(smaller: SmallerCacheOptions, healing: Healing, seed: int) -> "Pl
     to = smaller.to or ""
     load_method(to)
     budget = smaller.resolve()
-    if smaller.layers == "auto" and to != "latent":
-        raise UsageError(f"expected --layers auto with --to latent, got --to {to}")
+    if smaller.layers == "auto" and to not in BY_LAYER:
+        raise UsageError(
+            f"expected --layers auto with a method that knows what each size costs, got --to {to}; "
+            f"choices: {', '.join(BY_LAYER)}"
+        )
     heal_tokens = read_count(healing.heal_tokens, "heal_tokens") or 0
     if not heal_tokens and healing != HEAL:
         raise UsageError("expected --heal-tokens with --learning-rate and --precision, got none")
@@ -256,6 +266,7 @@ def _check_config(path: StrPath, plan: "Plan") -> None:
 
 def _shrink(
     opening: "Callable[..., tuple[LoadedModel, str]]",
+    path: StrPath | None,
     plan: "Plan",
     calibration: Calibration,
     dry_run: bool,
@@ -275,6 +286,7 @@ def _shrink(
 
     import torch
 
+    from qkvary.checkpoints.chat_templates import read_chat_template
     from qkvary.checkpoints.models import LoadedModel, save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
@@ -328,7 +340,7 @@ def _shrink(
         )
     written = () if out is None else (read_path(out),)
     if out is not None:
-        save_model(out, found.network, loaded.tokenizer)
+        save_model(out, found.network, loaded.tokenizer, chat_template=read_chat_template(path))
         if folder is not None and plan.heal_tokens:
             remove_dir(folder)
     return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)

@@ -1,6 +1,5 @@
 """Write a language model for other programs: transformers, or llama.cpp."""
 
-import os
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
@@ -19,7 +18,7 @@ def export(
     model: Checkpoint,
     out: Annotated[StrPath, Parameter(name="--out")],
     *,
-    to: Literal["transformers", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
+    to: Literal["transformers", "hf", "gpt2", "llama", "deepseek", "gguf"] = "transformers",
     weights: Literal["f32", "f16", "bf16", "q8_0"] | None = None,
     tokenizer: CheckpointTokenizer = None,
 ) -> Result[dict[str, Any]]:
@@ -31,8 +30,9 @@ def export(
     Args:
         model: The checkpoint, or what ``qk.load`` returned.
         out: Folder to write; for gguf, a file.
-        to: transformers keeps the sharing; gpt2, llama and deepseek store what engines know; gguf
-            is a file for llama.cpp.
+        to: transformers keeps the sharing; hf is the class of transformers that fits (GPT-2, Llama,
+            Qwen 3, Gemma, ...), which engines know; gpt2, llama and deepseek name it; gguf is a
+            file for llama.cpp.
         weights: For gguf: type of the matrices, f32 if not given.
         tokenizer: The tokenizer of a checkpoint without one.
 
@@ -50,10 +50,8 @@ def export(
         check_folder(target.absolute().parent)
 
     from qkvary.checkpoints.chat_templates import read_chat_template
-    from qkvary.storage.untrusted_files import read_name
 
-    is_path = isinstance(model, str | os.PathLike)
-    template = read_chat_template(read_path(read_name(model, ""))) if is_path else None
+    template = read_chat_template(model)
     loaded, name = open_checkpoint(model, tokenizer)
     found: dict[str, Any]
     if to == "gguf":

@@ -110,15 +110,23 @@ class LatentAttention:
     """Biases on what leads into the latents and out of the layer."""
     indexer: Indexer | None = None
     """The module that picks the tokens to read; ``None`` if all are read."""
+    window: int | None = None
+    """Tokens that a query sees, itself included; ``None`` for all."""
 
     def __post_init__(self) -> None:
         check_sizes(
             self, "d_model", "num_heads", "q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim"
         )
+        check_sizes(self, "window")
         if self.own_indexer and self.q_rank is None:
             raise ValueError("expected a latent of the query, which the indexer reads, got none")
         # Widths of several heads have to be sizes too.
         tuple(self.linears)
+
+    @property
+    def most_keys(self) -> int | None:
+        """Tokens that a query reads at most, of a window or as an indexer picks."""
+        return self.window if self.indexer is None else self.indexer.top
 
     @property
     def key_dim(self) -> int:

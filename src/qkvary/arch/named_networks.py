@@ -32,8 +32,6 @@ PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 
 _GPT2_INIT = Initialization(scheme="normal", std=0.02)
 T = TypeVar("T")
-PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
-"""The modern networks with a portable form of the same name."""
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
@@ -198,10 +196,17 @@ _MODERN = {
     "lm-350m": _modern(d_model=1024, num_heads=16, num_layers=24, max_tokens=2048),
     "lm-1b": _modern(d_model=2048, num_heads=32, num_layers=18, max_tokens=2048),
 }
+_PORTABLE_SIZES = ("lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m")
+PORTABLE_NETWORKS: Mapping[str, tuple[str, str]] = {
+    **{f"{name}-portable": (name, PORTABLE) for name in _PORTABLE_SIZES},
+    # 512 numbers and 64 rotary ones, as DeepSeek: every kernel for latents has this size.
+    "lm-60m-mla": ("lm-60m", "Q-K=V@decoupled-64@kv-norm"),
+}
+"""The portable networks: the modern one with the same training, and the variant."""
 
 
-def _portable(name: str) -> LanguageModelConfig:
-    return make_portable(_MODERN[name]())
+def _portable(name: str, variant: str) -> LanguageModelConfig:
+    return make_portable(_MODERN[name](), variant)
 
 
 NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
@@ -224,7 +229,7 @@ NETWORKS: Mapping[str, LanguageModelConfig] = Lazy(
         "gpt2-124m-scale": partial(gpt_124m, "QKV@t2"),
         "gpt2-124m-decay-scale": partial(gpt_124m, "QKV@t2"),
         **_MODERN,
-        **{f"{name}-portable": partial(_portable, name) for name in PORTABLE_SIZES},
+        **{name: partial(_portable, *form) for name, form in PORTABLE_NETWORKS.items()},
     }
 )
 """Every network by name, the papers' first."""

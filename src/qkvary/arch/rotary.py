@@ -8,10 +8,10 @@ Source: ``modeling_rope_utils`` of transformers 5.23.0.
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from qkvary.arch.canonical import stored
+from qkvary.arch.canonical import ADDED_LATER, stored
 from qkvary.arch.parts import check_choices
 
 ScalingForm = Literal["linear", "dynamic", "yarn", "llama3", "longrope"]
@@ -28,7 +28,8 @@ class RotaryScaling:
     one for texts up to the original length and one for longer texts.
 
     Source: Chen et al. 2023 (linear), bloc97 2023 (dynamic NTK), Peng et al. 2023, "YaRN", Llama
-    Team 2024, "The Llama 3 Herd of Models", Ding et al. 2024, "LongRoPE".
+    Team 2024, "The Llama 3 Herd of Models", Ding et al. 2024, "LongRoPE"; Nakanishi 2025,
+    "Scalable-Softmax" (the growth of queries).
     """
 
     form: ScalingForm
@@ -50,6 +51,9 @@ class RotaryScaling:
     """Those for longer texts."""
     attention_factor: float = 1.0
     """The factor of rotated queries and keys."""
+    query_growth: float = field(default=0.0, metadata=ADDED_LATER)
+    """The growth of queries beyond the original length: one at position p is multiplied by
+    ``1 + query_growth ln(1 + floor(p / original_tokens))``."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -59,6 +63,10 @@ class RotaryScaling:
                 raise ValueError(
                     f"expected positive and finite numbers of rotary scaling, got {value}"
                 )
+        if not 0 <= self.query_growth < math.inf:
+            raise ValueError(
+                f"expected a finite growth of queries of at least 0, got {self.query_growth}"
+            )
         if self.original_tokens < 1:
             raise ValueError(f"expected at least 1 original token, got {self.original_tokens}")
         if self.form in ("yarn", "llama3") and not self.slow < self.fast:

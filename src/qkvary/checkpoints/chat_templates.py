@@ -1,8 +1,9 @@
 """Chat templates: the Jinja text with which an engine writes messages as a prompt.
 
-It is copied from checkpoint to export and never run here.
+It is copied from checkpoint to checkpoint and export, and never run here.
 """
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -10,27 +11,31 @@ from typing import Any, cast
 from qkvary.checkpoints.formats import gguf
 from qkvary.checkpoints.formats.transformers_folder import read_part
 from qkvary.checkpoints.gguf.headers import CHAT_TEMPLATE
+from qkvary.checkpoints.models import TEMPLATE
 from qkvary.data.checkpoint_names import find_checkpoint
 from qkvary.data.model_configs import parse_config
 from qkvary.storage.errors import DamagedError
-from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, StrPath
+from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, read_path
 
-TEMPLATE, TOKENIZER_CONFIG = "chat_template.jinja", "tokenizer_config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
 
-def read_chat_template(reference: StrPath) -> str | None:
+def read_chat_template(reference: object) -> str | None:
     """Return the chat template of a checkpoint, or ``None``.
 
     A folder has it in a separate file or in the tokenizer's configuration; of several templates the
     one named ``default`` counts.
 
     Args:
-        reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`.
+        reference: As for :func:`~qkvary.checkpoints.catalog.load_checkpoint`; what is loaded has
+            none.
 
     Raises:
         DamagedError: if it is not a text, or differs from the folder's manifest.
     """
-    path = find_checkpoint(reference)
+    if not isinstance(reference, str | os.PathLike):
+        return None
+    path = find_checkpoint(read_path(reference))
     if gguf.recognises(path):
         found = gguf.read(path).metadata.get(CHAT_TEMPLATE)
         return found if isinstance(found, str) else None

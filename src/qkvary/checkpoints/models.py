@@ -46,6 +46,8 @@ MOST_SHARED_LAYERS = 10_000
 DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 _WEIGHTS, _CONFIG, _TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
+TEMPLATE = "chat_template.jinja"
+"""The file of a chat template, here and in folders of transformers."""
 
 
 class LoadedModel(NamedTuple):
@@ -85,13 +87,20 @@ class LoadedModel(NamedTuple):
         return self
 
 
-def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None = None) -> None:
+def save_model(
+    path: StrPath,
+    model: LanguageModel,
+    tokenizer: Tokenizer | None = None,
+    *,
+    chat_template: str | None = None,
+) -> None:
     """Write a model as a folder, durably; an existing model is replaced.
 
     Args:
         path: The folder.
         model: The model.
         tokenizer: The tokenizer of the model's vocabulary.
+        chat_template: The Jinja text with which engines write messages as a prompt.
 
     Raises:
         UsageError: if ``path`` holds something else, the tokenizer does not fit, a weight is not
@@ -114,6 +123,8 @@ def save_model(path: StrPath, model: LanguageModel, tokenizer: Tokenizer | None 
     }
     if tokenizer is not None:
         files[_TOKENIZER] = encode(tokenizer.describe()).encode() + b"\n"
+    if chat_template:
+        files[TEMPLATE] = chat_template.encode()
     about: dict[str, JsonValue] = {"kind": KIND, **FORMAT.version_field}
     if own := own_classes(model.config):
         about["needs"] = {kind.__name__: version_of(kind) for kind in own}

@@ -157,6 +157,7 @@ ROWS: Mapping[str, tuple[Row, ...]] = {
 TABLES: Mapping[str, str] = {
     "gemma3": "gemma2",
     "gemma3_text": "gemma2",
+    "olmo3": "olmo2",
     **{name: name for name in ROWS},
 }
 """The table of a ``model_type`` of transformers, where it is not that of Llama."""

@@ -156,8 +156,11 @@ def _obstacles_to_llama(config: LanguageModelConfig) -> Iterator[str]:
             yield f"values that are rotated keys ({layer.value_rope}); choices: value_rope none"
     if len({layer.position.rotary_base for layer in config.layers}) > 1:
         yield "layers with different rotary bases"
-    if len({layer.position.scaling for layer in config.layers}) > 1:
+    scalings = {layer.position.scaling for layer in config.layers}
+    if len(scalings) > 1:
         yield "layers with different rotary scalings"
+    if any(one is not None and one.query_growth for one in scalings):
+        yield "queries that grow with the position"
     yield from find_block_obstacles(config, "rotary")
 
 
@@ -184,9 +187,9 @@ def _copy_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
     """
     weights: Weights = {}
     for row in list_tensors(to, network.config.num_layers):
-        value = _find(network, row.ours)
+        value = find_parameter(network, row.ours)
         if value is None and to == "gpt2" and row.ours.endswith(".bias"):
-            weight = _find(network, f"{row.ours.removesuffix('bias')}weight")
+            weight = find_parameter(network, f"{row.ours.removesuffix('bias')}weight")
             value = None if weight is None else weight.new_zeros(weight.shape[0])
         if value is not None:
             # GPT-2 multiplies from the right.
@@ -195,7 +198,7 @@ def _copy_weights(network: LanguageModel, to: StockArchitecture) -> Weights:
     return weights
 
 
-def _find(network: LanguageModel, name: str) -> Tensor | None:
+def find_parameter(network: LanguageModel, name: str) -> Tensor | None:
     """Return a parameter by its name, None if the network has none of this name."""
     if name == "head_weight":
         return network.output_weight

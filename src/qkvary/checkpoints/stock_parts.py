@@ -46,6 +46,15 @@ def split_parts(
     return dict(zip(names, parts, strict=True))
 
 
+def join_parts(row: Row, parts: Sequence[Tensor], layer: AttentionConfig) -> Tensor:
+    """Return the tensor of :func:`split_parts`, with the change of its row."""
+    joined = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+    if row.change == "interleaved":
+        cut = (3, -1, layer.size_per_head)
+        joined = joined.unflatten(0, cut).transpose(0, 1).flatten(0, 2)
+    return joined.T if row.change == "transposed" and joined.dim() == 2 else joined
+
+
 def order_channels(tensor: Tensor, size: int, order: Sequence[int]) -> Tensor:
     """Return a tensor whose rows are the channels of heads, in another order in each head.
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _HERE = Path(__file__).parent
 REWRITES, METHODS = "rewrites", "caches.methods"
+BY_LAYER = ("latent", "shared")
+"""The methods with a spectrum, from which layers get sizes of their own."""
 
 
 class Rewrite(Protocol):

@@ -84,7 +84,8 @@ def layer_cache_bytes(
         most = max((_compressed_bytes(attention, time, form) for time in before), default=0)
         return max(now, most) if peak else now
     if isinstance(attention, LatentAttention):
-        return entries_bytes(attention, seen=context, kept=context, stored_as=form)
+        kept = _kept_tokens(attention.window, context)
+        return entries_bytes(attention, seen=context, kept=kept, stored_as=form)
     if attention.reads_layer is not None:
         return 0
     kept = _kept_tokens(attention.config.variant.reach, context)
@@ -300,7 +301,7 @@ def _growth(attention: AttentionLayer, form: Format, *, context: int) -> float:
         own = (kept[1] - kept[0]) * form.row_bytes(attention.head_dim)
         return own + sum(form.row_bytes(part.width) / part.rate for part in attention.compressors)
     if isinstance(attention, LatentAttention):
-        kept = [context, context + 1]
+        kept = [_kept_tokens(attention.window, tokens) for tokens in (context, context + 1)]
     elif attention.reads_layer is not None:
         return 0
     else:

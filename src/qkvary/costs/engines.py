@@ -25,6 +25,9 @@ from qkvary.costs.formats import SCALE_BYTES, Format, parse_format
 
 VLLM_BLOCK = 16
 """Tokens of a block, where no backend asks for more."""
+VLLM_LATENT = (512, 64)
+"""The numbers and the rotary ones of a latent that every backend of vLLM has; those of CPUs have no
+other (``get_supported_head_sizes`` in vllm/v1/attention/backends/mla), Triton's on GPUs has any."""
 LATENT_STEP = 128
 """A block of latents is a multiple of this many tokens in models that have states too."""
 CELLS_STEP = 256
@@ -205,7 +208,7 @@ def _vllm_latents(attention: LatentAttention, form: Format) -> Iterator[_Spec]:
     held = (rank + rope) * form.bits // 8
     if attention.indexer is not None and form.bits == 8:
         held = rank + SCALE_BYTES * (rank // 128) + 2 * rope
-    yield _Spec(token_bytes=held, is_latent=True)
+    yield _Spec(token_bytes=held, window=attention.window, is_latent=True)
     if index is not None:
         scales = SCALE_BYTES * math.ceil(index.width / 128)
         yield _Spec(token_bytes=index.width + scales, is_latent=True)
@@ -374,7 +377,7 @@ def _with_entries(attention: AttentionLayer) -> ProjectedAttention | LatentAtten
 
 def _window(attention: ProjectedAttention | LatentAttention) -> int | None:
     is_projected = isinstance(attention, ProjectedAttention)
-    return attention.config.variant.reach if is_projected else None
+    return attention.config.variant.reach if is_projected else attention.window
 
 
 def _heads(attention: ProjectedAttention) -> tuple[int, tuple[int, int]]:

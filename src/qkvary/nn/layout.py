@@ -383,6 +383,17 @@ class Rotation:
         cos, sin = angles.cos() * self.factor, angles.sin() * self.factor
         self.cos, self.sin = cos.to(dtype), sin.to(dtype)
         self.value_rope = config.value_rope
+        self.growth = None
+        if scaling is not None and scaling.query_growth:
+            turns = torch.div(positions, scaling.original_tokens, rounding_mode="floor").double()
+            growth = 1 + scaling.query_growth * torch.log1p(turns)
+            self.growth = growth[:, None, :, None].to(dtype)
+
+    def grow(
+        self, queries: Float[Tensor, "batch heads tokens head_dim"]
+    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+        """Multiply queries by what grows beyond the original length."""
+        return queries if self.growth is None else queries * self.growth
 
     def rotate(
         self, heads: Float[Tensor, "batch heads tokens head_dim"], *, inverse: bool = False
@@ -405,9 +416,13 @@ class Rotation:
         self, mixed: Float[Tensor, "batch heads queries head_dim"]
     ) -> Float[Tensor, "batch heads queries head_dim"]:
         """Rotate mixed values back by the positions of the queries, where they are rotated."""
-        if self.value_rope != "counter":
-            return mixed
-        back = self.rotate(mixed, inverse=True)
+        return mixed if self.value_rope != "counter" else self.turn_back(mixed)
+
+    def turn_back(
+        self, rotated: Float[Tensor, "batch heads tokens head_dim"]
+    ) -> Float[Tensor, "batch heads tokens head_dim"]:
+        """Return what was rotated, without the factor of the rotation."""
+        back = self.rotate(rotated, inverse=True)
         if self.factor == 1.0:
             return back
         still, turned = back[..., : -self.dim], back[..., -self.dim :]

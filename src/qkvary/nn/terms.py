@@ -343,16 +343,17 @@ class Decay(ScoreTerm):
         """Start with the fixed factors."""
         if self.weight is not None:
             with torch.no_grad():
-                self.weight.copy_(self._fixed_logits(self.weight.device))
+                self.weight.copy_(self.fixed_logits(self.weight.device))
 
     def forward(self, scores: Scores) -> Scores:
         """Add the logarithm of the factors."""
         device = scores.query.device
-        logits = self._fixed_logits(device) if self.weight is None else self.weight
+        logits = self.fixed_logits(device) if self.weight is None else self.weight
         wide = torch.promote_types(scores.query.dtype, torch.float32)
         return replace(scores, log_decay=F.logsigmoid(logits.to(wide)))
 
-    def _fixed_logits(self, device: torch.device) -> Float[Tensor, " kv_heads"]:
+    def fixed_logits(self, device: torch.device) -> Float[Tensor, " kv_heads"]:
+        """Return the logits of the fixed factors."""
         heads = torch.arange(self.config.num_kv_heads, dtype=torch.float64, device=device)
         return torch.log(torch.exp2(heads + 5.0) - 1.0)
 

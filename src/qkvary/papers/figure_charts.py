@@ -1,17 +1,27 @@
-"""Means of curves over several settings, and score maps, which only the papers' figures need."""
+"""Charts that only the papers' figures need: means of curves, score maps, errors by width."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
+from qkvary.papers.claim import ByStudy, ClaimedRange
+from qkvary.papers.kept_figures import KeptFigure, find_packaged
 from qkvary.reports import svg
 from qkvary.reports.attention_maps import png
+from qkvary.reports.variant_styles import FAMILIES, mark
 from qkvary.studies.results.summary import LearningCurve
 from qkvary.text import numbers
 
 _MAP = 150.0
+TRANSFER = "mlp-basis-transfer"
+_WIDTHS = (16, 32, 64)
+_LEARNERS = dict(zip(("student", "linear map"), FAMILIES[1::2], strict=False))
+_AREA = svg.Scale(low=0, high=len(_WIDTHS) - 1, start=64, end=226)
 
 
 def mean_curve(curves: Sequence[LearningCurve]) -> LearningCurve:
@@ -75,4 +85,62 @@ def score_map(values: NDArray[np.float64], title: str) -> svg.Drawing:
     )
     return svg.Drawing(
         width=_MAP + 2, height=_MAP + 22, title=title, description=f"From {ends}.", parts=parts
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferError:
+    """The relative error of one learner of a change of basis, in percent."""
+
+    learner: str
+    width: int
+    error: KeptFigure
+
+
+def transfer_errors(reading: str) -> Iterator[TransferError]:
+    """Yield the kept errors of a reading of paper 3's section 8.3, by learner and width."""
+    for learner in _LEARNERS:
+        for width in _WIDTHS:
+            judge = ByStudy(
+                study=TRANSFER,
+                table=f"{reading}, d {width}",
+                variant=learner,
+                reference="",
+                claimed=ClaimedRange(),
+                unit="",
+                quantity="error",
+            )
+            if error := find_packaged(judge):
+                yield TransferError(learner=learner, width=width, error=error)
+
+
+def transfer_chart(errors: Sequence[TransferError], title: str) -> svg.Drawing:
+    """Draw errors with their intervals by width, a line for each learner."""
+    ends = [end for one in errors for end in (one.error.low, one.error.high) if end is not None]
+    up = svg.Scale(low=0, high=svg.padded(ends)[1], start=150, end=24)
+    parts: list[Markup] = [
+        svg.text(14, 12, "error, percent", "axis-title"),
+        svg.y_axis(up, 40, 250, partial(numbers.real, digits=3), 4),
+        *(
+            svg.text(_AREA(index), 166, str(one), "tick middle")
+            for index, one in enumerate(_WIDTHS)
+        ),
+        svg.text(145, 182, "width", "axis-title middle"),
+    ]
+    for learner, family in _LEARNERS.items():
+        own = [one for one in errors if one.learner == learner]
+        places = [(_AREA(_WIDTHS.index(one.width)), up(one.error.value)) for one in own]
+        parts.append(svg.path(places, f"curve f-{family.key}"))
+        for one, (x, y) in zip(own, places, strict=True):
+            if one.error.low is not None and one.error.high is not None:
+                bar = (x, up(one.error.low)), (x, up(one.error.high))
+                parts.append(svg.line(*bar, f"bar f-{family.key}"))
+            parts.append(mark(family, x, y, 4.2))
+        if places:
+            parts.append(svg.text(places[-1][0], places[-1][1] - 9, learner, "tick middle"))
+    said = "; ".join(
+        f"{one.learner}, width {one.width}: {numbers.fixed(one.error.value, 2)} %" for one in errors
+    )
+    return svg.Drawing(
+        width=262, height=190, title=title, description=f"{said}.", parts=tuple(parts)
     )

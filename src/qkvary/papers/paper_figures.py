@@ -3,15 +3,16 @@
 A figure is one entry of ``PAPER_FIGURES``. Never imports torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from qkvary.papers.catalog import find_by_end
 
-FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed"]
+FigureKind = Literal["curves", "maps", "diagonal", "sets", "blocks", "printed", "transfer"]
 """Learning curves; attention maps; scores before and after the normalisation of their diagonal;
-sets of images with the odd one out; the block of each variant; quality and cache as printed."""
+sets of images with the odd one out; the block of each variant; quality and cache as printed; errors
+of a learned change of basis by width."""
 
 KAYYAM = "Do Transformers Need Three Projections? (Kayyam et al. 2026)"
 BORJI = "Key-Value Transformer (Borji 2023)"
@@ -130,9 +131,29 @@ _SYNTHETIC_MAPS = PaperFigure(
 
 _SHARED = ("QKV", "Q-K=V", "Q=K-V", "Q=K=V")
 _HEADS = ("QKV", "GQA-4", "MQA", "Q-GQA-4", "Q-MQA")
-_SMALL_LANGUAGE_MODEL = (
-    "1.6M parameters on the bytes of novels, with rotary positions; in the paper 300M on tokens"
-)
+
+
+def _language_models(name: str, size: str, variants: Sequence[str], more: str = "") -> PaperFigure:
+    """Return a figure of validation curves, which small networks draw."""
+    differs = (
+        "1.6M parameters on the bytes of novels, with rotary positions; in the paper "
+        f"{size} on tokens{more}"
+    )
+    return PaperFigure(
+        name=name,
+        paper=KAYYAM,
+        title=f"Validation loss of language models, {size}",
+        kind="curves",
+        variants=tuple(f"{one}@rotary" for one in variants),
+        panels=(
+            Panel(
+                title="Language models",
+                records=(Records("lm-small", "language", differs),),
+                quantities=("validation loss", "validation perplexity"),
+            ),
+        ),
+    )
+
 
 _FIGURES = (
     PaperFigure(
@@ -213,19 +234,12 @@ _FIGURES = (
         kind="printed",
         variants=(*_SHARED, *_HEADS[1:]),
     ),
-    PaperFigure(
-        name="three-projections-figure-10",
-        paper=KAYYAM,
-        title="Validation loss of language models",
-        kind="curves",
-        variants=tuple(f"{one}@rotary" for one in (*_SHARED, *_HEADS[1:])),
-        panels=(
-            Panel(
-                title="Language models",
-                records=(Records("lm-small", "language", _SMALL_LANGUAGE_MODEL),),
-                quantities=("validation loss", "validation perplexity"),
-            ),
-        ),
+    _language_models("three-projections-figure-10", "300M", (*_SHARED, *_HEADS[1:])),
+    _language_models(
+        "three-projections-figure-11",
+        "1.2B",
+        ("QKV", "Q-K=V", "GQA-8", "MQA", "Q-MQA"),
+        ", and Q-GQA-8 too",
     ),
     _SYNTHETIC_LOSSES,
     _SYNTHETIC_MAPS,
@@ -345,6 +359,14 @@ _FIGURES = (
                 each_setting=True,
             ),
         ),
+    ),
+    PaperFigure(
+        name="query-identity-figure-2",
+        paper=KARBEVSKI,
+        title="Errors of a learned change of basis",
+        kind="transfer",
+        # The readings of the lost formula whose linear map has the printed error.
+        variants=("skip without biases", "torch without biases"),
     ),
 )
 PAPER_FIGURES: Mapping[str, PaperFigure] = {figure.name: figure for figure in _FIGURES}

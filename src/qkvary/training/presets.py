@@ -11,7 +11,7 @@ from typing import Literal
 from qkvary.arch.labels import as_label, format_label
 from qkvary.arch.named_networks import (
     NETWORKS,
-    PORTABLE_SIZES,
+    PORTABLE_NETWORKS,
     Lazy,
     canonical_name,
     keep_positions,
@@ -367,8 +367,8 @@ _MODERN_REMARK = Remark(
 )
 
 _PORTABLE_REMARK = Remark(
-    "key and value are one normalised tensor, and one rotated key of 16 channels serves all heads: "
-    "latent attention, which engines compute",
+    "key and value are one normalised tensor, and one rotated key serves all heads: latent "
+    "attention, which engines compute",
     about="decoupled",
 )
 
@@ -452,16 +452,15 @@ _MODERN_SIZES = (
 
 
 def _portable(name: str) -> Preset:
-    preset = PRESETS[name]
+    preset = PRESETS[PORTABLE_NETWORKS[name][0]]
     remarks = (_PORTABLE_REMARK, *preset.remarks[1:])
-    own = f"{name}-portable"
-    return replace(preset, name=own, network=NETWORKS[own], remarks=remarks)
+    return replace(preset, name=name, network=NETWORKS[name], remarks=remarks)
 
 
 PRESETS: Mapping[str, Preset] = Lazy(
     {
         **{maker.args[0]: maker for maker in (*_PAPER_1, *_PAPER_3, *_MODERN_SIZES)},
-        **{f"{name}-portable": partial(_portable, name) for name in PORTABLE_SIZES},
+        **{name: partial(_portable, name) for name in PORTABLE_NETWORKS},
     }
 )
 """Every preset by name."""

@@ -28,10 +28,11 @@ from torch import Tensor
 from qkvary.api.evaluate import evaluate
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.models import LoadedModel, load_model, save_model
-from qkvary.conversions.caches.budget import Budget, network_bytes, spend_evenly
+from qkvary.conversions.caches.budget import Budget, network_bytes
 from qkvary.conversions.caches.calibration import Texts, read_texts
-from qkvary.conversions.caches.conversion import Conversion, choose_network, convert_network
-from qkvary.conversions.caches.healing import Distillation, heal
+from qkvary.conversions.caches.conversion import Conversion, convert_network
+from qkvary.conversions.caches.healing import Distillation, choose_learning_rate, heal
+from qkvary.conversions.caches.stages import Plan, check_plan, forecast_sizes
 from qkvary.conversions.catalog import load_method
 from qkvary.costs.formats import cache_format, parse_format, parse_options
 from qkvary.nn.cache import KVCache
@@ -80,12 +81,15 @@ class Case:
     """The text that it is fitted to: novels, or stories."""
     heal: int = 0
     """Tokens of distillation after it."""
+    by_layer: bool = False
+    """Whether layers whose conversion costs more keep more."""
 
     @property
     def key(self) -> str:
         """Its name in the records."""
         healed = f", healed {self.heal}" if self.heal else ""
-        return f"{self.method} {self.share:.0%}, {self.tokens} tokens of {self.text}{healed}"
+        sizes = ", sizes by layer" if self.by_layer else ""
+        return f"{self.method} {self.share:.0%}, {self.tokens} tokens of {self.text}{sizes}{healed}"
 
 
 HEALED = (0, 50_000, 200_000, 1_000_000)
@@ -103,6 +107,7 @@ NOVELS = (
     ),
     Case(method="latent", share=1 / 2, heal=4_000_000),
     Case(method="least-squares", share=1 / 2),
+    *(Case(method=method, share=1 / 2, by_layer=True) for method in ("latent", "shared")),
     Case(method="latent", share=1 / 2, text="stories"),
     *(Case(method="latent", share=1 / 2, tokens=tokens) for tokens in (8_192, 131_072)),
 )
@@ -140,7 +145,7 @@ KINDS = {
 }
 """The records of each network, its conversions, and the text of its losses."""
 ALSO = (
-    *(Case(method="latent", share=1 / 2, heal=heal) for heal in (0, 1_000_000)),
+    *(Case(method="latent", share=1 / 2, heal=heal) for heal in (0, 50_000, 1_000_000)),
     Case(method="latent", share=1 / 3, heal=1_000_000),
     Case(method="shared", share=1 / 2, heal=1_000_000),
 )
@@ -156,7 +161,9 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=HERE / "kept", help="converted networks")
     parser.add_argument("--records", type=Path, help="file of the records")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--what", nargs="+", default=["convert"], help="convert, decode, ask")
+    parser.add_argument(
+        "--what", nargs="+", default=["convert"], help="convert, forecast, decode, ask"
+    )
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
@@ -166,8 +173,14 @@ def main() -> None:
     loaded = load_checkpoint(options.model).to(options.device, None)
     measure = Measure(loaded, text, options.keep)
     for what in options.what:
-        works = {"convert": measure.convert, "decode": measure.decode, "ask": measure.ask}
-        chosen = cases if what == "convert" else tuple(case for case in ALSO if case in cases)
+        works = {
+            "convert": measure.convert,
+            "forecast": measure.forecast,
+            "decode": measure.decode,
+            "ask": measure.ask,
+        }
+        kept = tuple(case for case in ALSO if case in cases)
+        chosen = cases if what in ("convert", "forecast") else kept
         for key, work in works[what](chosen):
             if key not in records and re.search(options.only, key):
                 begun, cpu = time.perf_counter(), time.process_time()
@@ -182,6 +195,10 @@ def main() -> None:
                 print(
                     key, {name: one for name, one in record.items() if name not in LONG}, flush=True
                 )
+
+
+def _budget(share: float) -> Budget:
+    return Budget(share=share + 1e-9, stored_as=F16)
 
 
 LONG = ("windows", "stories_windows", "layers")
@@ -237,13 +254,16 @@ class Measure:
         )
 
     @lru_cache(maxsize=1)  # noqa: B019
-    def make(self, method: str, share: float, tokens: int, text: str) -> tuple[Conversion, float]:
+    def make(
+        self, method: str, share: float, tokens: int, text: str, by_layer: bool
+    ) -> tuple[Conversion, float]:
         """Convert the network; return it with the CPU seconds."""
-        module, budget = load_method(method), Budget(share=share + 1e-9, stored_as=F16)
-        sizes = spend_evenly(self.network.config, budget, module.choose)
-        config = choose_network(self.network.config, module, sizes)
+        plan = Plan(method=method, budget=_budget(share), by_layer=by_layer)
+        config, texts = check_plan(plan, self.network.config), self.read(tokens, text)
         begun = time.process_time()
-        made = convert_network(self.network, config, module, self.read(tokens, text).fitted)
+        if by_layer:
+            _, config = forecast_sizes(self.network, plan, config, texts)
+        made = convert_network(self.network, config, load_method(method), texts.fitted)
         return made, time.process_time() - begun
 
     def convert(self, cases: Sequence[Case]) -> Iterator[Work]:
@@ -254,7 +274,7 @@ class Measure:
 
     def convert_one(self, case: Case) -> dict[str, Any]:
         """Convert the network, heal it where the case says so, and read the texts."""
-        made, seconds = self.make(case.method, case.share, case.tokens, case.text)
+        made, seconds = self.make(case.method, case.share, case.tokens, case.text, case.by_layer)
         texts = self.read(case.tokens, case.text)
         record: dict[str, Any] = {"cpu_seconds": seconds, "fitted_tokens": texts.fitted.numel()}
         record["one shot"] = float(_losses(made.one_shot, self.held_out).mean())
@@ -265,6 +285,7 @@ class Measure:
             folder = self.keep / f"{case.key} healing"
             last = heal(task, folder, tokens=case.heal, precision="bf16")
             record["healing_cpu_seconds"] = time.process_time() - begun
+            record["learning_rate"] = choose_learning_rate(case.heal)
         if case in ALSO:
             save_model(self.keep / case.key, last, self.loaded.tokenizer)
         errors = [(one.lost, one.error, one.refitted_error) for one in made.layers]
@@ -280,6 +301,19 @@ class Measure:
             "stories_windows": others.mean(dim=1).tolist(),
             "bytes_per_token": network_bytes(network.config, F16),
         }
+
+    def forecast(self, cases: Sequence[Case]) -> Iterator[Work]:
+        """Yield the work of forecasting conversions that nothing heals."""
+        for case in cases:
+            if not case.heal:
+                yield f"{case.key}, forecast", partial(self.forecast_one, case)
+
+    def forecast_one(self, case: Case) -> dict[str, Any]:
+        """Return what ``--dry-run`` says that the conversion costs."""
+        plan = Plan(method=case.method, budget=_budget(case.share))
+        config = check_plan(plan, self.network.config)
+        found, _ = forecast_sizes(self.network, plan, config, self.read(case.tokens, case.text))
+        return {"divergence": found.divergence}
 
     def decode(self, cases: Sequence[Case]) -> Iterator[Work]:
         """Yield the work of decoding from caches of fewer bits."""

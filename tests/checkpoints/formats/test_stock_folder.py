@@ -255,6 +255,9 @@ def test_a_chat_template_goes_through_every_export(tmp_path: Path, files: dict[s
         words = ["--out", str(tmp_path / out), "--to", to, "--tokenizer", "bytes"]
         assert main(["export", str(tmp_path / "stock"), *words]) == 0
         assert read_chat_template(tmp_path / out) == CHAT
+    words = ["--rewrite", "gauge", "--out", str(tmp_path / "same")]
+    assert main(["convert", str(tmp_path / "stock"), *words]) == 0
+    assert read_chat_template(tmp_path / "same") == CHAT
     written = GGUFReader(tmp_path / "a.gguf").get_field("tokenizer.chat_template")
     assert written is not None
     assert written.contents() == CHAT

@@ -1,5 +1,6 @@
 """Our networks as DeepSeek V3 of transformers: equal logits, an equal cache, and back."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,13 +8,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from qkvary.arch.named_networks import find_network
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.huggingface.stock import export_stock
-from qkvary.checkpoints.latent_networks import STILL
+from qkvary.checkpoints.latent_networks import STILL, latent_width
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.costs.cache import cache_bytes_per_token
 from qkvary.data.tokenizers import ByteTokenizer
+from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import DamagedError, UsageError
 from tests.checkpoints.gguf.test_networks import PORTABLE, build_portable
 from tests.checkpoints.huggingface.causal_models import prompt
@@ -76,6 +79,16 @@ def test_a_folder_loads_in_transformers_and_here(label: str, tmp_path: Path) -> 
     assert again.tokenizer is not None
     for name, value in network.float().state_dict().items():
         assert torch.equal(again.network.state_dict()[name], value)
+
+
+def test_a_latent_without_a_kernel_for_cpus_is_named() -> None:
+    known = LanguageModel(replace(find_network("lm-60m-mla"), num_layers=1, vocabulary=17))
+    assert latent_width(known.config.layers[0]) == 512
+    assert not any("vLLM" in note for note in export_stock(known).notes)
+    other = build_portable("Q-GQA-2@decoupled-4@kv-norm")
+    (note,) = (note for note in export_stock(other).notes if "vLLM" in note)
+    assert "12 numbers and 4 rotary" in note
+    assert "lm-60m-mla" in note
 
 
 @pytest.mark.parametrize(

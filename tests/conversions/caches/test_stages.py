@@ -19,7 +19,7 @@ from qkvary.conversions.caches.forecast import forecast
 from qkvary.conversions.caches.forms import count_numbers
 from qkvary.conversions.caches.refit import RIDGE, Regression
 from qkvary.conversions.caches.stages import Plan, check_plan, forecast_stages, run_stages
-from qkvary.conversions.catalog import load_method
+from qkvary.conversions.catalog import BY_LAYER, load_method
 from qkvary.costs.formats import parse_format
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
@@ -101,6 +101,19 @@ def test_numbers_go_where_the_cost_falls_most() -> None:
     assert spend_by_cost([steep, flat], 5, least=1, step=1) == (4, 1)
     assert spend_by_cost([flat, flat], 6, least=1, step=2) == (3, 3)
     assert sum(spend_by_cost([steep, flat], 100, least=1, step=1)) == 8
+
+
+@pytest.mark.parametrize("method", BY_LAYER)
+def test_the_cost_of_a_layer_by_its_size_is_the_measured_one_at_its_own(method: str) -> None:
+    network, module = make_network(make_config("GQA-2@rotary")), load_method(method)
+    config = check_plan(Plan(method=method, budget=HALF), network.config)
+    found = forecast(network, config, module, TOKENS)
+    for layer, divergence in enumerate(found.layers):
+        costs = found.costs(layer)
+        own = count_numbers(config.layers[layer]) - config.layers[layer].rotated_channels
+        assert float(costs[own]) == pytest.approx(divergence)
+        assert costs.diff().le(1e-12).all()
+        assert float(costs[0]) > 2 * divergence > float(costs[-1]) == 0
 
 
 def test_a_forecast_measures_layers_alone_and_scales_the_others() -> None:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStorage
 from qkvary.nn.cache import KVCache
+from qkvary.nn.cache_codes import dequantize_tokens
 from qkvary.nn.cache_quantized import QuantizedStore
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
@@ -16,6 +17,9 @@ from qkvary.nn.language_model import LanguageModel
 from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
+
+HALF = 4e-3
+"""The largest difference of a logit where queries become integers of 8 bits."""
 
 
 def new_cache(
@@ -120,6 +124,52 @@ def test_thousands_of_codes_are_read_where_they_lie(storage: CacheStorage, heads
         found = take(torch.tensor([3]), None)
         expected = model(torch.tensor([[3]]), cache=other)[:, -1]
         assert distance(found, expected) < FLOAT32
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("label", "heads", "head_dim"),
+    [
+        ("QKV", 2, 64),
+        ("GQA-2", 4, 64),
+        ("GQA-2", 6, 128),
+        ("GQA-2", 8, 64),
+        ("Q-K=V@decoupled-16@kv-norm", 2, 64),
+        ("QKV", 2, 32),
+    ],
+)
+def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, head_dim: int) -> None:
+    """Nearer to the same codes in double precision than half precision could be."""
+    model = make(label, d_model=heads * head_dim, heads=heads, positions="none").half()
+    object.__setattr__(model.config, "max_tokens", 2100)
+    options = CacheOptions(layout="rotated", storage="int4", residual=3)
+    cache = KVCache(model.config.layers, max_tokens=2100, options=options)
+    exact = KVCache(model.config.layers, max_tokens=2100, options=CacheOptions(layout="rotated"))
+    model(torch.tensor([[3]]), cache=exact)
+    shapes = {name: part.shape for name, part in exact.layers[0].read().items()}
+    exact.clear()
+    generator = torch.Generator().manual_seed(5)
+    for layer, other in zip(cache.layers, exact.layers, strict=True):
+        drawn = {
+            name: torch.randn(1, groups, 2050, width, generator=generator).half()
+            for name, (_, groups, _, width) in shapes.items()
+        }
+        layer.append(drawn)
+        decoded: dict[str, Tensor] = {}
+        for name, part in drawn.items():
+            own = layer._stores[name]
+            assert isinstance(own, QuantizedStore)
+            codes, scales, newest = own._codes.read(), own._scales.read(), own._newest
+            assert codes is not None
+            assert scales is not None
+            assert newest is not None
+            numbers = torch.empty(1, part.shape[1], 2047, part.shape[3], dtype=torch.float64)
+            dequantize_tokens(codes, scales.double(), 4, 64, numbers)
+            decoded[name] = torch.cat((numbers, newest.double()), dim=2)
+        other.append(decoded)
+    found = NativeStep(model, cache)(torch.tensor([3]), None)
+    expected = model.double()(torch.tensor([[3]]), cache=exact)[:, -1]
+    assert distance(found, expected) < HALF
 
 
 @torch.no_grad()

@@ -1,6 +1,7 @@
 """The families with LayerNorm.
 
-GPT-2, GPT-J, GPT-Neo, StarCoder, OPT, Bloom, Falcon, MPT, XGLM, Persimmon, Phi 1 and 2.
+GPT-1, GPT-2, GPT-J, GPT-Neo, CTRL, StarCoder, OPT, BioGPT, Bloom, Falcon, MPT, XGLM, Persimmon,
+Phi 1 and 2, and the Japanese GPT-NeoX.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -43,6 +44,41 @@ def _read_gpt2(fields: Fields, name: str) -> Model:
         head=(Linear(inputs=d_model, outputs=vocabulary, tied=tied),),
         max_tokens=tokens,
     )
+
+
+def _read_gpt1(fields: Fields, name: str) -> Model:
+    """Return the model, whose norms follow the sublayers, so that none is at the end."""
+    note = "transformers keeps no cache for this family"
+    return replace(_read_gpt2(fields, name), norms=(), notes=(note,))
+
+
+def _read_ctrl(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields, ("n_embd", "hidden_size"), ("n_head", "num_attention_heads"))
+    layer = _build_layer(heads.attend(bias=True, out_bias=True), d_ff=fields.size("dff"))
+    return _build(fields, name, layer, tied=True, head_bias=True)
+
+
+def _read_biogpt(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields)
+    d_model, tokens = heads.d_model, fields.size("max_position_embeddings")
+    layer = _build_layer(
+        heads.attend(bias=True, out_bias=True), d_ff=fields.size("intermediate_size")
+    )
+    table = Table(rows=tokens + OPT_OFFSET, width=d_model)
+    return replace(_build(fields, name, layer, tied=True), positions=(table,))
+
+
+def _read_japanese_neox(fields: Fields, name: str) -> Model:
+    heads = _equal_heads(fields)
+    layer = _build_layer(
+        heads.attend(positions="rotary", rotation=read_rotation(fields)),
+        d_ff=fields.size("intermediate_multiple_size", default=4) * heads.d_model,
+        bias=False,
+    )
+    model = _build(fields, name, layer, tied=True)
+    # Attention of the last layer alone adds a bias.
+    last = replace(layer, entries=heads.d_model)
+    return replace(model, layers=(*model.layers[:-1], last))
 
 
 def _read_opt(fields: Fields, name: str) -> Model:
@@ -313,7 +349,11 @@ def _build(
 
 
 READERS: Mapping[str, Reader] = {
+    "openai-gpt": _read_gpt1,
     "gpt2": _read_gpt2,
+    "ctrl": _read_ctrl,
+    "biogpt": _read_biogpt,
+    "gpt_neox_japanese": _read_japanese_neox,
     "opt": _read_opt,
     "bloom": _read_bloom,
     "falcon": _read_falcon,

@@ -30,9 +30,9 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(bias=False, may_lack_kv_heads=False),
         kinds=LayerKinds(windows="all", window=4096),
     ),
-    "phi3": Recipe(
-        attention=AttentionRecipe(bias=False),
-        kinds=LayerKinds(windows="all"),
+    **dict.fromkeys(
+        ("phi3", "phi4_multimodal"),
+        Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
     ),
     "qwen2": Recipe(
         attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
@@ -46,6 +46,14 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(head_norm="head"), dense=Dense(gated=False), entries=2
     ),
     "arcee": Recipe(dense=Dense(bias=("mlp_bias", False), gated=False)),
+    "beam": Recipe(
+        # A bias of the gate for each head.
+        attention=AttentionRecipe(head_norm="head", gate="channel", per_head=1),
+        kinds=LayerKinds(needs_types=True),
+        norms=Norms(count=4),
+        routed=Routed(),
+        defaults={"first_k_dense_replace": 3},
+    ),
     "bitnet": Recipe(norms=Norms(inner=True)),
     "cohere": Recipe(
         attention=AttentionRecipe(head_norm="heads", is_normed=("use_qk_norm", False)),
@@ -53,10 +61,14 @@ RECIPES: Mapping[str, Recipe] = {
         tied=True,
     ),
     "cohere2": Recipe(kinds=LayerKinds(period=4), norms=Norms(count=1), tied=True),
+    "cohere_compass_text": Recipe(norms=Norms(count=1), tied=True, ignored=("head_dim",)),
     "cwm": Recipe(
         attention=AttentionRecipe(bias=False),
         kinds=LayerKinds(needs_types=True),
         dense=Dense(bias=("mlp_bias", False)),
+    ),
+    "emu3_text_model": Recipe(
+        attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="none")
     ),
     "ernie4_5": Recipe(
         attention=AttentionRecipe(bias=("use_bias", False)),
@@ -72,7 +84,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "granite": Recipe(dense=Dense(bias=("mlp_bias", False))),
     "granite_swa": Recipe(
-        attention=AttentionRecipe(sinks=True),
+        attention=AttentionRecipe(per_head=1),
         kinds=LayerKinds(needs_types=True),
         dense=Dense(bias=("mlp_bias", False)),
         tied=True,
@@ -106,12 +118,18 @@ RECIPES: Mapping[str, Recipe] = {
         rotary=Rotary(share=0.5),
     ),
     "olmo": Recipe(norms=Norms(count=0, final=False)),
-    "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads")),
-    "olmo3": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(period=4)),
+    "olmo2": Recipe(attention=AttentionRecipe(head_norm="heads"), kinds=LayerKinds(windows="none")),
+    "olmo3": Recipe(
+        attention=AttentionRecipe(head_norm="heads"),
+        kinds=LayerKinds(period=4, window=4096),
+        # Scaled positions are those of the layers that see everything.
+        rotary=Rotary(base=500_000.0, local_base=("rope_theta", 500_000.0)),
+    ),
     "seed_oss": Recipe(
         attention=AttentionRecipe(
             head_dim=128, bias=("attention_bias", True), out_bias=("attention_out_bias", False)
         ),
+        kinds=LayerKinds(windows="none"),
         dense=Dense(bias=("mlp_bias", False)),
     ),
     "smollm3": Recipe(
@@ -124,6 +142,7 @@ RECIPES: Mapping[str, Recipe] = {
             head_norm="heads",
             is_normed=("qk_layernorm", False),
         ),
+        kinds=LayerKinds(windows="none"),
         norms=Norms(parallel=("use_parallel_residual", False), bias=True),
         ignored=("head_dim",),
         rotary=Rotary(share=0.25),
@@ -222,7 +241,7 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(width=WIDE),
     ),
     "flint": Recipe(
-        attention=AttentionRecipe(head_norm="head", sinks=True),
+        attention=AttentionRecipe(head_norm="head", per_head=1),
         kinds=LayerKinds(needs_types=True),
         routed=Routed(shared="width"),
     ),
@@ -234,14 +253,14 @@ RECIPES: Mapping[str, Recipe] = {
         rotary=Rotary(share=0.5),
     ),
     "gpt_oss": Recipe(
-        attention=AttentionRecipe(bias=("attention_bias", True), sinks=True),
+        attention=AttentionRecipe(bias=("attention_bias", True), per_head=1),
         kinds=LayerKinds(period=2),
         routed=Routed(width=WIDE, bias=True),
     ),
     "granitemoe": Recipe(routed=Routed(width=WIDE)),
     "granitemoeshared": Recipe(routed=Routed(width=WIDE, shared="width")),
     "granitemoe_swa": Recipe(
-        attention=AttentionRecipe(sinks=True),
+        attention=AttentionRecipe(per_head=1),
         kinds=LayerKinds(needs_types=True),
         routed=Routed(width=WIDE, shared="width"),
     ),
@@ -288,6 +307,17 @@ RECIPES: Mapping[str, Recipe] = {
         attention=AttentionRecipe(out_bias=False), routed=Routed(shared="count", shared_count=1)
     ),
     # Layers with a state between layers of attention.
+    "bailing_hybrid": Recipe(
+        attention=AttentionRecipe(latent=True, gate="head"),
+        kinds=LayerKinds(
+            period=6,
+            others="linear_attention",
+            recurrent={"linear_attention": recurrent.read_kimi_delta},
+        ),
+        routed=Routed(shared="count", shared_count=1),
+        tied=None,
+        defaults={"first_k_dense_replace": 2},
+    ),
     "bamba": Recipe(
         kinds=LayerKinds(
             others="mamba",

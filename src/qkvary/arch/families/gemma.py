@@ -115,9 +115,7 @@ def _read_gemma4_kinds(fields: Fields, *, window: int) -> tuple[_Kind, ...]:
             equal=equal and kind == GLOBAL,
             reads_layer=source,
         )
-        for index, (kind, source) in enumerate(
-            zip(types, _find_sources(fields, types), strict=True)
-        )
+        for index, (kind, source) in enumerate(zip(types, find_sources(fields, types), strict=True))
     )
     for index, kind in enumerate(kinds):
         if kind.reads_layer is not None and kind.heads != kinds[kind.reads_layer].heads:
@@ -182,7 +180,7 @@ def _override_heads(
     return tuple(heads)
 
 
-def _find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
+def find_sources(fields: Fields, types: Sequence[str]) -> tuple[int | None, ...]:
     """Return which layer each of the last ``num_kv_shared_layers`` reads: the last of its type."""
     own = len(types) - fields.count("num_kv_shared_layers")
     latest = {kind: index for index, kind in enumerate(types[: max(0, own)])}

@@ -1,4 +1,6 @@
-"""Models that are mostly state-space layers: Mamba, Mamba 2, Falcon H1 and Nemotron H.
+"""Models that are mostly layers with a state.
+
+Mamba, Mamba 2, Falcon H1, Nemotron H, RecurrentGemma, RWKV 4 and xLSTM.
 
 Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
 """
@@ -111,10 +113,75 @@ def _build(fields: Fields, name: str, layers: tuple[Layer, ...], *, tied: bool |
     )
 
 
+def _read_recurrent_gemma(fields: Fields, name: str) -> Model:
+    names = {"recurrent": "recurrent", "attention": recipes.LOCAL}
+    listed = fields.items("block_types") or ("recurrent", "recurrent", "attention")
+    if not set(listed) <= set(names):
+        raise fields.refuse("block_types", f"words out of {', '.join(names)}")
+    count = fields.layers("num_hidden_layers")
+    types = [names[str(listed[index % len(listed)])] for index in range(count)]
+    inner = fields.size("intermediate_size")
+    if inner % 2:
+        raise fields.refuse("intermediate_size", "an even number, of which each matrix has half,")
+    content = {
+        **fields.content,
+        "layer_types": types,
+        "sliding_window": fields.size("attention_window_size", "sliding_window", default=2048),
+        "intermediate_size": inner // 2,
+    }
+    model = recipes.read(_RECURRENT_GEMMA, Fields(content, fields.family), name)
+    return replace(model, max_tokens=None)
+
+
+_RECURRENT_GEMMA = Recipe(
+    attention=AttentionRecipe(out_bias=True),
+    kinds=LayerKinds(needs_types=True, recurrent={"recurrent": recurrent.read_gated_recurrence}),
+    dense=Dense(bias=True),
+    tied=True,
+    rotary=recipes.Rotary(share=0.5),
+    ignored=("head_dim",),
+)
+
+
+def _read_rwkv(fields: Fields, name: str) -> Model:
+    d_model = fields.size("hidden_size")
+    norm = Norm(width=d_model, bias=True)
+    inner = fields.size("intermediate_size", default=4 * d_model)
+    layer = Layer(
+        attention=recurrent.read_time_mixing(fields),
+        feed_forward=(FeedForward(d_model=d_model, d_ff=inner),),
+        norms=(norm, norm),
+        # The gate of the channel mixing.
+        others=(Linear(inputs=d_model, outputs=d_model),),
+    )
+    layers = (layer,) * fields.layers("num_hidden_layers")
+    # One more norm follows the embedding.
+    return replace(_build(fields, name, layers, tied=False), norms=(norm, norm))
+
+
+def _read_xlstm(fields: Fields, name: str) -> Model:
+    d_model, bias = fields.size("hidden_size"), fields.flag("use_bias", default=False)
+    multiple = fields.size("ffn_round_up_to_multiple_of", default=64)
+    inner = recurrent.round_up(d_model * fields.number("ffn_proj_factor", default=2.667), multiple)
+    norm = Norm(width=d_model, bias=bias)
+    layer = Layer(
+        attention=recurrent.read_matrix_memory(fields),
+        feed_forward=(FeedForward(d_model=d_model, d_ff=inner, gated=True, bias=bias),),
+        norms=(norm, norm),
+    )
+    layers = (layer,) * fields.layers("num_hidden_layers", "num_blocks")
+    model = _build(fields, name, layers, tied=None)
+    has_norm = fields.flag("add_out_norm", default=True)
+    return replace(model, norms=(Norm(width=d_model),) if has_norm else ())
+
+
 READERS: Mapping[str, Reader] = {
     "mamba": partial(_read_mamba, mixer=recurrent.read_mamba, tied=True),
     "falcon_mamba": partial(_read_mamba, mixer=recurrent.read_mamba, tied=True),
     "mamba2": partial(_read_mamba, mixer=recurrent.read_mamba2, tied=False),
     "falcon_h1": _read_falcon_h1,
     "nemotron_h": _read_nemotron_h,
+    "recurrent_gemma": _read_recurrent_gemma,
+    "rwkv": _read_rwkv,
+    "xlstm": _read_xlstm,
 }

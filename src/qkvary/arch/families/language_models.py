@@ -27,7 +27,7 @@ from qkvary.arch.families.recipes import (
     read_head_config,
     rotary_fields,
 )
-from qkvary.arch.families.rotary_fields import read_scaling
+from qkvary.arch.families.rotary_fields import GROWTH, read_scaling
 from qkvary.arch.networks import (
     Activation,
     BlockConfig,
@@ -114,6 +114,23 @@ BLOCKS: Mapping[str, Block] = {
     "llama": Block(),
     "mistral": Block(defaults={"max_position_embeddings": 131_072}, fixed=_UNLISTED),
     "ministral": Block(defaults={"max_position_embeddings": 131_072}),
+    "ministral3": Block(
+        defaults={
+            "rms_norm_eps": 1e-5,
+            "max_position_embeddings": 262_144,
+            "head_dim": 128,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1_000_000.0,
+                "factor": 16.0,
+                "original_max_position_embeddings": 16_384,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                GROWTH: 0.1,
+            },
+        },
+        fixed=_UNLISTED,
+    ),
     "phi3": Block(
         defaults={
             "rms_norm_eps": 1e-5,
@@ -129,7 +146,7 @@ BLOCKS: Mapping[str, Block] = {
         defaults={"max_position_embeddings": 32_768},
         fixed={"use_sliding_window": (False,)},
     ),
-    "olmo2": Block(placement="output", defaults={"rms_norm_eps": 1e-5}),
+    **dict.fromkeys(("olmo2", "olmo3"), Block(placement="output", defaults={"rms_norm_eps": 1e-5})),
     "seed_oss": Block(defaults={"max_position_embeddings": 524_288}),
     "starcoder2": Block(
         norm="layernorm",

@@ -75,8 +75,8 @@ class AttentionRecipe:
     whose bias it has."""
     is_gated: Flag = True
     """Whether it is there."""
-    sinks: bool = False
-    """Whether each head has a sink."""
+    per_head: int = 0
+    """Further learned numbers of a layer for each head, such as its sink."""
     head_entries: int = 0
     """Further learned numbers of a block, for each channel of a head."""
     latent: bool = False
@@ -314,7 +314,8 @@ def _types(recipe: Recipe, fields: Fields, layers: int) -> tuple[str, ...]:
         return tuple(GLOBAL if index % period == first else others for index in range(layers))
     period = recipe.kinds.period
     if period is not None:
-        period = fields.size("full_attention_interval", "sliding_window_pattern", default=period)
+        names = ("full_attention_interval", "sliding_window_pattern", "layer_group_size")
+        period = fields.size(*names, default=period)
     return tuple(
         others if period is not None and (index + 1) % period else GLOBAL for index in range(layers)
     )
@@ -480,7 +481,7 @@ def _attention(recipe: Recipe, fields: Fields, kind: Kind) -> ProjectedAttention
         norms = tuple(Norm(width=width) for width in widths)
     if recipe.norms.inner:
         norms = (*norms, Norm(width=heads.d_model))
-    entries = heads.count * recipe.attention.sinks + size * recipe.attention.head_entries
+    entries = heads.count * recipe.attention.per_head + size * recipe.attention.head_entries
     return ProjectedAttention(config=config, norms=norms, entries=entries)
 
 
@@ -489,6 +490,8 @@ def _gates(recipe: Recipe, fields: Fields) -> tuple[Linear, ...]:
         return ()
     heads = _heads(recipe, fields)
     size = heads.dim or heads.d_model // heads.count
+    if recipe.attention.latent:
+        size = fields.size("v_head_dim")
     outputs = heads.count * (1 if recipe.attention.gate == "head" else size)
     bias = recipe.attention.gate == "query" and read_flag(fields, recipe.attention.bias)
     return (Linear(inputs=heads.d_model, outputs=outputs, bias=bias),)

@@ -183,7 +183,7 @@ def read_lightning(fields: Fields) -> RecurrentLayer:
 
 
 def read_kimi_delta(fields: Fields) -> RecurrentLayer:
-    """Return the delta rule with a decay for each channel of Kimi Linear.
+    """Return the delta rule with a decay for each channel of Kimi Linear and Ling.
 
     Source: Kimi Team 2025, "Kimi Linear".
 
@@ -192,11 +192,14 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
     """
     own = fields.section("linear_attn_config") or fields
     d_model = fields.size("hidden_size")
-    heads = own.size("linear_num_heads", "num_heads")
+    heads = own.size("linear_num_heads", "num_heads", "num_attention_heads")
     size = own.size("linear_head_dim", "head_dim")
     taps = own.size("linear_conv_kernel_dim", "short_conv_kernel_size")
     inner = heads * size
-    narrow = (Linear(inputs=d_model, outputs=size), Linear(inputs=size, outputs=inner))
+    # What decays and gates are made by: two narrow matrices, or a full one.
+    maps = (Linear(inputs=d_model, outputs=size), Linear(inputs=size, outputs=inner))
+    if fields.family == "bailing_hybrid":
+        maps = (Linear(inputs=d_model, outputs=inner),)
     return RecurrentLayer(
         kind="Kimi delta rule",
         d_model=d_model,
@@ -206,8 +209,8 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
         taps=taps,
         linears=(
             *(Linear(inputs=d_model, outputs=inner),) * 3,
-            *narrow,
-            *narrow,
+            *maps,
+            *maps,
             Linear(inputs=d_model, outputs=heads),
             Linear(inputs=inner, outputs=d_model),
         ),
@@ -215,6 +218,96 @@ def read_kimi_delta(fields: Fields) -> RecurrentLayer:
         entries=3 * inner * taps + heads + inner,
         products=3 * inner * taps + 3 * inner * size,
     )
+
+
+def read_gated_recurrence(fields: Fields) -> RecurrentLayer:
+    """Return the gated linear recurrence of RecurrentGemma.
+
+    Source: De et al. 2024, "Griffin".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model, heads = fields.size("hidden_size"), fields.size("num_attention_heads")
+    width, taps = fields.size("lru_width", default=d_model), fields.size("conv1d_width", default=4)
+    into = Linear(inputs=d_model, outputs=width, bias=True)
+    gate = Linear(inputs=width, outputs=width, groups=heads, bias=True)
+    return RecurrentLayer(
+        kind="gated linear recurrence",
+        d_model=d_model,
+        sum_bits=32,
+        sums=width,
+        # transformers too keeps no place for the new token.
+        recent=width * (taps - 1),
+        linears=(into, into, gate, gate, Linear(inputs=width, outputs=d_model, bias=True)),
+        # The taps and their bias, and a decay.
+        entries=width * (taps + 2),
+        products=width * taps,
+    )
+
+
+def read_time_mixing(fields: Fields) -> RecurrentLayer:
+    """Return the time mixing of RWKV 4, with the shift of its channel mixing.
+
+    Source: Peng et al. 2023, "RWKV".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model = fields.size("hidden_size")
+    inner = fields.size("attention_hidden_size", default=d_model)
+    into = Linear(inputs=d_model, outputs=inner)
+    return RecurrentLayer(
+        kind="RWKV",
+        d_model=d_model,
+        sum_bits=32,
+        # Numerator, denominator and largest exponent.
+        sums=3 * inner,
+        recent=2 * d_model,
+        linears=(into, into, into, Linear(inputs=inner, outputs=d_model)),
+        # Decay and bonus, and the mixes of both shifts.
+        entries=2 * inner + 5 * d_model,
+    )
+
+
+def read_matrix_memory(fields: Fields) -> RecurrentLayer:
+    """Return the matrix memory of xLSTM.
+
+    Source: Beck et al. 2024, "xLSTM".
+
+    Raises:
+        ValueError: for a field that is missing or makes no sense.
+    """
+    d_model, heads = (
+        fields.size("hidden_size", "embedding_dim"),
+        fields.size("num_heads", default=8),
+    )
+    bias = fields.flag("use_bias", default=False)
+    keys = round_up(d_model * fields.number("qk_dim_factor", default=0.5), 64)
+    values = round_up(d_model * fields.number("v_dim_factor", default=1.0), 64)
+    state = keys * values // heads
+    gate = Linear(inputs=d_model, outputs=heads, bias=True)
+    return RecurrentLayer(
+        kind="xLSTM",
+        d_model=d_model,
+        sum_bits=32,
+        # A matrix, its normaliser and its largest exponent for each head.
+        sums=state + keys + heads,
+        linears=(
+            *(Linear(inputs=d_model, outputs=keys, bias=bias),) * 2,
+            *(Linear(inputs=d_model, outputs=values, bias=bias),) * 2,
+            gate,
+            gate,
+            Linear(inputs=values, outputs=d_model, bias=bias),
+        ),
+        norms=(Norm(width=values, bias=bias),),
+        products=2 * (state + keys),
+    )
+
+
+def round_up(size: float, multiple: int) -> int:
+    """Return the next multiple, as xLSTM rounds its widths."""
+    return int(-(-size // multiple) * multiple)
 
 
 def _sum_bits(fields: Fields, name: str) -> int | None:

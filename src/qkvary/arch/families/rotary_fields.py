@@ -17,6 +17,10 @@ PLAIN = "default"
 ORIGINAL = "original_max_position_embeddings"
 LONGEST = "max_position_embeddings"
 _ALWAYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+GROWTH = "llama_4_scaling_beta"
+"""The growth of queries, which transformers reads in the rotary settings of some families."""
+_GROWING: Mapping[str, tuple[str, ...]] = {"ministral3": (GROWTH, LONGEST)}
+"""Further settings of these families; their longest text is not read in the section."""
 _SETTINGS: Mapping[str, tuple[str, ...]] = {
     PLAIN: (),
     # transformers reads no original length for these two.
@@ -54,8 +58,11 @@ def read_scaling(fields: Fields, channels: int, base: float) -> RotaryScaling | 
             f"rotary positions out of {', '.join(_SETTINGS)}",
         )
     for name in section.content:
-        if section.has(name) and name not in (*_ALWAYS, *_SETTINGS[form]):
+        known = (*_ALWAYS, *_SETTINGS[form], *_GROWING.get(fields.family, ()))
+        if section.has(name) and name not in known:
             raise section.refuse(name, f"no such setting of {form} rotary positions")
+    if form != "yarn" and section.has(GROWTH):
+        raise section.refuse(GROWTH, "no growth of queries without yarn")
     if form == PLAIN:
         return None
     scaling = _READERS[form](section, fields)
@@ -84,6 +91,8 @@ def write_rotation(position: PositionConfig) -> dict[str, object]:
         "long_factor": [*scaling.long],
     }
     own = {name: values[name] for name in _SETTINGS[scaling.form] if name in values}
+    if scaling.query_growth:
+        own[GROWTH] = scaling.query_growth
     if scaling.form == "linear":
         del own[ORIGINAL]
     return {**written, "rope_type": scaling.form, **own}
@@ -116,6 +125,7 @@ def _read_yarn(section: Fields, fields: Fields) -> RotaryScaling:
         fast=section.number("beta_fast", default=0.0) or 32.0,
         whole_channels=section.flag("truncate", default=True),
         attention_factor=section.number("attention_factor", default=usual),
+        query_growth=section.number(GROWTH, default=0.0),
     )
 
 

@@ -3,13 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from qkvary.arch.families import classic, decoders, deepseek, encoder_decoder, gemma, hybrid
+from qkvary.arch.families import (
+    classic,
+    decoders,
+    deepseek,
+    encoder_decoder,
+    extended,
+    gemma,
+    gemma3n,
+    hybrid,
+)
 from qkvary.arch.families.fields import Fields, Reader
 from qkvary.arch.models import Model
 
 FAMILIES: dict[str, Reader] = {
     model_type: read
-    for file in (classic, gemma, deepseek, decoders, hybrid, encoder_decoder)
+    for file in (
+        *(classic, gemma, gemma3n, deepseek, decoders),
+        *(extended, hybrid, encoder_decoder),
+    )
     for model_type, read in file.READERS.items()
 }
 """The reader of every family, by ``model_type``."""

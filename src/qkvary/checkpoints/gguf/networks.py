@@ -16,6 +16,7 @@ from torch import Tensor as TorchTensor
 
 from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.gguf.families import FamilyFile, convert_family
 from qkvary.checkpoints.gguf.files import Tensor
 from qkvary.checkpoints.gguf.headers import BLOCKS, GELU, TensorType
 from qkvary.checkpoints.gguf.rotation import pair_order, rotary_divisors
@@ -77,6 +78,9 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
     to = choose_architecture(config)
     obstacle = find_obstacle(config, to, _OBSTACLES[to])
     if obstacle is not None:
+        own = convert_family(network)
+        if own is not None:
+            return _store_family(config, own, kind)
         raise UsageError(
             f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
         )
@@ -90,15 +94,27 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
             weights[name] = weights[name] * (config.block.norm_eps / KV_NORM_EPS) ** 0.5
     tensors = dict(_convert(config, to, weights, kind))
     metadata = {
-        "general.architecture": GGUF_NAMES[to],
-        "general.file_type": _FILE_TYPES[kind],
-        "general.quantization_version": 2,
+        **_name_file(GGUF_NAMES[to], kind),
         **({GELU: "erf"} if config.block.activation == "gelu" else {}),
         **{f"{GGUF_NAMES[to]}.{name}": value for name, value in _SIZES[to](config).items()},
     }
-    return GgufNetwork(
-        GGUF_NAMES[to], metadata, tensors, tuple(_find_notes(config, to, tensors, kind))
-    )
+    notes = () if to != "gpt2" else (GELU_NOTES[config.block.activation],)
+    return GgufNetwork(GGUF_NAMES[to], metadata, tensors, (*notes, *_find_notes(tensors, kind)))
+
+
+def _store_family(config: LanguageModelConfig, own: FamilyFile, kind: TensorType) -> GgufNetwork:
+    tensors = {name: _store(name, values, kind, name) for name, values in own.tensors.items()}
+    metadata = {**own.metadata, **_name_file(own.architecture, kind)}
+    notes = [GELU_NOTES[one] for one in (config.block.activation,) if one in GELU_NOTES]
+    return GgufNetwork(own.architecture, metadata, tensors, (*notes, *_find_notes(tensors, kind)))
+
+
+def _name_file(architecture: str, kind: TensorType) -> dict[str, Any]:
+    return {
+        "general.architecture": architecture,
+        "general.file_type": _FILE_TYPES[kind],
+        "general.quantization_version": 2,
+    }
 
 
 def _obstacles_to_gpt2(config: LanguageModelConfig) -> Iterator[str]:
@@ -149,13 +165,15 @@ def _convert(
     for row in list_tensors(to, config.num_layers):
         if row.theirs in weights and _is_used(config, row.gguf):
             for name, values in _split(config, row, weights[row.theirs].float()):
-                stored = _choose_type(name, values, kind)
-                limit = LARGEST.get(stored, math.inf)
-                if float(values.abs().max()) > limit:
-                    raise UsageError(
-                        f"{row.theirs} has weights above {limit:,}, the end of {stored}"
-                    )
-                yield name, Tensor(values.contiguous().numpy(), stored)
+                yield name, _store(name, values, kind, row.theirs)
+
+
+def _store(name: str, values: TorchTensor, kind: TensorType, said: str) -> Tensor:
+    stored = _choose_type(name, values, kind)
+    limit = LARGEST.get(stored, math.inf)
+    if float(values.abs().max()) > limit:
+        raise UsageError(f"{said} has weights above {limit:,}, the end of {stored}")
+    return Tensor(values.contiguous().numpy(), stored)
 
 
 def _split(
@@ -256,14 +274,7 @@ def _common_sizes(config: LanguageModelConfig) -> dict[str, Any]:
     }
 
 
-def _find_notes(
-    config: LanguageModelConfig,
-    to: StockArchitecture,
-    tensors: Mapping[str, Tensor],
-    kind: TensorType,
-) -> Iterator[str]:
-    if to == "gpt2":
-        yield GELU_NOTES[config.block.activation]
+def _find_notes(tensors: Mapping[str, Tensor], kind: TensorType) -> Iterator[str]:
     small = [name for name, one in tensors.items() if one.type == "f32" and _is_matrix(name, one)]
     if small and kind != "f32":
         yield f"{len(small)} tensors are stored in f32: some of their rows are too small for {kind}"

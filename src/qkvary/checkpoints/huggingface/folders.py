@@ -10,14 +10,14 @@ from typing import Any, Literal, NamedTuple
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
-from qkvary.checkpoints.chat_templates import TEMPLATE
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
 from qkvary.checkpoints.huggingface.fast_tokenizers import FastTokenizer, convert_tokenizer
 from qkvary.checkpoints.huggingface.stock import export_stock, find_obstacle
-from qkvary.checkpoints.models import LoadedModel
+from qkvary.checkpoints.models import TEMPLATE, LoadedModel
 from qkvary.checkpoints.stock_names import StockArchitecture
 from qkvary.checkpoints.structure import check_structure
 from qkvary.data.tokenizers import Tokenizer
@@ -28,14 +28,19 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
 
-Target = StockArchitecture | Literal["transformers"]
-"""The exported class: our own, or an architecture that every engine supports."""
+Target = StockArchitecture | Literal["transformers", "hf"]
+"""The exported class: our own, an architecture that every engine supports, or the one of
+transformers that fits (``hf``)."""
 
 _CLASSES: dict[StockArchitecture, str] = {
     "gpt2": "GPT2LMHeadModel",
     "llama": "LlamaForCausalLM",
     "deepseek": "DeepseekV3ForCausalLM",
 }
+
+
+HEADS = {"gpt_neox": "embed_out.weight"}
+"""The names of heads in files, where they differ."""
 
 
 class ExportResult(NamedTuple):
@@ -114,9 +119,9 @@ def _wrap(network: LanguageModel) -> _Weights:
     return _Weights(config, QKVForCausalLM.__name__, tensors, notes)
 
 
-def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
+def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) -> _Weights:
     try:
-        stock = export_stock(network, to)
+        stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
         others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
         able = next(others, "transformers")
@@ -124,12 +129,13 @@ def _translate(network: LanguageModel, to: StockArchitecture) -> _Weights:
     # Copies, because the roles of one projection share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}
     # vLLM gives every DeepSeek a head of its own, which stays zero without one in the file.
-    if stock.config.tie_word_embeddings and to != "deepseek":
+    name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[stock.config.model_type]
+    if stock.config.tie_word_embeddings and name != _CLASSES["deepseek"]:
         # Stored once; transformers ties it again.
-        del tensors["lm_head.weight"]
-    stock.config.architectures = [_CLASSES[to]]
+        del tensors[HEADS.get(stock.config.model_type, "lm_head.weight")]
+    stock.config.architectures = [name]
     stock.config.dtype = network.embedding.dtype
-    return _Weights(stock.config, _CLASSES[to], tensors, stock.notes)
+    return _Weights(stock.config, name, tensors, stock.notes)
 
 
 def _generation(tokenizer: Tokenizer | None) -> str:

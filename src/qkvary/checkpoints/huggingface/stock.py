@@ -11,8 +11,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qkvary.arch.families.rotary_fields import write_rotation
+from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints import stock_networks
+from qkvary.checkpoints.family_weights import family_weights
 from qkvary.checkpoints.latent_networks import latent_width
 from qkvary.checkpoints.stock_names import TITLES, StockArchitecture
 from qkvary.checkpoints.stock_networks import (
@@ -24,6 +26,7 @@ from qkvary.checkpoints.stock_networks import (
     stock_weights,
 )
 from qkvary.costs.cache import cache_bytes_per_token
+from qkvary.costs.engines import VLLM_LATENT
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 
@@ -38,7 +41,7 @@ class StockExport(NamedTuple):
     """A network expressed as a stock architecture."""
 
     config: PreTrainedConfig
-    """The configuration of GPT-2, Llama or DeepSeek V3."""
+    """The configuration of GPT-2, Llama, DeepSeek V3 or another family."""
     weights: Weights
     """The weights by the architecture's names, including a tied head."""
     notes: tuple[str, ...]
@@ -48,12 +51,17 @@ class StockExport(NamedTuple):
         """Build the model of transformers."""
         dtype = next(iter(self.weights.values())).dtype
         model = _import_transformers().AutoModelForCausalLM.from_config(self.config, dtype=dtype)
-        model.load_state_dict(self.weights)
+        # The head of GPT-NeoX has another name in files.
+        names = {name: name.replace("embed_out", "lm_head") for name in self.weights}
+        model.load_state_dict({names[name]: one for name, one in self.weights.items()})
         return model.eval()
 
 
 def export_stock(network: LanguageModel, to: StockArchitecture | None = None) -> StockExport:
     """Express a network as GPT-2, Llama if it rotates, DeepSeek V3 if its positions are decoupled.
+
+    A network that these cannot express is one of another family, where there is one: Qwen 3,
+    Gemma, OLMo 2 and others that are loaded.
 
     Args:
         network: A language model.
@@ -65,10 +73,17 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     config = network.config
     chosen = to or choose_architecture(config)
     obstacle = find_obstacle(config, chosen)
+    ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
+    if obstacle is not None and to is None:
+        written = write_language_model(config)
+        if written is not None:
+            made = _import_transformers().AutoConfig.for_model(
+                written.family, **{**written.fields, **ends, "pad_token_id": None}
+            )
+            return StockExport(made, family_weights(network, written.family), ())
     if obstacle is not None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
     weights, (name, fields) = stock_weights(network, chosen), _CONFIGS[chosen]
-    ends = {"tie_word_embeddings": config.tied_head, "bos_token_id": None, "eos_token_id": None}
     return StockExport(
         config=getattr(_import_transformers(), name)(**fields(config), **ends),
         weights=weights,
@@ -194,6 +209,13 @@ def _find_losses(
     if stored > needed:
         why = "matrices that pick heads" if to == "deepseek" else "copies of weights"
         yield f"it has {stored:,} parameters where {needed:,} are needed: it stores {why}"
+    size = (latent_width(layer), layer.variant.decoupled)
+    if to == "deepseek" and size != VLLM_LATENT:
+        yield (
+            f"vLLM computes {size[0]} numbers and {size[1]} rotary ones a token on GPUs alone "
+            f"(Triton); all its kernels, those of CPUs too, have {VLLM_LATENT[0]} and "
+            f"{VLLM_LATENT[1]}: 8 KV heads of 64 with @decoupled-64, as lm-60m-mla"
+        )
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))
     if unknown or len({one.dropout for one in config.layers}) > 1:

@@ -25,7 +25,6 @@ from qkvary.conversions.caches.method import Converted, Method
 from qkvary.nn.attention import make_attention
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
-from qkvary.storage.errors import UsageError
 
 PROBED = 6
 """Layers that are converted alone for a forecast, spread over the network."""
@@ -40,8 +39,10 @@ class Forecast:
     """The divergence that each layer adds, in nats a token."""
     measured: tuple[bool, ...]
     """Whether it was measured, not taken from the spectrum."""
-    spectra: tuple[Float[Tensor, " ranks"] | None, ...]
-    """The share of the spectrum that each layer loses by the channels of its tensor."""
+    lost: tuple[float | None, ...]
+    """The share of its spectrum that each layer loses."""
+    spectra: tuple[Float[Tensor, " numbers"] | None, ...]
+    """The same by the numbers of its tensor."""
     seconds_per_token: float
     """Seconds for a token of the text in one pass through the network."""
 
@@ -51,15 +52,15 @@ class Forecast:
         return sum(self.layers)
 
     def costs(self, layer: int) -> Float[Tensor, " numbers"]:
-        """Return the divergence of a layer by the channels of its tensor.
+        """Return the divergence of a layer by the numbers of its tensor.
 
         Raises:
-            UsageError: for a method without a spectrum.
+            ValueError: for a method without a spectrum.
         """
-        spectrum, known = self.spectra[layer], self.layers[layer]
-        if spectrum is None:
-            raise UsageError("expected a method with a spectrum for --layers auto; choices: latent")
-        return spectrum * known
+        spectrum, lost = self.spectra[layer], self.lost[layer]
+        if spectrum is None or lost is None:
+            raise ValueError("expected a method with a spectrum, got one without")
+        return spectrum * (self.layers[layer] / max(lost, 1e-12))
 
 
 @torch.no_grad()
@@ -107,7 +108,7 @@ def forecast(
         finally:
             block.attention = before
         on_progress(done, len(chosen))
-    lost = [0.0 if one is None else one.lost for one in made]
+    lost = tuple(0.0 if one is None else one.lost for one in made)
     per_share = sum(found.values()) / max(sum(lost[index] or 0.0 for index in found), 1e-12)
     mean = sum(found.values()) / max(1, len(found))
     return Forecast(
@@ -116,6 +117,7 @@ def forecast(
             for index, share in enumerate(lost)
         ),
         measured=tuple(index in found for index in range(layers)),
+        lost=lost,
         spectra=tuple(None if one is None else one.spectrum for one in made),
         seconds_per_token=seconds,
     )

@@ -18,7 +18,7 @@ class Converted(NamedTuple):
     lost: float | None = None
     """The share of the spectrum of keys and values that is left out, where the method has one."""
     spectrum: "Tensor | None" = None
-    """That share by the channels of the one tensor of a layer, from none on."""
+    """That share by the numbers of the one tensor of a layer, from none on."""
 
 
 class Method(Protocol):

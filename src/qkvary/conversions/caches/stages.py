@@ -121,7 +121,7 @@ def forecast_stages(
 ) -> SmallerCache:
     """Forecast a conversion: nothing is converted."""
     even = check_plan(plan, network.config)
-    found, config = _forecast(network, plan, even, texts, show_progress)
+    found, config = forecast_sizes(network, plan, even, texts, show_progress)
     tokens = PASSES * texts.fitted.numel() + HEALING_PASSES * plan.heal_tokens
     return SmallerCache(
         plan=plan,
@@ -179,7 +179,7 @@ def run_stages(
     measure("as it is", network, 0.0)
     found, begun = None, time.process_time()
     if plan.by_layer:
-        found, config = _forecast(network, plan, config, texts, show_progress)
+        found, config = forecast_sizes(network, plan, config, texts, show_progress)
     with show_progress("converting", "layers") as on_progress:
         made = convert_network(network, config, method, texts.fitted, on_progress=on_progress)
     # Both are made in one pass.
@@ -226,14 +226,22 @@ def _heal(
     )
 
 
-def _forecast(
+def forecast_sizes(
     network: LanguageModel,
     plan: Plan,
     even: LanguageModelConfig,
     texts: Texts,
-    show_progress: ShowProgress,
+    show_progress: ShowProgress = show_nothing,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan chooses by it."""
+    """Return a forecast, and the network with the sizes that the plan chooses by it.
+
+    Args:
+        network: The network.
+        plan: What is made.
+        even: The network with one size for all layers, from ``check_plan``.
+        texts: The texts, of which a forecast reads the first 4,096 tokens.
+        show_progress: Opens a display of the progress.
+    """
     method = load_method(plan.method)
     rows = max(1, FORECAST_TOKENS // texts.fitted.shape[1])
     probed = {"probed": network.config.num_layers} if plan.by_layer else {}

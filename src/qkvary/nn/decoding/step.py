@@ -13,25 +13,27 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.sharing import IDENTITY, KEY_ROPE, QUERY_ROPE, Source
+from qkvary.arch.sharing import KEY_ROPE
 from qkvary.nn.attention import Attention
 from qkvary.nn.blocks import Block, Stack, check_length
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.cache_codes import CACHED, describe_infinite
 from qkvary.nn.cache_layouts import needs_slice
+from qkvary.nn.cache_storage import StateStore
 from qkvary.nn.decoder import Decoder
 from qkvary.nn.decoding import native
 from qkvary.nn.decoding.modules import is_as_built
-from qkvary.nn.decoding.native import Call, Stored
+from qkvary.nn.decoding.native import Call
 from qkvary.nn.decoding.rotation import Turn, turn_of
+from qkvary.nn.decoding.structures import SOURCES, Layer, Matrix, Norm, Projected, Step, Sums
 from qkvary.nn.encoder_decoder import DecoderBlock, EncoderDecoder, EncoderDecoderCache
 from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import AttentionMask, Rotation, sinusoid
+from qkvary.nn.linear_attention import State
 from qkvary.nn.projections import HeadNorm, LowRank
 from qkvary.nn.quantized_weights import Numbers, find_numbers
-from qkvary.nn.terms import term_classes
+from qkvary.nn.terms import Decay, term_classes
 
-SOURCES: tuple[Source, ...] = ("q", "k", "v", QUERY_ROPE, KEY_ROPE, IDENTITY)
 QUERY_FORMS = {"plain": 0, "residual": 1, "residual-gelu": 2}
 LAYER_NORM, RMS_NORM = 1, 2
 PLACEMENTS = ("pre", "pre-only", "post", "post-final")
@@ -39,88 +41,8 @@ ACTIVATIONS = {"relu": 0, "gelu": 1, "swiglu": 2}
 UNKNOWN_TOKEN, NO_SCALE = 2, 3
 """The failures of ``step.cpp`` by number; any other number is a lack of memory."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-_int64, _pointer = ctypes.c_int64, ctypes.c_void_p
-
-
-class _Matrix(ctypes.Structure):
-    _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("scales", _pointer),
-        ("width", _int64),
-        ("inner", _int64),
-    )
-
-
-class _Norm(ctypes.Structure):
-    _fields_ = (
-        ("weight", _pointer),
-        ("bias", _pointer),
-        ("kind", _int64),
-        ("epsilon", ctypes.c_double),
-    )
-
-
-class _Projected(ctypes.Structure):
-    _fields_ = (("down", _Matrix), ("weight", _Matrix))
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = (
-        ("attention_norm", _Norm),
-        ("feed_forward_norm", _Norm),
-        ("sources", _Projected * len(SOURCES)),
-        ("query", _int64),
-        ("key", _int64),
-        ("value", _int64),
-        ("residual", _int64),
-        ("out", _Matrix),
-        ("up", _Matrix),
-        ("gate", _Matrix),
-        ("down", _Matrix),
-        ("latent_key", _Matrix),
-        ("latent_value", _Matrix),
-        ("activation", _int64),
-        ("post", _int64),
-        ("queries", _int64),
-        ("pairs", _int64),
-        ("cos", _pointer),
-        ("sin", _pointer),
-        ("turns_key", _int64),
-        ("turns_value", _int64),
-        ("turns_back", _int64),
-        ("turns_by_index", _int64),
-        ("reads_memory", _int64),
-        ("key_norm", _Norm),
-        ("query_norm", _Norm),
-        ("norms_heads", _int64),
-        ("norms_value", _int64),
-        ("rope", Stored),
-        ("closing", _int64),
-        ("attention", Call),
-    )
-
-
-class _Step(ctypes.Structure):
-    _fields_ = (
-        ("layers", ctypes.POINTER(_Layer)),
-        ("num_layers", _int64),
-        ("rows", _int64),
-        ("width", _int64),
-        ("storage", _int64),
-        ("threads", _int64),
-        ("bytes", _int64),
-        ("embedding", _Matrix),
-        ("embedding_scale", ctypes.c_double),
-        ("positions", _pointer),
-        ("tokens", _pointer),
-        ("position", _pointer),
-        ("index", _int64),
-        ("final_norm", _Norm),
-        ("head", _Matrix),
-        ("logits", _pointer),
-    )
+FEATURES = {"linear": 1, "linear-relu": 2, "linear-softmax": 3, "linear-identity": 4}
+"""The feature maps of linear attention by the library's numbers."""
 
 
 def supports(model: Decoder, cache: KVCache) -> TypeGuard[LanguageModel | EncoderDecoder]:
@@ -159,9 +81,15 @@ def _is_read(numbers: Numbers, dtype: torch.dtype) -> bool:
 
 
 def _supports_layer(cache: LayerCache) -> bool:
-    """Plain scores over entries that are written once and read as they are, or turned keys."""
+    """Plain scores over entries that are written once and read as they are, or turned keys.
+
+    Or a state, which takes the place of all entries.
+    """
     config, options = cache.config, cache.options
     variant = config.variant
+    if cache.state is not None:
+        is_known = variant.core_name in FEATURES and variant.query_form in QUERY_FORMS
+        return is_known and cache.max_tokens is not None
     has_codes = options.bits in native.CODES and not options.rotate
     if not (options.storage == "preallocated" or has_codes) or cache.max_tokens is None:
         return False
@@ -191,11 +119,12 @@ def _supports_layer(cache: LayerCache) -> bool:
 
 
 def _supports_scores(cache: LayerCache) -> bool:
-    variant = cache.config.variant
+    variant, scaling = cache.config.variant, cache.config.position.scaling
     return (
         variant.stride is None
         and variant.core_name == "softmax"
         and not (variant.head_norm != "none" and cache.config.scale.norm_adds_one)
+        and not (scaling is not None and scaling.query_growth)
         and all(term.is_plain for term in term_classes(variant).values())
         and variant.query_form in QUERY_FORMS
     )
@@ -207,7 +136,7 @@ def library() -> ctypes.CDLL | None:
     if loaded is None:
         return None
     sizes = (loaded.qkvary_step_size(), loaded.qkvary_layer_size())
-    return loaded if sizes == (ctypes.sizeof(_Step), ctypes.sizeof(_Layer)) else None
+    return loaded if sizes == (ctypes.sizeof(Step), ctypes.sizeof(Layer)) else None
 
 
 class NativeStep:
@@ -242,9 +171,9 @@ class NativeStep:
             stack, table, output = model.stack, model.position_embedding, model.output_name
         config = model.config
         described = self._describe(stack)
-        self._layers = (_Layer * len(described))(*described)
+        self._layers = (Layer * len(described))(*described)
         final = stack.final_norm
-        self._step = _Step(
+        self._step = Step(
             layers=self._layers,
             num_layers=len(described),
             width=config.d_model,
@@ -253,7 +182,7 @@ class NativeStep:
             embedding=self._matrix(model, "embedding", None),
             embedding_scale=math.sqrt(config.d_model) if config.scale_embedding else 1.0,
             positions=self._positions(table),
-            final_norm=_Norm() if final is None else self._norm(final),
+            final_norm=Norm() if final is None else self._norm(final),
             head=self._matrix(model, output, model.head_bias),
         )
 
@@ -287,8 +216,10 @@ class NativeStep:
         step.tokens, step.position = tokens.data_ptr(), position.data_ptr()
         step.logits = logits.data_ptr()
         own = (layer for layer in self._layers if not layer.reads_memory)
-        for layer, cache in zip(own, self.cache.layers, strict=True):
+        states = [
             self._claim(layer, cache, tokens.shape[0], valid)
+            for layer, cache in zip(own, self.cache.layers, strict=True)
+        ]
         if isinstance(self.cache, EncoderDecoderCache):
             self._read_memory(self.cache, tokens.shape[0])
         failure = self._library.qkvary_step(ctypes.byref(step))
@@ -299,13 +230,24 @@ class NativeStep:
             raise ValueError(describe_infinite(CACHED))
         if failure:
             raise MemoryError("no room for the partial results of a step")
-        for cache in self.cache.layers:
+        for cache, state in zip(self.cache.layers, states, strict=True):
+            if cache.state is not None and state is not None:
+                cache.state.write(state)
             cache.commit(1)
         return logits.to(self._dtype)
 
-    def _claim(self, layer: _Layer, cache: LayerCache, rows: int, valid: Tensor | None) -> None:
-        """Point to where a layer's entries are now: reordered rows are elsewhere."""
+    def _claim(
+        self, layer: Layer, cache: LayerCache, rows: int, valid: Tensor | None
+    ) -> State | None:
+        """Point to where a layer's entries are now: reordered rows are elsewhere.
+
+        Returns:
+            The memory of a state that includes the new token; None for a layer without a state.
+        """
         claimed, call = cache.claim(1, rows), layer.attention
+        native.cover(call, rows, cache.length + 1, valid)
+        if cache.state is not None:
+            return _point_sums(layer.sums, cache.state)
         key, value = _part_names(cache)
         parts = [(call.key, claimed[key]), (call.value, claimed[value])]
         if KEY_ROPE in claimed:
@@ -317,7 +259,7 @@ class NativeStep:
                 layer.closing = part.closing
                 call.coded = cache.length + 1 - part.newest.shape[2] + part.closing
                 native.point_codes(stored, part)
-        native.cover(call, rows, cache.length + 1, valid)
+        return None
 
     def _read_memory(self, cache: EncoderDecoderCache, rows: int) -> None:
         """Point to the keys and values of the source, and to the mask of its real tokens."""
@@ -334,9 +276,9 @@ class NativeStep:
                 native.point(stored, entries[name])
             native.cover(call, rows, length, self._memory_mask)
 
-    def _describe(self, stack: Stack) -> list[_Layer]:
+    def _describe(self, stack: Stack) -> list[Layer]:
         """Return the layers; cross attention is a separate one, before the feed-forward network."""
-        layers: list[_Layer] = []
+        layers: list[Layer] = []
         for index, (block, cache) in enumerate(zip(stack.layers, self.cache.layers, strict=True)):
             layers.append(self._layer(block.attention, block.attention_norm, cache))
             if isinstance(block, DecoderBlock) and isinstance(self.cache, EncoderDecoderCache):
@@ -353,13 +295,13 @@ class NativeStep:
         cache: LayerCache,
         *,
         reads_memory: bool = False,
-    ) -> _Layer:
+    ) -> Layer:
         config = cache.config
         sharing, layout = config.variant.sharing, cache.options.layout
         turned = config.variant.positions == "rotary"
         stored_turned = turned and layout != "sources"
         place = {source: index for index, source in enumerate(SOURCES)}
-        layer = _Layer(
+        layer = Layer(
             attention_norm=self._norm(norm),
             query=place[sharing.query],
             key=place[sharing.key],
@@ -374,6 +316,8 @@ class NativeStep:
             reads_memory=reads_memory,
             attention=self._attention(cache),
         )
+        if cache.state is not None:
+            layer.sums = self._sums(attention)
         layer.norms_value = attention.kv_norm is not None
         key_norm = attention.kv_norm or attention.key_norm
         for name, own in (("key_norm", key_norm), ("query_norm", attention.query_norm)):
@@ -391,6 +335,20 @@ class NativeStep:
             cos, sin = self._rotation(config)
             layer.cos, layer.sin, layer.pairs = self._at(cos), self._at(sin), cos.shape[-1]
         return layer
+
+    def _sums(self, attention: Attention) -> Sums:
+        variant, decay = attention.config.variant, None
+        for term in attention.terms:
+            if isinstance(term, Decay):
+                fixed = term.fixed_logits(torch.device("cpu")).float()
+                decay = self._at(fixed if term.weight is None else term.weight)
+        return Sums(
+            decay=decay,
+            decay_is_learned=variant.decay == "learned",
+            decays_keys=variant.normaliser != "undecayed-sum",
+            features=FEATURES[variant.core_name],
+            scale=1.0 if variant.is_normalised else attention.score_scale,
+        )
 
     def _attention(self, cache: LayerCache) -> Call:
         config = cache.config
@@ -413,7 +371,7 @@ class NativeStep:
             )
         return call
 
-    def _describe_feed_forward(self, layer: _Layer, block: Block) -> None:
+    def _describe_feed_forward(self, layer: Layer, block: Block) -> None:
         feed_forward = block.feed_forward
         layer.feed_forward_norm = self._norm(block.feed_forward_norm)
         layer.up, layer.down = self._linear(feed_forward.up), self._linear(feed_forward.down)
@@ -421,20 +379,20 @@ class NativeStep:
             layer.gate = self._linear(feed_forward.gate)
         layer.activation = ACTIVATIONS[feed_forward.config.activation]
 
-    def _projected(self, projection: nn.Module) -> _Projected:
+    def _projected(self, projection: nn.Module) -> Projected:
         has_down = isinstance(projection, LowRank)
-        return _Projected(
-            down=self._matrix(projection, "down", None) if has_down else _Matrix(),
+        return Projected(
+            down=self._matrix(projection, "down", None) if has_down else Matrix(),
             weight=self._matrix(projection, "weight", getattr(projection, "bias", None)),
         )
 
-    def _linear(self, linear: nn.Linear) -> _Matrix:
+    def _linear(self, linear: nn.Linear) -> Matrix:
         return self._matrix(linear, "weight", linear.bias)
 
-    def _matrix(self, module: nn.Module, name: str, bias: Tensor | None) -> _Matrix:
+    def _matrix(self, module: nn.Module, name: str, bias: Tensor | None) -> Matrix:
         numbers = self._numbers[module, name]
         width, inner = numbers.stored.shape
-        return _Matrix(
+        return Matrix(
             weight=self._at(numbers.stored),
             bias=None if bias is None else self._at(bias),
             scales=None if numbers.scales is None else self._at(numbers.scales),
@@ -442,9 +400,9 @@ class NativeStep:
             inner=inner,
         )
 
-    def _norm(self, norm: nn.Module) -> _Norm:
+    def _norm(self, norm: nn.Module) -> Norm:
         weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
-        return _Norm(
+        return Norm(
             weight=None if weight is None else self._at(weight),
             bias=None if bias is None else self._at(bias),
             kind=RMS_NORM if isinstance(norm, nn.RMSNorm | HeadNorm) else LAYER_NORM,
@@ -485,6 +443,24 @@ def _as_read(mask: Tensor | None, rows: int, tokens: int) -> Tensor | None:
         raise ValueError(f"expected attention_mask of [{rows}, {tokens}], got {list(mask.shape)}")
     mask = mask.bool()
     return mask if mask.stride(-1) == 1 else mask.contiguous()
+
+
+def _point_sums(sums: Sums, store: StateStore) -> State:
+    """Point to a state and to memory for the next one, which is returned.
+
+    The state itself stays as it is: a step may fail, and others may hold it.
+    """
+    before = store.read()
+    if before is None:
+        raise ValueError("expected a state that has seen a token, got none")
+    values, keys = before.values.float().contiguous(), before.keys
+    keys = None if keys is None else keys.float().contiguous()
+    store.write(State(values, keys))
+    after = State(torch.empty_like(values), None if keys is None else torch.empty_like(keys))
+    sums.values, sums.values_after = values.data_ptr(), after.values.data_ptr()
+    if keys is not None and after.keys is not None:
+        sums.keys, sums.keys_after = keys.data_ptr(), after.keys.data_ptr()
+    return after
 
 
 def _part_names(cache: LayerCache) -> tuple[str, str]:

@@ -117,6 +117,7 @@ def train_cell(
         environment={
             "torch": str(torch.__version__),
             "device": computed.device,
+            **name_gpu(computed.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
             "processes": others.size,
@@ -129,6 +130,12 @@ def train_cell(
         attention=None if outcome.attention is None else to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_shown else None,
     )
+
+
+def name_gpu(device: str) -> dict[str, str]:
+    """Return the name of a GPU as an entry of an environment; none for another device."""
+    is_gpu = torch.device(device).type == "cuda"
+    return {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
 
 
 def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:

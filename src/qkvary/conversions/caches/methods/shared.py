@@ -55,4 +55,5 @@ def convert(maps: LayerMaps, config: AttentionConfig) -> Converted:
     )
     weights |= rotary.write(config, factor)
     weights |= write_output(maps, config, torch.einsum("hri,hio->hro", value, maps.output))
-    return Converted(weights, sum(one.lost for one in joints) / len(joints))
+    spectrum = torch.stack([one.spectrum for one in joints]).mean(0)
+    return Converted(weights, float(spectrum[size]), spectrum.repeat_interleave(len(joints)))

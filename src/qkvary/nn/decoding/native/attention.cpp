@@ -12,6 +12,7 @@
 #include <new>
 #include <vector>
 
+#include "nibbles.h"
 #include "products.h"
 #include "stored.h"
 #include "team.h"
@@ -70,6 +71,7 @@ struct Sizes {
   // Whether two channels of bfloat16 stand in a word, and whether matrix units or products of pairs
   // take them as they are stored.
   bool paired, tiled, dotted;
+  bool integral = false;  // Whether products take codes as they are.
   int64_t tile, span, key_width, value_width, still, half_width, block, row_blocks, plain_stride;
   int64_t whole;  // Vectors of a row, where rows are few and stay as they are; 0 elsewhere.
 
@@ -101,6 +103,12 @@ struct Sizes {
     const int64_t vectors = key_width / W, unit = unit_of(dotted);
     const bool few = !tiled && call.rows <= std::min<int64_t>(block, 4);
     whole = few && vectors % unit == 0 && vectors <= 4 * unit ? vectors : 0;
+#if defined(QKVARY_SHORTS)
+    // Queries of half precision lose next to nothing as integers.
+    integral = whole && call.storage == INT4 && call.plain != FLOAT32 && call.half == 0 &&
+               call.key.dim % CODES == 0 && call.value.dim % CODES == 0 &&
+               call.key.dim <= MOST_CODES * CODES;
+#endif
     // Rows are read a vector beyond their end where they are cut into parts.
     plain_stride = std::max(round_up(call.key.dim), value_width) + W;
   }
@@ -317,6 +325,18 @@ struct Task {
   }
 #endif
 
+  // Weights of a block's scores; earlier outputs are brought to their scale.
+  template <int R>
+  void weigh(Tile &tile, int64_t first_row, float *weights, float *scores, float scale,
+             int64_t tokens, Running &running, float *outputs, int64_t blocks) const {
+    Vec change;
+    if (call.bias) add_bias<R>(scores, first_row, tile);
+    if (tile.cut) hide<R>(scores, first_row, tile, tokens);
+    if (running.update<R>(weights, scores, scale, tokens, change, tile.with_softmax, blocks))
+      for (int r = 0; r < R; ++r)
+        rescale(outputs + r * sizes.value_width, change[r * (W / R)]);
+  }
+
   // One tile for G blocks of R rows, of keys and values in type S, whose words P adds up; few rows may
   // have N vectors each.
   template <int R, int G, class P, class S, int N>
@@ -324,7 +344,6 @@ struct Task {
              float *outputs) const {
     const int64_t tokens = round_up(tile.count), width = sizes.value_width;
     float *scores = scratch.scores;
-    Vec change;
     if (call.half) {
       constexpr int BLOCK = N ? 1 : R;
       for (int64_t r = 0; r < G * R; r += BLOCK)
@@ -346,15 +365,36 @@ struct Task {
       scale = 1.0f;
     }
     for (int g = 0; g < G; ++g, scores += R * tokens, weights += R * tokens, outputs += R * width) {
-      if (call.bias) add_bias<R>(scores, first_row + g * R, tile);
-      if (tile.cut) hide<R>(scores, first_row + g * R, tile, tokens);
-      if (running[g].update<R>(weights, scores, scale, tokens, change, tile.with_softmax, G - g))
-        for (int r = 0; r < R; ++r) rescale(outputs + r * width, change[r * (W / R)]);
+      weigh<R>(tile, first_row + g * R, weights, scores, scale, tokens, running[g], outputs, G - g);
       if constexpr (IS_CODE<S>) scale_tokens<R>(weights, tile.value_scales, tokens);
       mix_all<R, S>(outputs, width, weights, tile.values, tile.value_stride, tokens,
                     tile.with_mixture, G - g);
     }
   }
+
+#if defined(QKVARY_SHORTS)
+  // A tile of codes of 4 bits, in integers.
+  template <int R>
+  void visit_nibbles(Tile &tile, const NibbleQuery &query, Running &running, float *outputs) const {
+    float *scores = scratch.scores, *weights = scratch.weights;
+    const auto score = call.key.dim == CODES ? score_nibbles<R, 1> : score_nibbles<R, 2>;
+    score(scores, query, tile.keys, tile.key_stride, tile.count, tile.with_scores);
+    scale_tokens<R>(scores, tile.key_scales, tile.count);
+    weigh<R>(tile, 0, weights, scores, 1.0f, tile.count, running, outputs, 1);
+    scale_tokens<R>(weights, tile.value_scales, tile.count);
+    NibbleWeights own;
+    own.assign<R>(weights, tile.count);
+    mix_nibbles<R>(outputs, sizes.value_width, own, tile.values, tile.value_stride, tile.count,
+                   tile.with_mixture);
+  }
+
+  void visit_nibbles(int rows, Tile &tile, const NibbleQuery &query, Running &running,
+                     float *outputs) const {
+    if (rows == 4) return visit_nibbles<4>(tile, query, running, outputs);
+    if (rows == 2) return visit_nibbles<2>(tile, query, running, outputs);
+    visit_nibbles<1>(tile, query, running, outputs);
+  }
+#endif
 
   // Whether all rows may read type S. Others are only read by whole rows, which widen them.
   template <class P, class S>
@@ -503,6 +543,11 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
     if (!IS_CODE<S>) return true;
     return keys.has_token_scales(from, count) && values.has_token_scales(from, count);
   };
+#if defined(QKVARY_SHORTS)
+  NibbleQuery integers;
+  if (sizes.integral)
+    integers.assign(queries, sizes.rows_of(call, 0), sizes.key_width, call.key.dim);
+#endif
   int64_t read = 0;
   for (int64_t from = first; from < last; from += sizes.tile) {
     const int64_t count = std::min(sizes.tile, last - from);
@@ -511,7 +556,12 @@ int64_t run_block(const Task &task, const float *queries, int64_t first, int64_t
     if constexpr (!WIDENED)
       if (direct && count % W == 0 && is_plain(from, count)) {
         Tile tile = task.place(keys, values, from, count);
-        task.visit<S>(sizes.rows_of(call, 0), false, tile, 0, queries, running, to.outputs);
+        const int rows = sizes.rows_of(call, 0);
+#if defined(QKVARY_SHORTS)
+        if (sizes.integral) task.visit_nibbles(rows, tile, integers, *running, to.outputs);
+        else
+#endif
+          task.visit<S>(rows, false, tile, 0, queries, running, to.outputs);
         continue;
       }
 #if defined(QKVARY_TILES)

@@ -9,12 +9,13 @@
 
 #include "ahead.h"
 #include "products.h"
+#include "shorts.h"
 #include "vectors.h"
 
 extern "C" {
 
 // [width, inner], contiguous: numbers of the network's type, or codes of 8 bits where there are
-// scales, one for each `CODES` of a row. Null where there is none. Mirrored in step.py.
+// scales, one for each 64 of a row. Null where there is none. Mirrored in step.py.
 struct Matrix {
   const void *weight, *bias;
   const float *scales;
@@ -28,17 +29,7 @@ namespace {
 
 using namespace vectors;
 
-constexpr int64_t CODES = 64;
 constexpr int MOST_ROWS = 4;  // That meet a weight when it is read.
-
-// The first of W numbers where there are no more; zeros behind them.
-template <class S>
-inline Vec load_first(const S *from, int64_t count) {
-  if (count >= W) return load(from);
-  S some[W] = {};
-  std::memcpy(some, from, count * sizeof(S));
-  return load(some);
-}
 
 template <int BYTES>
 inline void fetch(const void *place, Reach reach) {
@@ -136,63 +127,7 @@ void read_row(const Matrix &m, int64_t row, float *to) {
   }
 }
 
-#if defined(__AVX2__)
-#define QKVARY_SHORTS 1
-typedef int16_t Shorts __attribute__((vector_size(W * 4)));
-typedef int16_t HalfShorts __attribute__((vector_size(W * 2)));
-
-// Numbers of x as integers of 16 bits, with a scale for each `CODES`: numbers of half precision lose
-// next to nothing by it, and processors take two at once. Zeros fill the last group of a row.
-struct Short {
-  using Type = Short;
-  float scale;
-  int16_t numbers[CODES];
-
-  void assign(const float *x, int64_t count) {
-    Vec most = {};
-    Ints wrong = {};
-    for (int64_t c = 0; c < count; c += W) {
-      const Vec v = load_first(x + c, count - c);
-      most = larger(most, larger(v, -v)), wrong |= v != v;
-    }
-    const float largest = largest_lane<W>(most)[0], magic = 12582912.0f;
-    // An integer cannot say that a number is none; the scale can.
-    scale = any(wrong) ? __builtin_nanf("") : largest / 32767.0f;
-    const float factor = scale > 0 ? 1.0f / scale : 0.0f;
-    std::memset(numbers, 0, sizeof numbers);
-    for (int64_t c = 0; c < count; c += W) {
-      // The lowest bits of the sum are the nearest integer.
-      const Vec sum = load_first(x + c, count - c) * factor + magic;
-      const HalfShorts some = __builtin_convertvector((Ints)sum, HalfShorts);
-      std::memcpy(numbers + c, &some, sizeof some);
-    }
-  }
-};
-
-inline Shorts load_shorts(const int16_t *from) {
-  Shorts v;
-  std::memcpy(&v, from, sizeof v);
-  return v;
-}
-
-inline Shorts load_shorts(const int8_t *from) {
-#if defined(QKVARY_AVX512)
-  return (Shorts)_mm512_cvtepi8_epi16(_mm256_loadu_si256(reinterpret_cast<const __m256i *>(from)));
-#else
-  return (Shorts)_mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from)));
-#endif
-}
-
-inline Ints add_pairs(Ints sum, Shorts a, Shorts b) {
-#if defined(QKVARY_AVX512) && defined(__AVX512VNNI__)
-  return (Ints)_mm512_dpwssd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
-#elif defined(QKVARY_AVX512)
-  return sum + (Ints)_mm512_madd_epi16((__m512i)a, (__m512i)b);
-#else
-  return sum + (Ints)_mm256_madd_epi16((__m256i)a, (__m256i)b);
-#endif
-}
-
+#if defined(QKVARY_SHORTS)
 template <int N>
 inline void multiply_codes(Vec *sums, const int8_t *row, const float *scales, const Short *x,
                            int64_t inner, Reach reach) {

@@ -12,10 +12,11 @@
 #include "matrix.h"
 #include "pace.h"
 #include "rows.h"
+#include "sums.h"
 
 extern "C" {
 
-// All structures are mirrored field by field in step.py.
+// All structures are mirrored field by field in structures.py.
 
 struct Projected {  // A source: the layer's input through one matrix or two, or as it is.
   Matrix down, weight;
@@ -42,6 +43,7 @@ struct Layer {
   int64_t norms_value;            // The value is what the key is made of.
   Stored rope;                    // Decoupled positions' rotated keys, of one head; no dim for none.
   int64_t closing;                // Of the newest tokens, those that become codes now.
+  Sums sums;                      // Of linear attention, which stores nothing else.
   Call attention;                 // Over what is stored; its query and output are the step's own.
 };
 
@@ -248,6 +250,10 @@ class Walk {
     }
     meet(seat);
     if (seat.thread == 0) prepare(layer, x);
+    if (layer.sums.features) {
+      meet(seat);
+      return sum_up(layer, x, seat);
+    }
     if (is_latent(layer)) {
       meet(seat);
       absorb(layer, seat);
@@ -313,19 +319,44 @@ class Walk {
         function(some_rows<S>(m, g * dim, dim), row * layer.queries + g * heads, heads);
   }
 
+  float *source(int64_t which, float *x) const { return which < LEARNED ? to_.sources[which] : x; }
+
+  // Whether a row's new token is no padding.
+  bool is_real(const Call &call, int64_t row) const {
+    return !call.valid || call.valid[row * call.valid_stride + step_.index];
+  }
+
+  // Linear attention; a thread has groups of heads.
+  void sum_up(const Layer &layer, float *x, const Seat &seat) {
+    const int64_t dim = head_dim(layer), groups = layer.attention.groups;
+    const int64_t count = layer.queries / groups;
+    const float *value = layer.norms_value ? to_.stored : source(layer.value, x);
+    for (int64_t i = seat.thread; i < rows_ * groups; i += seat.threads) {
+      // Features are elsewhere than the key, which may be the value.
+      float *key = to_.projected + i * dim;
+      std::copy_n(to_.stored + i * dim, dim, key);
+      add_token<S>(layer.sums, i, i % groups, key, value + i * dim, to_.query + i * count * dim,
+                   count, dim, is_real(layer.attention, i / groups), to_.mixed + i * count * dim);
+    }
+  }
+
   // Stores what is new and makes the queries.
   void prepare(const Layer &layer, float *x) {
-    float *const sources[] = {to_.sources[0], to_.sources[1], to_.sources[2],
-                              to_.sources[QUERY_ROPE], to_.sources[KEY_ROPE], x};
     const int64_t dim = head_dim(layer), heads = layer.attention.groups;
     const Norm value = layer.norms_value ? layer.key_norm : Norm{};
-    if (!layer.reads_memory)
-      keep(layer, layer.attention.key, sources[layer.key], heads, layer.key_norm, layer.turns_key);
-    if (!layer.reads_memory && !layer.attention.shared)
-      keep(layer, layer.attention.value, sources[layer.value], heads, value, layer.turns_value);
-    if (layer.rope.dim) keep(layer, layer.rope, sources[KEY_ROPE], 1, Norm{}, true);
+    const Call &call = layer.attention;
+    if (layer.sums.features) {
+      std::copy_n(source(layer.key, x), rows_ * heads * dim, to_.stored);
+      for (int64_t row = 0; row < rows_; ++row)
+        normalise_heads(layer, layer.key_norm, to_.stored + row * heads * dim, heads, dim);
+    } else if (!layer.reads_memory) {
+      keep(layer, call.key, source(layer.key, x), heads, layer.key_norm, layer.turns_key);
+      if (!call.shared)
+        keep(layer, call.value, source(layer.value, x), heads, value, layer.turns_value);
+    }
+    if (layer.rope.dim) keep(layer, layer.rope, to_.sources[KEY_ROPE], 1, Norm{}, true);
     for (int64_t row = 0; row < rows_; ++row) {
-      const float *from = sources[layer.query] + row * layer.queries * dim;
+      const float *from = source(layer.query, x) + row * layer.queries * dim;
       float *query = (is_latent(layer) ? to_.projected : to_.query) + row * layer.queries * dim;
       std::copy(from, from + layer.queries * dim, query);
       if (layer.residual)
@@ -335,7 +366,7 @@ class Walk {
       normalise_heads(layer, layer.query_norm, query, layer.queries, dim);
       const int64_t at = layer.turns_by_index ? step_.index : step_.position[row];
       const int64_t turned = layer.rope.dim ? layer.rope.dim : dim;
-      if (layer.rope.dim) query = sources[QUERY_ROPE] + row * layer.queries * turned;
+      if (layer.rope.dim) query = to_.sources[QUERY_ROPE] + row * layer.queries * turned;
       turn_heads(layer, query, layer.queries, turned, at, 1.0f);
       if (layer.rope.dim)
         for (int64_t i = 0; i < layer.queries * turned; ++i) query[i] *= layer.attention.scale;
@@ -421,8 +452,7 @@ class Walk {
       normalise_heads(layer, norm, to_.stored, heads, to.dim);
       if (turned) turn_heads(layer, to_.stored, heads, to.dim, step_.position[row], 1.0f);
       // Padding has no part in a scale that it shares with tokens.
-      const bool real = !call.valid || call.valid[row * call.valid_stride + step_.index];
-      if (coded && to.block > 1 && !real) std::fill_n(to_.stored, heads * to.dim, 0.0f);
+      if (coded && to.block > 1 && !is_real(call, row)) std::fill_n(to_.stored, heads * to.dim, 0.0f);
       for (int64_t h = 0; h < heads; ++h) {
         S *place = place_of(layer, to, row, h);
         for (int64_t c = 0; c < to.dim; ++c) {

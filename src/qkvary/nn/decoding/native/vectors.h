@@ -190,6 +190,12 @@ inline Vec load(const Int4 *p) {
   const __m512i words = _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28));
   const __m512 numbers = _mm512_setr_ps(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7);
   return (Vec)_mm512_permutexvar_ps(words, numbers);
+#elif defined(__AVX2__)
+  int32_t bytes;
+  std::memcpy(&bytes, p, sizeof bytes);
+  const __m256i places = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const Ints codes = (Ints)_mm256_srlv_epi32(_mm256_set1_epi32(bytes), places) & 15;
+  return __builtin_convertvector(codes, Vec) - 8.0f;
 #else
   Vec v;
   for (int i = 0; i < W; ++i) v[i] = code_at(p, i);
@@ -264,10 +270,10 @@ inline Vec repeat(const float *p) {
 #define QKVARY_SHUFFLE(a, b, index) __builtin_shuffle(a, b, Ints{(index)...})
 #endif
 
-template <int H, int... I>
-inline Vec add_halves(Vec a, Vec b, std::integer_sequence<int, I...>) {
-  const Vec low = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I : W + I - H));
-  const Vec high = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I + H : W + I));
+template <int H, class V, int... I>
+inline V add_halves(V a, V b, std::integer_sequence<int, I...>) {
+  const V low = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I : W + I - H));
+  const V high = QKVARY_SHUFFLE(a, b, (I % (2 * H) < H ? I + H : W + I));
   return low + high;
 }
 
@@ -284,41 +290,42 @@ inline Vec every_other(Vec a, Vec b, std::integer_sequence<int, I...>) {
 using Lanes = std::make_integer_sequence<int, W>;
 
 // Every fourth place of two vectors' quarters: a0 b0 a1 b1, or a2 b2 a3 b3 with HIGH = 2.
-template <int HIGH, int... I>
-inline Vec zip(Vec a, Vec b, std::integer_sequence<int, I...>) {
+template <int HIGH, class V, int... I>
+inline V zip(V a, V b, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 4 / 2 + HIGH + I % 2 * W));
 }
 
 // The same of pairs: a0 a1 b0 b1, or a2 a3 b2 b3 with HIGH = 2.
-template <int HIGH, int... I>
-inline Vec zip_pairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
+template <int HIGH, class V, int... I>
+inline V zip_pairs(V a, V b, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 2 + HIGH + I % 4 / 2 * W));
 }
 
 // The sums over each four neighbouring lanes of four vectors, in the order of the vectors. What
 // stays within four lanes is the cheapest for processors.
-inline Vec sum_fours(const Vec *v) {
-  const Vec low = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
-  const Vec high = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
+template <class V>
+inline V sum_fours(const V *v) {
+  const V low = zip<0>(v[0], v[1], Lanes{}) + zip<2>(v[0], v[1], Lanes{});
+  const V high = zip<0>(v[2], v[3], Lanes{}) + zip<2>(v[2], v[3], Lanes{});
   return zip_pairs<0>(low, high, Lanes{}) + zip_pairs<2>(low, high, Lanes{});
 }
 
 // The same of each C lanes of C vectors that were summed by fours.
-template <int C>
-inline Vec sum_sums(const Vec *fours) {
+template <int C, class V>
+inline V sum_sums(const V *fours) {
   if constexpr (C == 4) return fours[0];
   else return add_halves<C / 2>(sum_sums<C / 2>(fours), sum_sums<C / 2>(fours + C / 8), Lanes{});
 }
 
 // The sums over each C neighbouring lanes of C vectors, in the order of the vectors.
-template <int C>
-inline Vec sum_lanes(const Vec *v) {
+template <int C, class V>
+inline V sum_lanes(const V *v) {
   if constexpr (C == 1) {
     return v[0];
   } else if constexpr (C == 2) {
     return add_halves<1>(v[0], v[1], Lanes{});
   } else {
-    Vec fours[C / 4];
+    V fours[C / 4];
     for (int i = 0; i < C / 4; ++i) fours[i] = sum_fours(v + 4 * i);
     return sum_sums<C>(fours);
   }
@@ -385,6 +392,13 @@ inline Vec largest_lane(Vec v) {
     v = larger(v, swap_halves<C / 2>(v, Lanes{}));
     return largest_lane<C / 2>(v);
   }
+  return v;
+}
+
+// The sum of each C neighbouring lanes, in all of them.
+template <int C>
+inline Vec add_lanes(Vec v) {
+  if constexpr (C > 1) return add_lanes<C / 2>(v + swap_halves<C / 2>(v, Lanes{}));
   return v;
 }
 

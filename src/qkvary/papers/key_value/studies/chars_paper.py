@@ -36,4 +36,5 @@ STUDY = Study(
     ),
     variants=CHARACTER_VARIANTS,
     seeds=(0, 1),
+    contrasts=(("(Q=K-V)+", "Q=K-V"),),
 )

@@ -1,0 +1,308 @@
+"""The decoders that have a part of their own: each reads its recipe and adds the part.
+
+Source: the configuration and modelling files of transformers 5.23.0 for each ``model_type``.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from qkvary.arch.blocks import Experts, FeedForward, Layer
+from qkvary.arch.families import recipes
+from qkvary.arch.families.attention_fields import LAYER_TYPES
+from qkvary.arch.families.deepseek import read_latent
+from qkvary.arch.families.fields import Fields, Reader
+from qkvary.arch.families.recipes import (
+    AttentionRecipe,
+    Dense,
+    LayerKinds,
+    Norms,
+    Recipe,
+    Rotary,
+    Routed,
+)
+from qkvary.arch.models import Model, map_layers
+from qkvary.arch.parts import Linear, Norm
+
+GLOBAL, LOCAL = LAYER_TYPES
+INDEXED = "indexed_attention"
+
+_NO_WINDOWS = LayerKinds(windows="none")
+_DOGE = Recipe(
+    attention=AttentionRecipe(head_norm="head"),
+    kinds=LayerKinds(windows="all"),
+    dense=Dense(bias=("mlp_bias", False)),
+    required={"is_moe": (False,)},
+)
+_JETMOE = Recipe(
+    attention=AttentionRecipe(bias=False),
+    kinds=_NO_WINDOWS,
+    routed=Routed(width=recipes.WIDE),
+    tied=True,
+)
+_DBRX = Recipe(
+    attention=AttentionRecipe(bias=False),
+    kinds=_NO_WINDOWS,
+    routed=Routed(width=recipes.WIDE),
+    tied=None,
+)
+_HRM = Recipe(
+    attention=AttentionRecipe(head_dim=128, gate="query"),
+    kinds=_NO_WINDOWS,
+    dense=Dense(bias=("mlp_bias", False)),
+    norms=Norms(count=0, final=False),
+    ignored=("num_key_value_heads",),
+)
+_MODERNBERT = Recipe(
+    kinds=LayerKinds(needs_types=True),
+    dense=Dense(bias=("mlp_bias", False)),
+    tied=True,
+    head_bias=("decoder_bias", True),
+    ignored=("num_key_value_heads", "head_dim"),
+)
+_LATENT = Recipe(
+    attention=AttentionRecipe(latent=True),
+    kinds=_NO_WINDOWS,
+    routed=Routed(shared="count", shared_count=1),
+)
+_AXK2 = dataclasses.replace(_LATENT, defaults={"first_k_dense_replace": 1})
+_HY_V4 = dataclasses.replace(
+    _LATENT,
+    attention=AttentionRecipe(latent=True, gate="channel"),
+    defaults={"first_k_dense_replace": 1, "index_topk_freq": 4},
+)
+_DOTS3 = dataclasses.replace(
+    _LATENT,
+    routed=Routed(shared="width"),
+    defaults={"first_k_dense_replace": 1},
+    rotary=Rotary(base=80_000_000.0),
+)
+
+
+def _replace_layers(model: Model, layers: list[Layer]) -> Model:
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def _read_doge(fields: Fields, name: str) -> Model:
+    """Return the model; a matrix makes of each value a bias of the scores of its token."""
+    model = recipes.read(_DOGE, fields, name)
+    config = recipes.read_head_config(_DOGE, fields, recipes.Kind(GLOBAL, None, sparse=False))
+    step = Linear(inputs=config.kv_width, outputs=config.num_kv_heads, bias=config.bias)
+    # A decay for each head, and a factor for each channel of both residual connections.
+    entries = config.num_kv_heads + 2 * config.d_model
+    layers = map_layers(
+        model.layers, lambda layer: dataclasses.replace(layer, others=(step,), entries=entries)
+    )
+    return _replace_layers(model, layers)
+
+
+def _read_jetmoe(fields: Fields, name: str) -> Model:
+    """Return the model; experts project queries and outputs, each for its own heads."""
+    active, kv_heads = fields.size(*recipes.ACTIVE), fields.size("num_key_value_heads")
+    content = {**fields.content, "num_attention_heads": kv_heads * active}
+    content["head_dim"] = fields.size("kv_channels", "head_dim")
+    model = recipes.read(_JETMOE, Fields(content, fields.family), name)
+    d_model, count = model.d_model, fields.size(*recipes.COUNTS)
+    # What a token passes through is counted as projections, the other experts here.
+    idle = (count - active) * 2 * kv_heads * fields.size("kv_channels", "head_dim") * d_model
+    router = Linear(inputs=d_model, outputs=count)
+    layers = map_layers(
+        model.layers,
+        lambda layer: dataclasses.replace(layer, others=(router,), entries=idle + 2 * d_model),
+    )
+    return _replace_layers(model, layers)
+
+
+def _read_dbrx(fields: Fields, name: str) -> Model:
+    attention = fields.section("attn_config") or Fields({}, fields.family)
+    experts = fields.section("ffn_config") or Fields({}, fields.family)
+    content: dict[str, object] = {
+        "hidden_size": fields.size("d_model"),
+        "num_attention_heads": fields.size("n_heads"),
+        "num_key_value_heads": attention.size("kv_n_heads", default=1),
+        "num_hidden_layers": fields.size("n_layers"),
+        "vocab_size": fields.size("vocab_size"),
+        "max_position_embeddings": fields.optional_size("max_seq_len"),
+        "intermediate_size": experts.size("ffn_hidden_size", default=3584),
+        "num_local_experts": experts.size("moe_num_experts", default=4),
+        "num_experts_per_tok": experts.size("moe_top_k", default=1),
+        "rope_theta": attention.number("rope_theta", default=recipes.ROTARY_BASE),
+    }
+    return recipes.read(_DBRX, Fields(content, fields.family), name)
+
+
+def _read_hrm(fields: Fields, name: str) -> Model:
+    """Return the model; two stacks run several times, with a cache of their own each time."""
+    turns = fields.size("H_cycles", default=2) * (fields.size("L_cycles", default=3) + 1)
+    every = fields.layers("num_hidden_layers")
+    depth = fields.size("num_layers_per_stack", default=every)
+    stack = recipes.read(
+        _HRM, Fields({**fields.content, "num_hidden_layers": depth}, fields.family), name
+    )
+    again = map_layers(
+        stack.layers, lambda layer: dataclasses.replace(layer, has_own_weights=False)
+    )
+    layers = [*stack.layers * 2, *again * (turns - 2)]
+    return dataclasses.replace(_replace_layers(stack, layers), entries=stack.d_model)
+
+
+def _read_modernbert(fields: Fields, name: str) -> Model:
+    layers = fields.layers("num_hidden_layers")
+    step = fields.size("global_attn_every_n_layers", default=3)
+    usual = [LOCAL if index % step else GLOBAL for index in range(layers)]
+    window = max(1, fields.size("local_attention", default=128) // 2)
+    content = {"layer_types": usual, "sliding_window": window, **fields.content}
+    model = recipes.read(_MODERNBERT, Fields(content, fields.family), name)
+    d_model, bias = model.d_model, fields.flag("norm_bias", default=False)
+    norm = Norm(width=d_model, bias=bias)
+    every = map_layers(
+        model.layers, lambda layer: dataclasses.replace(layer, norms=(norm,) * len(layer.norms))
+    )
+    # The first layer reads what is normalised after the embedding.
+    first = dataclasses.replace(every[0], norms=(norm,))
+    dense = Linear(
+        inputs=d_model, outputs=d_model, bias=fields.flag("classifier_bias", default=False)
+    )
+    return dataclasses.replace(
+        _replace_layers(model, [first, *every[1:]]),
+        norms=(norm, norm, norm),
+        head=(dense, *model.head),
+    )
+
+
+def _read_axk2(fields: Fields, name: str) -> Model:
+    model = recipes.read(_AXK2, fields, name)
+    heads, rank = fields.size("num_attention_heads"), fields.size("q_lora_rank")
+    latent = read_latent(fields)
+    narrow = fields.size("gated_norm_rank", default=16)
+    into, out = (
+        Linear(inputs=model.d_model, outputs=narrow),
+        Linear(inputs=narrow, outputs=model.d_model),
+    )
+    # One matrix makes queries and gates of the query's latent before and after its norm.
+    queries = Linear(inputs=rank, outputs=heads * latent.key_dim)
+    gates = Linear(inputs=2 * rank, outputs=heads * latent.value_dim)
+
+    def add(layer: Layer) -> Layer:
+        gated_norms = 2 if isinstance(layer.feed_forward[0], Experts) else 1
+        return dataclasses.replace(layer, others=(queries, gates, *(into, out) * gated_norms))
+
+    return _replace_layers(model, map_layers(model.layers, add))
+
+
+def _read_hy_v4(fields: Fields, name: str) -> Model:
+    """Return the model, whose sublayers read and write several residual streams."""
+    model = recipes.read(_HY_V4, fields, name)
+    streams = fields.size("hc_mult", default=4)
+    wide = streams * model.d_model
+    connection = Linear(inputs=wide, outputs=2 * streams)
+    # Two offsets of each stream and two factors a sublayer, and a sink for each head.
+    entries = 2 * (connection.outputs + 2) + fields.size("num_attention_heads")
+    layers = map_layers(
+        model.layers,
+        lambda layer: dataclasses.replace(
+            layer, others=(*layer.others, connection, connection), entries=entries
+        ),
+    )
+    choice = Linear(inputs=wide, outputs=streams)
+    return dataclasses.replace(
+        _replace_layers(model, layers), others=(choice,), entries=streams + 1
+    )
+
+
+_DOTS3_SIZES = {
+    "num_attention_heads": 64,
+    "q_lora_rank": 1024,
+    "kv_lora_rank": 1024,
+    "qk_nope_head_dim": 192,
+    "v_head_dim": 128,
+}
+"""The sizes of a layer with a window where a configuration does not say."""
+
+
+def _read_dots3(fields: Fields, name: str) -> Model:
+    """Return the model, whose layers with a window have latents of their own sizes."""
+    count = fields.layers("num_hidden_layers")
+    usual = [INDEXED if index < 2 or index % 4 == 1 else LOCAL for index in range(count)]
+    words = (GLOBAL, LOCAL, INDEXED)
+    types = fields.words("layer_types", choices=words, length=count) or usual
+    listed = fields.section("per_layer_config") or Fields({}, fields.family)
+    # Files without sizes for each layer mean an indexer where they say full attention.
+    indexed = fields.flag("use_dsa", default=not fields.has("per_layer_config"))
+    forbidden = fields.has("use_dsa") and not indexed
+    window = fields.size("sliding_window", "sliding_window_size", default=512)
+    model = recipes.read(_DOTS3, _dots3_experts(fields), name)
+
+    def build(index: int, layer: Layer) -> Layer:
+        kind = types[index]
+        own = listed.section(str(index))
+        if own is None:
+            own = _dots3_aliases(fields) if kind == LOCAL else Fields({}, fields.family)
+        attention = read_latent(Fields({**fields.content, **own.content}, fields.family))
+        if kind == LOCAL:
+            attention = dataclasses.replace(attention, indexer=None, window=window)
+        elif forbidden or (kind == GLOBAL and not indexed):
+            attention = dataclasses.replace(attention, indexer=None)
+        return dataclasses.replace(
+            layer,
+            attention=attention,
+            norms=(*layer.norms, Norm(width=attention.rope_dim)),
+            others=(Linear(inputs=model.d_model, outputs=attention.num_heads),),
+        )
+
+    layers = [build(index, layer) for index, layer in enumerate(model.layers)]
+    # One object for layers that are alike, by which they are counted.
+    alike: dict[Layer, Layer] = {}
+    return _replace_layers(model, [alike.setdefault(layer, layer) for layer in layers])
+
+
+def _dots3_experts(fields: Fields) -> Fields:
+    name = "moe_shared_expert_intermediate_size"
+    width = fields.size(name, "shared_experts_intermediate_size", default=1536)
+    total = width * fields.size("n_shared_experts", default=1)
+    return Fields({**fields.content, name: total}, fields.family)
+
+
+def _dots3_aliases(fields: Fields) -> Fields:
+    sizes = {key: fields.size(f"swa_{key}", default=size) for key, size in _DOTS3_SIZES.items()}
+    rope = fields.size("swa_head_dim", default=256) - sizes["qk_nope_head_dim"]
+    sizes["qk_rope_head_dim"] = fields.size("swa_qk_rope_head_dim", default=rope)
+    return Fields(sizes, fields.family)
+
+
+def _read_longcat(fields: Fields, name: str) -> Model:
+    """Return the model; each block has attention and a network twice, and experts once."""
+    d_model, count = fields.size("hidden_size"), fields.size(*recipes.COUNTS)
+    zero = fields.count("zero_expert_num", default=256)
+    wide = fields.size("ffn_hidden_size", "intermediate_size")
+    narrow = fields.size("expert_ffn_hidden_size", "moe_intermediate_size")
+    experts = Experts(
+        expert=FeedForward(d_model=d_model, d_ff=narrow, gated=True),
+        count=count,
+        active=fields.size("moe_topk", "num_experts_per_tok"),
+        router=Linear(inputs=d_model, outputs=count + zero),
+    )
+    content = {**fields.content, "intermediate_size": wide}
+    content["num_hidden_layers"] = fields.layers("num_layers")
+    content["n_routed_experts"] = None
+    dense = recipes.read(
+        dataclasses.replace(_LATENT, routed=None), Fields(content, fields.family), name
+    )
+    first = dense.layers[0]
+    both = dataclasses.replace(first, feed_forward=(experts, *first.feed_forward))
+    note = "counts as many experts a token as are chosen; those that do nothing cost less"
+    return dataclasses.replace(
+        _replace_layers(dense, [both, first] * len(dense.layers)), notes=(note,) if zero else ()
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    "doge": _read_doge,
+    "jetmoe": _read_jetmoe,
+    "dbrx": _read_dbrx,
+    "hrm_text": _read_hrm,
+    "modernbert-decoder": _read_modernbert,
+    "axk2": _read_axk2,
+    "hy_v4": _read_hy_v4,
+    "dots3_note_text": _read_dots3,
+    "longcat_flash": _read_longcat,
+}

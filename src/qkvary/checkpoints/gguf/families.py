@@ -1,0 +1,152 @@
+"""A language model as an architecture of llama.cpp of its own family: Qwen 3, Gemma, OLMo 2, ...
+
+A family expresses a network where the file, read back, has the configuration of the network.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from qkvary.arch.attention import AttentionConfig
+from qkvary.arch.families.language_models import BLOCKS
+from qkvary.arch.families.written import comparable, write_as
+from qkvary.arch.networks import LanguageModelConfig
+from qkvary.checkpoints.family_weights import PLUS_ONE, list_weights
+from qkvary.checkpoints.gguf.configs import FAMILIES, PAIRED, make_config, read_sizes
+from qkvary.checkpoints.gguf.files import GgufFile, Tensor
+from qkvary.checkpoints.gguf.headers import GELU
+from qkvary.checkpoints.gguf.rotation import pair_order
+from qkvary.nn.language_model import LanguageModel
+from qkvary.storage.errors import DamagedError, UsageError
+
+ARCHITECTURE = "general.architecture"
+_WINDOWED = ("gemma2", "gemma3")
+"""Architectures whose windows llama.cpp uses; those of Phi 3 it switches off."""
+
+
+class FamilyFile(NamedTuple):
+    """A network as an architecture of llama.cpp."""
+
+    architecture: str
+    """llama.cpp's name of it."""
+    metadata: dict[str, Any]
+    """Sizes by key."""
+    tensors: dict[str, torch.Tensor]
+    """Tensors in float32 by name."""
+
+
+def convert_family(network: LanguageModel) -> FamilyFile | None:
+    """Return a network as the family that expresses it, ``None`` if llama.cpp has none.
+
+    The header of the file must give the same network back.
+    """
+    config = network.config
+    for name, family in FAMILIES.items():
+        has_windows = any(one.variant.window is not None for one in config.layers)
+        if write_as(config, family) is None or (has_windows and name not in _WINDOWED):
+            continue
+        tensors = dict(_list_tensors(network, name))
+        metadata = {ARCHITECTURE: name, **_describe_sizes(config, name)}
+        stored = {key: Tensor(one.numpy(), "f32") for key, one in tensors.items()}
+        try:
+            found = make_config(read_sizes(GgufFile(metadata, stored), "the file"))
+        except (UsageError, DamagedError):
+            continue
+        if found is not None and _stored(found) == _stored(config):
+            return FamilyFile(name, metadata, tensors)
+    return None
+
+
+def _stored(config: LanguageModelConfig) -> LanguageModelConfig:
+    """Return the configuration as a file holds it: divisors of frequencies have 32 bits."""
+    found = comparable(config)
+
+    def fit(layer: AttentionConfig) -> AttentionConfig:
+        scaling = layer.position.scaling
+        if scaling is None or not scaling.long:
+            return layer
+        short, long = (tuple(torch.tensor(one).tolist()) for one in (scaling.short, scaling.long))
+        own = dataclasses.replace(scaling, short=short, long=long)
+        return dataclasses.replace(layer, position=dataclasses.replace(layer.position, scaling=own))
+
+    layers = tuple(map(fit, found.layers))
+    same = len(set(layers)) == 1
+    return dataclasses.replace(found, attention=layers[0] if same else layers)
+
+
+def _list_tensors(network: LanguageModel, name: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the tensors of a network, as llama.cpp's converter writes them."""
+    config, layer = network.config, network.config.layers[0]
+    scaling = layer.position.scaling
+    if scaling is not None and scaling.form == "longrope":
+        yield "rope_factors_long.weight", torch.tensor(scaling.long)
+        yield "rope_factors_short.weight", torch.tensor(scaling.short)
+    size, rotated = layer.size_per_head, layer.rotated_channels
+    first = [*range(size - rotated, size), *range(size - rotated)]
+    order = pair_order(size, rotated) if name in PAIRED else first
+    raised = config.block.norm == PLUS_ONE
+    for row, weight in list_weights(network, FAMILIES[name], order, is_changed=False):
+        if not (config.tied_head and row.ours == "head_weight"):
+            found = weight.detach().cpu().float()
+            yield row.gguf, (found + 1 if raised and "norm" in row.ours else found).contiguous()
+
+
+def _describe_sizes(config: LanguageModelConfig, name: str) -> dict[str, Any]:
+    found = {f"{name}.{key}": value for key, value in _describe(config, name)}
+    return {**({GELU: "erf"} if config.block.activation == "gelu" else {}), **found}
+
+
+def _describe(config: LanguageModelConfig, name: str) -> Iterator[tuple[str, Any]]:
+    layer, block = config.layers[0], BLOCKS[FAMILIES[name]]
+    kind = "layer_norm" if block.norm == "layernorm" else "layer_norm_rms"
+    yield "vocab_size", config.vocabulary
+    yield "context_length", config.max_tokens
+    yield "embedding_length", config.d_model
+    yield "block_count", config.num_layers
+    yield "feed_forward_length", config.block.d_ff
+    yield "attention.head_count", layer.num_heads
+    yield "attention.head_count_kv", layer.num_kv_heads
+    yield "attention.key_length", layer.size_per_head
+    yield "attention.value_length", layer.size_per_head
+    yield f"attention.{kind}_epsilon", config.block.norm_eps
+    windows = {one.variant.window for one in config.layers} - {None}
+    yield from (("attention.sliding_window", window) for window in windows)
+    if block.parallel or "use_parallel_residual" in block.fixed:
+        yield "use_parallel_residual", config.block.parallel
+    # llama.cpp always divides by both caps of Gemma 2, of which a file may lack each.
+    if layer.variant.soft_cap is not None:
+        yield "attn_logit_softcapping", layer.variant.soft_cap
+    if config.logit_cap is not None:
+        yield "final_logit_softcapping", config.logit_cap
+    yield from _describe_rotation(config)
+
+
+def _describe_rotation(config: LanguageModelConfig) -> Iterator[tuple[str, Any]]:
+    turning = [one for one in config.layers if one.rotated_channels]
+    full = [one for one in turning if one.variant.window is None]
+    near = [one for one in turning if one.variant.window is not None]
+    main = (full or near or [config.layers[0]])[0]
+    yield "rope.dimension_count", main.rotated_channels or main.size_per_head
+    yield "rope.freq_base", float(main.position.rotary_base)
+    for one in itertools.islice(near, int(bool(full))):
+        if one.position.rotary_base not in (main.position.rotary_base, 10_000.0):
+            yield "rope.freq_base_swa", float(one.position.rotary_base)
+    scaling = main.position.scaling
+    if scaling is None or scaling.form == "dynamic":
+        return
+    if scaling.form == "longrope":
+        yield "rope.scaling.attn_factor", scaling.attention_factor
+        yield "rope.scaling.original_context_length", scaling.original_tokens
+        return
+    yield "rope.scaling.type", scaling.form
+    yield "rope.scaling.factor", scaling.factor
+    if scaling.form == "yarn":
+        usual = 1.0 if scaling.factor <= 1 else 0.1 * math.log(scaling.factor) + 1.0
+        yield "rope.scaling.original_context_length", scaling.original_tokens
+        yield "rope.scaling.attn_factor", scaling.attention_factor / usual

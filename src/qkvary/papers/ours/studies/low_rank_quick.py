@@ -1,0 +1,32 @@
+"""Keys and values of a low rank, and the layer of the overview article's code."""
+
+from qkvary.papers.key_value.protocols import quick_characters
+from qkvary.studies.study import Study
+
+STUDY = Study(
+    name="low-rank-quick",
+    question="What do keys and values of a low rank cost a small language model?",
+    description=(
+        "A key, a value or both whose projection has a quarter of the layer's width as its rank, "
+        "and the layer of the overview article's code, which has such a key and one head of keys "
+        "and values, in the characters of quickstart: two layers of four heads, 300 steps. With "
+        "both of a low rank a layer has the parameters of GQA-2. The product of the two factors "
+        "starts with the deviation of a full matrix. Equal hyper-parameters for all."
+    ),
+    settings=(quick_characters(),),
+    variants=(
+        "QKV",
+        "Q-K[d/4]-V",
+        "Q-K-V[d/4]",
+        "Q-K[d/4]-V[d/4]",
+        "Q-K[d/4]-V/1",
+        "GQA-2",
+        "MQA",
+    ),
+    seeds=(0, 1, 2, 3),
+    contrasts=(
+        ("Q-K[d/4]-V", "Q-K-V[d/4]"),
+        ("Q-K[d/4]-V[d/4]", "GQA-2"),
+        ("Q-K[d/4]-V/1", "MQA"),
+    ),
+)

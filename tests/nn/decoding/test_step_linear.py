@@ -1,0 +1,189 @@
+"""A step as one call takes linear attention: every feature map, decay and number of heads."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from qkvary.arch.caches import CacheOptions
+from qkvary.arch.labels import parse_label
+from qkvary.inference.stepping import Stepper
+from qkvary.nn.cache import KVCache
+from qkvary.nn.decoding import step
+from qkvary.nn.decoding.step import NativeStep
+from qkvary.nn.language_model import LanguageModel
+from qkvary.nn.linear_attention import State
+from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.test_step import (
+    FLOAT32,
+    LONGEST,
+    NEW,
+    PROMPT,
+    compare,
+    make,
+    new_cache,
+    texts,
+)
+
+MAPS = ("linear", "linear-relu", "linear-softmax", "linear-identity")
+DECAYS = ("", "@decay-learned", "@decay-fixed@undecayed-sum", "@decay-learned@unnormalised")
+SHARINGS = [
+    "QKV",
+    "Q-K=V",
+    "Q=K=V",
+    "I-K-V",
+    "Q-K[d/4]-V",
+    "Q[residual-gelu]-K-V",
+    "QKV@qk-norm",
+    "Q-K=V@kv-norm",
+    "GQA-2@qk-norm-wide",
+    "Q-MQA",
+]
+
+
+def makes_sense(core: str, decay: str) -> bool:
+    """A sum of products of any sign is never divided by."""
+    return core != "linear-identity" or "sum" not in decay
+
+
+@pytest.mark.parametrize("label", SHARINGS)
+def test_every_sharing(label: str) -> None:
+    assert compare(make(f"{label}@linear@decay-learned", d_model=24), "rotated", rows=2) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("core", "decay"), [pair for pair in itertools.product(MAPS, DECAYS) if makes_sense(*pair)]
+)
+def test_every_feature_map_and_decay(core: str, decay: str) -> None:
+    if core == "linear-identity":
+        decay = decay.removesuffix("@unnormalised")
+    assert compare(make(f"Q-GQA-2@{core}{decay}"), "rotated", rows=3) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("label", "heads", "size"),
+    [("MQA", 1, 7), ("MQA", 3, 16), ("MQA", 11, 40), ("GQA-2", 14, 33), ("QKV", 2, 150)],
+)
+def test_every_number_of_queries_and_channels(label: str, heads: int, size: int) -> None:
+    """Four queries at a time, two and one; whole vectors, and what is left of a row."""
+    model = make(f"{label}@linear@decay-fixed", heads=heads, d_model=heads * size)
+    assert compare(model, "rotated") < FLOAT32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype) -> None:
+    model = make("Q-GQA-2@linear@decay-learned", d_model=32, dtype=dtype)
+    tokens = texts(2)
+    with torch.no_grad():
+        expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
+        own = distance(model(tokens)[:, PROMPT:], expected)
+    assert compare(model, "rotated", rows=2) < min(GATES[dtype], 4 * own)
+
+
+@torch.no_grad()
+def test_padding_before_and_among_the_tokens_adds_nothing() -> None:
+    """A finished row goes on as padding; its state fades and nothing is added."""
+    model = make("GQA-2@linear@decay-learned")
+    tokens = texts(3)
+    mask = torch.ones(3, PROMPT + NEW, dtype=torch.bool)
+    mask[1, :2] = mask[2, PROMPT + 1] = False
+    expected = copy.deepcopy(model).double()(tokens, attention_mask=mask)
+    cache = new_cache(model, "rotated")
+    model(tokens[:, :PROMPT], cache=cache, attention_mask=mask[:, :PROMPT])
+    take = NativeStep(model, cache)
+    for place in range(PROMPT, PROMPT + NEW):
+        found = take(tokens[:, place], mask[:, : place + 1])
+        real = mask[:, place]
+        assert distance(found[real], expected[real, place]) < FLOAT32
+
+
+def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("Q-GQA-2@linear@decay-learned", d_model=64, heads=4)
+    found: list[Tensor] = []
+    for threads in (1, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        cache = new_cache(model, "rotated")
+        with torch.no_grad():
+            model(texts(2)[:, :PROMPT], cache=cache)
+            take = NativeStep(model, cache)
+            found.append(torch.stack([take(texts(2)[:, PROMPT + i], None) for i in range(NEW)]))
+    assert torch.equal(found[0], found[1])
+
+
+def states(cache: KVCache) -> list[Tensor]:
+    """What a cache holds of states, copied."""
+    kept = [layer.state.read() for layer in cache.layers if layer.state is not None]
+    return [
+        part.clone() for state in kept if state is not None for part in state if part is not None
+    ]
+
+
+@torch.no_grad()
+def test_a_step_leaves_earlier_states_and_those_of_a_failure_as_they_were() -> None:
+    """A state that others hold is not written to, and a refused token adds nothing."""
+    model = make("Q-K=V@linear")
+    tokens = texts(3)
+    expected = copy.deepcopy(model).double()(tokens)
+    cache = new_cache(model, "rotated")
+    model(tokens[:, :PROMPT], cache=cache)
+    take, held, copied = NativeStep(model, cache), kept_states(cache), states(cache)
+    with pytest.raises(IndexError, match="expected tokens from 0 to 22"):
+        take(tokens[:, PROMPT] + 100, None)
+    assert all(map(torch.equal, states(cache), copied))
+    take(tokens[:, PROMPT], None)
+    assert cache.length == PROMPT + 1
+    assert all(torch.equal(one, other) for one, other in zip(held, copied, strict=True))
+    # Calls of the network, rows in another order and steps follow each other.
+    cache.reorder(torch.tensor([2, 0]))
+    rows = tokens[[2, 0]]
+    among = model(rows[:, PROMPT + 1 : PROMPT + 2], cache=cache)[:, -1]
+    assert distance(among, expected[[2, 0], PROMPT + 1]) < FLOAT32
+    assert distance(take(rows[:, PROMPT + 2], None), expected[[2, 0], PROMPT + 2]) < FLOAT32
+    cache.clear()
+    with pytest.raises(ValueError, match="expected a cache that has seen a token, got an empty"):
+        take(rows[:, 0], None)
+
+
+def kept_states(cache: KVCache) -> list[Tensor]:
+    """The tensors of the states themselves."""
+    kept = [layer.state.read() for layer in cache.layers if layer.state is not None]
+    return [
+        part for state in kept if isinstance(state, State) for part in state if part is not None
+    ]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("storage", ["preallocated", "int8"])
+def test_layers_with_states_and_layers_with_entries(storage: str) -> None:
+    plain = make("QKV", d_model=32)
+    config = plain.config.with_variant(parse_label("Q-K=V*1,QKV@linear*1"))
+    model = LanguageModel(config, seed=1).eval()
+    tokens = texts(2)
+    options = CacheOptions(layout="rotated", storage=storage)  # type: ignore[arg-type]
+    caches = [KVCache(config.layers, max_tokens=LONGEST, options=options) for _ in range(2)]
+    for cache in caches:
+        model(tokens[:, :PROMPT], cache=cache)
+    assert step.supports(model, caches[0])
+    take = NativeStep(model, caches[0])
+    for place in range(PROMPT, PROMPT + NEW):
+        by_layers = model(tokens[:, place : place + 1], cache=caches[1])[:, -1]
+        assert distance(take(tokens[:, place], None), by_layers) < FLOAT32
+
+
+@torch.no_grad()
+def test_what_is_taken_and_by_whom() -> None:
+    model = make("QKV@linear")
+    tokens = texts(1)
+    options = CacheOptions(storage="preallocated", kernel="fastest")
+    cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
+    model(tokens[:, :PROMPT], cache=cache)
+    take = Stepper(model, cache)
+    take(tokens[:, PROMPT])
+    # No timed step of a state could be taken back.
+    assert list(take.chosen.values()) == ["step"]
+    assert cache.length == PROMPT + 1
+    assert not step.supports(model, KVCache(model.config.layers))
+    other = make("Q[map]=K-V@linear")
+    assert not step.supports(other, new_cache(other, "rotated"))
