@@ -14,8 +14,7 @@ from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.kernels import SoftmaxCore
 from qkvary.nn.own import own
-from qkvary.nn.terms import Scores
-from qkvary.nn.terms import ScoreTerm
+from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 

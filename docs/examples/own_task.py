@@ -19,14 +19,16 @@ from qkvary.arch.canonical import NOT_IDENTIFYING, stored
 from qkvary.arch.networks import BlockConfig, Network, VisionTransformerConfig
 from qkvary.data.rows import epoch_batch
 from qkvary.nn.vision_transformer import VisionTransformer
+from qkvary.tasks.config_parts import Accuracy, HashedData
 from qkvary.tasks.contract import (
+    ALL_ROWS,
+    Batch,
     ClassificationTask,
+    Split,
     build_network,
     example_maps,
     require_network,
 )
-from qkvary.tasks.config_parts import Accuracy, HashedData
-from qkvary.tasks.contract import ALL_ROWS, Batch, Split
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 
