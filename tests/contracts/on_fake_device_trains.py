@@ -39,6 +39,8 @@ LOSS, NORM = "training/gradients.py Gradients.find", "training/loop.py _Trainer.
 SIMILAR = ("characters", "numbers", "reverse", "sort", "sub", "swap", "translation")
 
 PER_MICRO_BATCH = {
+    # Only the logits of the predicted characters are computed.
+    "masked": {"tasks/masked.py MaskedTask.scored": 1},
     # Only the logits of queries are computed.
     "recall": {"tasks/recall.py RecallTask.scored": 1},
     # Whether there is padding: without it no mask is needed.

@@ -38,7 +38,14 @@ from qkvary.tasks.config import (
 )
 from tests.data.small_images import describe_small, small_contents, write_files
 
-VOCABULARIES = {"characters": 65, "language": 29, "numbers": 30, "recall": 11, "translation": 11}
+VOCABULARIES = {
+    "characters": 65,
+    "language": 29,
+    "masked": 65,
+    "numbers": 30,
+    "recall": 11,
+    "translation": 11,
+}
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 SAYINGS = (
     "thequickbrownfoxjumpsoverthelazydog",

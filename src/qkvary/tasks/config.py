@@ -14,6 +14,7 @@ from qkvary.data.catalog import data_module
 from qkvary.data.checksums import MULTI30K_SHA256, TINY_SHAKESPEARE_SHA256
 from qkvary.data.recall_sizes import check_recall
 from qkvary.tasks.config_parts import (
+    MASKED_DATA_VERSION,
     MULTI30K_TOKENS,
     NUMBER_DATA_VERSION,
     PADDING_MULTIPLE,
@@ -46,6 +47,7 @@ __all__ = [
     "ImageSplits",
     "ImageTaskConfig",
     "LanguageTaskConfig",
+    "MaskedTaskConfig",
     "NumberProtocol",
     "NumberTaskConfig",
     "Protocol",
@@ -219,6 +221,51 @@ class CharacterTaskConfig(NextToken):
     def data_fingerprint(self) -> str:
         """sha256 of the text and its split."""
         return digest("characters", self.text_sha256, self.train_fraction)
+
+
+@stored("MaskedTaskConfig")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskedTaskConfig(TaskConfig):
+    """Predict the hidden characters of a window of a text from both sides.
+
+    Source: Devlin et al. 2019 (BERT), section 3.1, for tiny Shakespeare.
+    """
+
+    module: ClassVar[str] = "qkvary.tasks.masked"
+    metric: ClassVar[str] = "loss"
+    higher_is_better: ClassVar[bool] = False
+    has_test: ClassVar[bool] = False
+    """The last tenth of the text is scored as validation and as test."""
+    name: Literal["masked"] = "masked"
+    """Constant; it identifies the task in a record."""
+    context: int
+    """Characters per window."""
+    share: float = 0.15
+    """Share of the characters of a window that are predicted; at least one is."""
+    scored_characters: int | None = None
+    """Number of held-out characters whose windows are scored, from the first; None for all."""
+    evaluation_batch_size: int = 64
+    """Windows per forward pass of an evaluation."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self, "context", "evaluation_batch_size", "scored_characters")
+        if not 0.0 < self.share <= 1.0:
+            raise ValueError(f"task masked: share must be in (0, 1], got {self.share}")
+
+    @property
+    def sequence_length(self) -> int:
+        """Tokens in one sequence, for the costs."""
+        return self.context
+
+    def count_answers(self, network: Network) -> int | None:
+        """Return the number of characters: the classes of the network."""
+        return getattr(network, "classes", None)
+
+    @property
+    def data_fingerprint(self) -> str:
+        """sha256 of the text and of the settings that determine what is hidden."""
+        sizes = self.context, self.share
+        return digest("masked", MASKED_DATA_VERSION, TINY_SHAKESPEARE_SHA256, *sizes)
 
 
 @stored("LanguageTaskConfig")

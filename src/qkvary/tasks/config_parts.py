@@ -48,6 +48,9 @@ ANOMALY_DATA_VERSION = 1
 SEQUENCE_DATA_VERSION = 1
 """Incremented by hand when the generator draws other synthetic sequences."""
 
+MASKED_DATA_VERSION = 1
+"""Incremented by hand when other characters of a text are hidden."""
+
 NUMBER_DATA_VERSION = 1
 """Incremented by hand when the spelled numbers or their splits change."""
 

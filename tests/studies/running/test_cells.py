@@ -287,5 +287,5 @@ def test_the_log_of_a_run_is_copied_to_the_tracker(
 
 def test_a_gpu_is_recorded_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.get_device_name", lambda device: f"GPU {device}")
-    assert training.name_gpu("cuda:1") == {"gpu": "GPU cuda:1"}
-    assert training.name_gpu("cpu") == training.name_gpu("mps") == {}
+    assert training.describe_device("cuda:1") == {"device": "cuda:1", "gpu": "GPU cuda:1"}
+    assert training.describe_device("mps") == {"device": "mps"}

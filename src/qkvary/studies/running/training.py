@@ -115,8 +115,7 @@ def train_cell(
         timing={**outcome.timing, **measure_utilization(computed, speed, processes=others.size)},
         environment={
             "torch": str(torch.__version__),
-            "device": computed.device,
-            **name_gpu(computed.device),
+            **describe_device(computed.device),
             "instructions": torch.backends.cpu.get_cpu_capability(),
             "kernel": _kernel(cell),
             "processes": others.size,
@@ -131,10 +130,11 @@ def train_cell(
     )
 
 
-def name_gpu(device: str) -> dict[str, str]:
-    """Return the name of a GPU as an entry of an environment; none for another device."""
+def describe_device(device: str) -> dict[str, str]:
+    """Return a device as entries of an environment, with the name of a GPU."""
     is_gpu = torch.device(device).type == "cuda"
-    return {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
+    named = {"gpu": torch.cuda.get_device_name(device)} if is_gpu else {}
+    return {"device": device, **named}
 
 
 def _sampler(cell: Cell, task: Task, prompt: str | None) -> TextSampler | None:
