@@ -74,12 +74,12 @@ def train_cell(
         task: The task, if its data is open already.
     """
     keep_freed_memory()
-    started, task = now(), task or load_cell_task(cell.run.task)
-    others = distribution or SingleProcess()
+    started, others = now(), distribution or SingleProcess()
+    task = task or load_cell_task(cell.run.task)
 
     def keep(step: int | None, network: nn.Module) -> None:
-        path = directory / network_name(step)
-        save_model(path, cast("LanguageModel", network), task.tokenizer)
+        kept = cast("LanguageModel", network)
+        save_model(directory / network_name(step), kept, task.tokenizer)
 
     outcome = train(
         cell.run,
@@ -100,20 +100,19 @@ def train_cell(
     )
     if outcome.status == "stopped":
         return None
-    computed = cell.run if execution is None else cell.run.with_execution(execution)
-    changed = {} if execution is None else cell.run.execution.differences(execution)
+    chosen = execution or cell.run.execution
+    computed, changed = cell.run.with_execution(chosen), cell.run.execution.differences(chosen)
     is_shown = outcome.status == "done" and others.rank == 0
     if is_shown and None in cell.kept_networks:
         keep(None, outcome.network)
     speed = outcome.timing["steps_per_second"] if is_shown else 0.0
-    utilization = measure_utilization(computed, speed, processes=others.size)
     record = make_record(
         cell,
         status=outcome.status,
         started=started,
         message=outcome.message,
         metrics=outcome.metrics,
-        timing={**outcome.timing, **utilization},
+        timing={**outcome.timing, **measure_utilization(computed, speed, processes=others.size)},
         environment={
             "torch": str(torch.__version__),
             **describe_device(computed.device),
