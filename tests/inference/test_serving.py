@@ -244,8 +244,9 @@ def command(program: Path, cache: Path, *, mode: str = "", until: str = "curl") 
             seen += process.stderr.readline()  # type: ignore[union-attr]
         log = re.search(r"its log is (\S+)", seen)
         assert log is not None, seen
-        wait_until(lambda: "cells" in Path(log[1]).read_text())
-        children = [int(one) for one in re.findall(r"pid (\d+)", Path(log[1]).read_text())]
+        written = Path(log[1])
+        wait_until(lambda: written.exists() and "cells" in written.read_text())
+        children = [int(one) for one in re.findall(r"pid (\d+)", written.read_text())]
         assert all(map(is_alive, children))
         yield process, children[-1], seen
         wait_until(lambda: not any(map(is_alive, children)))
