@@ -7,8 +7,8 @@
 Random weights as QKV, as GQA-2, with one tensor for key and value, and with a latent; or networks
 that are stored. For each engine and network: the greedy tokens over HTTP are those of qkvary, and
 the cache that the engine logs is the one that ``plan`` has, or the run ends with exit code 1. Users
-with 512 tokens each are added to a cache of 64 MiB until one of them waits or is refused. One line
-of JSON per case; ``serving_page.py`` makes a page of them.
+with 512 tokens each are added to a cache of 64 MiB until one of them waits or is refused; llama.cpp
+has cells for as many as fit into 64 MiB. One line of JSON per case, for ``serving_page.py``.
 """
 
 import json
@@ -22,6 +22,7 @@ import urllib.request
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.checkpoints.reference_models import find_reference
 from qkvary.checkpoints.stock_networks import choose_architecture
-from qkvary.costs.engines import CELLS_STEP, allocate_llama_cpp, allocate_vllm
+from qkvary.costs.engines import allocate_llama_cpp, allocate_vllm
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.engines import ENGINES, EngineName, Serving
 from qkvary.inference.serving import Server, choose_port, run_engine
@@ -48,14 +49,14 @@ from qkvary.storage.environment import machine, now
 MIB = 2**20
 POOL = 64 * MIB
 """Bytes of the cache in which users are counted."""
-LENGTH, CHECKED, NEW = 512, 40, 100
+LENGTH, CHECKED, NEW = 512, 40, 60
 """Tokens of a user, tokens of a prompt, and greedy tokens after it."""
-ANSWER = 128
+ANSWER = 64
 """The tokens of a user's answer where users are counted."""
-RATED = 80
-"""The tokens of an answer where rates are measured: 16 users fit into the smallest cache."""
+RATED = 40
+"""The tokens of an answer where rates are measured."""
 SLOTS = 40
-"""The most requests at a time that an engine is asked for."""
+"""The most requests at a time that vLLM is asked for."""
 TOLERANCE = 0.005
 """The largest accepted difference between a planned and a logged cache, relative to it."""
 VLLM_LATENTS = ("Q-K=V@decoupled-64@kv-norm", "Q-K=V@decoupled-64@latent-512@kv-norm")
@@ -91,27 +92,16 @@ class Case:
     def run(self, throughput: tuple[int, ...]) -> dict[str, object]:
         """Return what was measured."""
         path, model = self.prepare()
-        cells = self.count_cells(model)
         planned_users = self.count_users(model)
-        is_shared = self.engine == "llama.cpp"
-        asked = Serving(
-            model=path,
-            name="one",
-            context=cells if is_shared else LENGTH,
-            users=1 if is_shared else SLOTS,
-            host="127.0.0.1",
-            port=choose_port("127.0.0.1", 0),
-            options=self.choose_options(),
-        )
         start = time.perf_counter()
-        with run_engine(ENGINES[self.engine], asked, self.program, self.folder / "log") as server:
+        with self.start(path, planned_users) as server:
             ready = time.perf_counter() - start
             prompt = self.draw(np.random.default_rng(0), 1, CHECKED)[0]
             tokens = self.ask(server, prompt, NEW)
             first = time.perf_counter() - start
             expected = self.decode(prompt, NEW)
             users, then = self.add_users(server, planned_users)
-            return {
+            found = {
                 "engine": self.engine,
                 "variant": self.name,
                 "random": self.is_random,
@@ -121,50 +111,62 @@ class Case:
                 "tokens": NEW,
                 "seconds_until_ready": round(ready, 1),
                 "seconds_until_first_answer": round(first, 1),
-                **self.compare(model, cells, server),
+                **self.compare(model, planned_users, server),
                 "planned_users_in_64_mib": planned_users,
                 "users_in_64_mib": users,
                 "one_more": then,
                 "resident_mib": round(resident_bytes(server.process.pid) / MIB),
-                "tokens_a_second": dict(self.measure(server, throughput, cells)),
+                "tokens_a_second": dict(self.measure(server, throughput)),
             }
+        if self.engine == "llama.cpp":
+            # The cells of one more user, by the engine's own line.
+            with self.start(path, users + 1) as server:
+                line = server.cache
+                found["logged_with_one_more"] = None if line is None else line.nbytes
+        return found
+
+    def start(self, path: Path, users: int) -> AbstractContextManager[Server]:
+        """Start the engine: with cells for so many users, or with a cache of 64 MiB for all."""
+        asked = Serving(
+            model=path,
+            name="one",
+            context=LENGTH,
+            users=users if self.engine == "llama.cpp" else SLOTS,
+            host="127.0.0.1",
+            port=choose_port("127.0.0.1", 0),
+            options=self.choose_options(),
+        )
+        return run_engine(ENGINES[self.engine], asked, self.program, self.folder / "log")
 
     def choose_options(self) -> tuple[str, ...]:
-        """Return the engine's options: 32 bits, and a cache of fixed size that users share."""
+        """Return the engine's options: 32 bits, and for vLLM the cache."""
         if self.engine == "llama.cpp":
-            numbers = ("-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", str(self.threads))
-            return (*numbers, "-np", str(SLOTS), "--kv-unified")
+            return ("-ctk", "f32", "-ctv", "f32", "-fa", "off", "-t", str(self.threads))
         kept = (f"--kv-cache-memory-bytes={POOL}", "--dtype", "float32", "--enforce-eager")
         # Of vLLM's kernels for latents on a CPU the only one for 32 bits.
         is_latent = choose_architecture(self.loaded.network.config) == "deepseek"
         return (*kept, *(("--attention-backend", "CPU_MLA") if is_latent else ()))
 
-    def count_cells(self, model: Model) -> int:
-        """Return the tokens that fit into the pool, by the rules of ``plan``."""
-        if self.engine == "vllm":
-            return allocate_vllm(model, context=LENGTH, stored_as="fp32").tokens(POOL)
-        step = allocate_llama_cpp(model, context=CELLS_STEP, stored_as="fp32").total_bytes
-        return POOL // step * CELLS_STEP
-
     def count_users(self, model: Model) -> int:
         """Return how many users with 512 tokens fit into the pool, by the rules of ``plan``."""
         if self.engine == "vllm":
             cache = allocate_vllm(model, context=LENGTH, stored_as="fp32")
-            # A block is reserved.
-            return (cache.blocks(POOL) - 1) // cache.blocks_per_sequence
-        return self.count_cells(model) // LENGTH
+            return cache.users(POOL)
+        return POOL // allocate_llama_cpp(model, context=LENGTH, stored_as="fp32").total_bytes
 
-    def compare(self, model: Model, cells: int, server: Server) -> dict[str, object]:
+    def compare(self, model: Model, users: int, server: Server) -> dict[str, object]:
         """Return the planned cache next to the logged one: bytes in llama.cpp, tokens in vLLM."""
-        planned, line = cells, server.cache
-        if self.engine == "llama.cpp":
+        line = server.cache
+        if self.engine == "vllm":
+            cache = allocate_vllm(model, context=LENGTH, stored_as="fp32")
+            planned, logged = cache.tokens(POOL), None if line is None else line.tokens
+        else:
             planned = allocate_llama_cpp(
-                model, context=cells, sequences=SLOTS, stored_as="fp32", unified=True
+                model, context=LENGTH * users, sequences=users, stored_as="fp32"
             ).total_bytes
-        logged = None if line is None else line.nbytes or line.tokens
+            logged = None if line is None else line.nbytes
         return {
-            "unit": "bytes" if self.engine == "llama.cpp" else "tokens",
-            "tokens_in_cache": cells,
+            "unit": "tokens" if self.engine == "vllm" else "bytes",
             "planned": planned,
             "logged": logged,
             "agrees": logged is not None and abs(logged - planned) <= TOLERANCE * planned,
@@ -225,15 +227,10 @@ class Case:
         firsts, ends = zip(*(span for span in spans if span is not None), strict=True)
         return None if max(firsts) < min(ends) else "waits"
 
-    def measure(
-        self, server: Server, users: tuple[int, ...], cells: int
-    ) -> Iterator[tuple[str, float]]:
+    def measure(self, server: Server, users: tuple[int, ...]) -> Iterator[tuple[str, float]]:
         """Yield the tokens a second of so many users at once, the median of three rounds."""
         draws = np.random.default_rng(1)
         for count in users:
-            # llama.cpp refuses what exceeds the cache.
-            if self.engine == "llama.cpp" and count * (CHECKED + RATED) > cells:
-                continue
             rates: list[float] = []
             for _ in range(3):
                 prompts = self.draw(draws, count, CHECKED)

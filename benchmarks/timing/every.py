@@ -3,8 +3,8 @@
 python benchmarks/timing/every.py            # as `make bench`; minutes
 python benchmarks/timing/every.py --quick    # shows that all of them work
 
-A benchmark whose optional part is not installed says so in one line, and the next one runs. One that
-fails is shown with its error; then the exit code is 1.
+A benchmark whose optional part is not installed says so in one line, and the next one runs. One
+that fails is shown with its error; then the exit code is 1.
 """
 
 from __future__ import annotations

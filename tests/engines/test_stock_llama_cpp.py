@@ -10,13 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.models import LoadedModel
 from qkvary.data.tokenizers import Tokenizer
+from qkvary.inference.decoding import generate
 from qkvary.nn.language_model import LanguageModel
 from tests.checkpoints.gguf.test_vocabularies import LETTERS, TOKENIZERS
+from tests.contracts import test_families_load as families
 from tests.contracts.parsed import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(3600)]
@@ -83,3 +86,45 @@ def test_texts_have_equal_tokens(name: str, environment: Path, tmp_path: Path) -
     texts = list(TEXTS) if letters is None else ["", letters, letters[::-1] * 2]
     expected = [tokenizer.encode(text) for text in texts]
     assert tokenize(environment, tokenizer, texts, tmp_path) == expected
+
+
+FAMILIES = {
+    "llama-4": 1e-5,
+    "qwen2-2": 1e-5,
+    "qwen3-0": 1e-5,
+    "smollm3-2": 1e-5,
+    "phi3-2": 1e-5,
+    "olmo2-0": 1e-5,
+    "stablelm-0": 1e-5,
+    # llama.cpp computes GELU by a table of half precision.
+    "gemma-0": 3e-3,
+    "gemma2-2": 3e-3,
+    "gemma3_text-2": 3e-3,
+    "gpt_neox-0": 3e-3,
+    "starcoder2-0": 3e-3,
+}
+"""A case of each family that is loaded, with the largest difference of logits."""
+
+
+@pytest.mark.usefixtures("lines")
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families_have_equal_logits_and_tokens(
+    name: str, environment: Path, tmp_path: Path
+) -> None:
+    family, _, index = name.rpartition("-")
+    loaded = families.load(tmp_path, family, int(index))
+    prompt = families.draw_tokens()[0, : families.PROMPT].tolist()
+    export_gguf(loaded, tmp_path / "a.gguf")
+    call = {"path": str(tmp_path / "a.gguf"), "prompt": prompt, "new": 30, "texts": []}
+    done = subprocess.run(
+        [str(environment / "bin" / "python"), str(RUN.with_name("llama_cpp_worker.py"))],
+        input=json.dumps({**call, "threads": 1, "logits": True, "weights": "f32"}),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    with torch.no_grad():
+        expected = loaded.network(torch.tensor([prompt]))[0]
+    assert families.distance(torch.tensor(found["logits"]), expected) < FAMILIES[name]
+    assert found["tokens"] == list(generate(loaded.network, [prompt], max_new_tokens=30)[0])

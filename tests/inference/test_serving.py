@@ -72,7 +72,7 @@ def wait_until(holds: Callable[[], object]) -> None:
 
 def test_commands_carry_what_was_asked_and_no_key() -> None:
     server = LLAMA_CPP.launch(("llama-server",), ASKED)
-    assert server.environment == {"LLAMA_API_KEY": "k"}
+    assert server.environment == {"LLAMA_API_KEY": "k", "LLAMA_ARG_LOG_VERBOSITY": "4"}
     assert {"-c", "768", "-np", "3", "--no-context-shift"} <= {*server.command}
     python = LLAMA_CPP.launch(("python", "-m", "llama_cpp.server"), replace(ASKED, users=1))
     assert {"--n_ctx", "256"} <= {*python.command}
@@ -115,7 +115,7 @@ def test_programs_are_found_or_their_installation_is_named(program: Path) -> Non
                 "kv_cache: size =   64.00 MiB (  8192 cells,   2 layers,  4/4 seqs), K (f16)\n"
                 "kv_cache: size =    6.50 MiB (  1024 cells,   4 layers,  4/4 seqs), K (f16)"
             ),
-            CacheLine(tokens=8192, nbytes=round(70.5 * 2**20)),
+            CacheLine(tokens=4 * 8192, nbytes=round(70.5 * 2**20)),
         ),
         # vLLM 0.32 on a CPU.
         (VLLM, "INFO [kv_cache_utils.py] GPU KV cache size: 233,008 tokens", (233_008, None)),
@@ -260,6 +260,7 @@ def test_signals_end_the_command_and_its_engine(program: Path, cache: Path) -> N
         assert "plan" in seen
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGTERM
+        assert process.stderr.read() == "qkvary: stopped\n"
     with command(program, cache, mode="stubborn") as (process, child, _):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -310,6 +311,8 @@ def test_a_checkpoint_is_exported_once(
     assert len(loads) == 1
     files = [path.name for path in (cache / "served").glob("*.gguf")]
     assert len(files) == 1
+    starting = serve.Starting(engine_option=("--threads=2", "--jinja"))
+    assert starting.read_options() == ("--threads", "2", "--jinja")
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"engine": "ollama"}, "choices"),
         ({"context": 1_000_000}, "at most"),

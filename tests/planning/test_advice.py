@@ -12,6 +12,7 @@ from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand
 from qkvary.planning.advice import (
+    CONVERSION_PRICE,
     SMALL,
     ServedVariant,
     advise_serving,
@@ -22,6 +23,7 @@ from qkvary.planning.advice import (
     summarize_serving,
 )
 from qkvary.planning.quality import Size, frontier_positions, qualities, quality_of
+from tests.contracts.parsed import ROOT
 
 BF16, INT8 = map(parse_format, ("bf16", "int8"))
 PUBLISHED = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-4", "Q-GQA-4", "MQA", "Q-MQA")
@@ -143,7 +145,7 @@ def test_models_are_compared_with_the_nearer_network() -> None:
 
 
 def advice_of(rows: tuple[ServedVariant, ...], **fields: object) -> list[str]:
-    """Return the three sentences of the summary, and the further advice."""
+    """Return the sentences of the summary, and the further advice."""
     sentences = [*summarize_serving(rows, make_demand(**fields)), *advise_serving(rows)]
     assert all(sentence.endswith((".", "!")) and "\n" not in sentence for sentence in sentences)
     return sentences
@@ -152,14 +154,20 @@ def advice_of(rows: tuple[ServedVariant, ...], **fields: object) -> list[str]:
 def test_advice_on_the_papers_network() -> None:
     sentences = advice_of(serve(as_model(gpt_300m(), "300M")))
     figures = [
-        re.findall(r"([\w ]+): (\d+) users? on (\d+).*?, (\d+)", text) for text in sentences[:3]
+        re.findall(r"([\w ]+): (\d+) users? on (\d+).*?, (\d+)", text)
+        for text in (*sentences[:2], sentences[3])
     ]
     assert figures == [
-        [(" unchanged", "13", "1", "8"), (" layer input", "26", "1", "4")],
         [(" fp8", "26", "1", "4"), (" int8", "50", "2", "4"), (" int4", "46", "1", "3")],
+        [(" unchanged", "13", "1", "8"), (" layer input", "26", "1", "4")],
         [(" MQA", "211", "1", "1")],
     ]
-    assert "+1.5 % perplexity" in sentences[2]
+    assert sentences[2].startswith(
+        "With a conversion (qkvary convert --to latent --cache 50%): 26 users on 1 device, 4 "
+        "devices for all; measured on SmolLM2-135M, +0.086 ± 0.006 nats"
+    )
+    assert "+1.5 % perplexity" in sentences[3]
+    assert not any("A smaller model" in sentence for sentence in sentences)
     text = "\n".join(sentences)
     assert "On the published frontier, with training: MQA (1 device, +1.5 % perplexity); " in text
     assert "Q-K=V is dominated: GQA-4 and MQA take no more cache and are no worse" in text
@@ -173,15 +181,48 @@ def test_an_exact_saving_may_make_a_model_fit() -> None:
     rows = serve(load_size("gpt2"), device=tight, context=1024, replica_sizes=(1,))
     assert [row.plan.fits for row in rows[:2]] == [False, True]
     sentences = advice_of(rows, device=tight, context=1024, replica_sizes=(1,))
-    assert "unchanged: no user fits" in sentences[0]
-    assert "layer input: 1 user on 1 device, 100 devices for all" in sentences[0]
+    assert "unchanged: no user fits" in sentences[1]
+    assert "layer input: 1 user on 1 device, 100 devices for all" in sentences[1]
 
 
 def test_a_demand_that_nothing_meets() -> None:
     tiny = Device(name="x", title="x", memory_bytes=10**6)
     sentences = advice_of(serve(as_model(gpt_300m()), device=tiny), device=tiny)
-    assert [text.count("no user fits with the weights") for text in sentences[:2]] == [1, 3]
-    assert sentences[2] == NONE_BETTER
+    assert [text.count("no user fits with the weights") for text in sentences[:2]] == [3, 1]
+    assert sentences[3] == NONE_BETTER
+
+
+def test_a_smaller_model_where_one_device_does_not_hold_the_weights() -> None:
+    model = load_size("llama-3.1-70b")
+    given = {"device": find_device("rtx-4090"), "context": 8192, "users": 1}
+    rows = serve(model, **given)  # type: ignore[arg-type]
+    (found,) = [one for one in advice_of(rows, **given) if one.startswith("A smaller model")]
+    left = make_demand(**given).usable_bytes - rows[0].plan.user_bytes
+    assert f"{left / 2 / 1e9:.2f} G parameters in bf16 or {left * 2 / 1e9:.1f} G" in found
+
+
+def test_the_price_of_a_conversion_is_the_measured_one() -> None:
+    findings = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
+    assert "rises by 0.086 ± 0.006 without training, and by **0.015 ± 0.005" in findings
+    assert "a cache of 8 bits (53 % of the bytes) raises it by 0.001" in findings
+    assert "+0.086 ± 0.006" in CONVERSION_PRICE
+    assert "+0.015 ± 0.005" in CONVERSION_PRICE
+
+
+@pytest.mark.parametrize(
+    ("name", "converts"), [("llama-3.1-8b", True), ("qwen3-8b", False), ("deepseek-v3", False)]
+)
+def test_a_conversion_where_there_is_one(name: str, converts: bool) -> None:
+    sentences = advice_of(serve(load_size(name)))
+    assert any(one.startswith("With a conversion") for one in sentences) == converts
+
+
+def test_stock_llama_cpp_pays_for_one_tensor_with_many_heads() -> None:
+    (found,) = [one for one in advice_of(serve(load_size("llama-3.1-8b"))) if "llama.cpp" in one]
+    assert "(Q-GQA-8)" in found
+    assert "8 times as much as head by head" in found
+    alone = serve(load_size("llama-3.1-8b"), ("Q-MQA",))
+    assert not any("llama.cpp" in one for one in advice_of(alone))
 
 
 def test_caveats_are_listed_once_with_their_variant() -> None:

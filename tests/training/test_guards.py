@@ -8,8 +8,7 @@ import pytest
 
 from qkvary.storage.errors import DivergedError
 from qkvary.training.config import GuardConfig
-from qkvary.training.gradients import Guards, GuardState
-from qkvary.training.progress import RunState
+from qkvary.training.progress import Guards, GuardState, RunState
 
 SKIP = GuardConfig(on_nonfinite="skip")
 

@@ -32,13 +32,14 @@ from qkvary.text.units import parse_share, read_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
-if TYPE_CHECKING:
     from qkvary.studies.running.store import Store
     from qkvary.studies.running.trainings import Training
 
 
 MOST_THREADS = 1024
 """Threads or processes that any machine can be expected to start."""
+TRAINED = ("train ", "train-")
+"""The prefixes of the names of trainings and of their notes."""
 
 
 def find_model(given: object) -> Model:
@@ -161,10 +162,6 @@ def read_texts(given: object) -> tuple[Path, ...]:
     """
     several = cast("Sequence[object]", given) if isinstance(given, list | tuple) else [given]
     return tuple(read_path(path, "a file or folder of texts") for path in several)
-
-
-TRAINED = ("train ", "train-")
-"""The prefixes of the names of trainings and of their notes."""
 
 
 @options

@@ -82,9 +82,10 @@ class Starting:
     """An option of the engine itself, such as --threads=2; repeat it for more."""
 
     def read_options(self) -> tuple[str, ...]:
-        """Return the options of the engine."""
+        """Return the options of the engine, values apart from names, as every engine reads them."""
         given = self.engine_option
-        return (given,) if isinstance(given, str) else tuple(given)
+        options = (given,) if isinstance(given, str) else tuple(given)
+        return tuple(word for option in options for word in option.split("=", 1))
 
 
 LISTENING, STARTING = Listening(), Starting()

@@ -31,6 +31,7 @@ PORTABLE = "Q-K=V@decoupled-16@kv-norm"
 """The variant of portable networks, unless another is given."""
 
 _GPT2_INIT = Initialization(scheme="normal", std=0.02)
+T = TypeVar("T")
 
 
 def gpt_300m(variant: Variant | str = "QKV") -> LanguageModelConfig:
@@ -161,9 +162,6 @@ def _three_projections(
         max_tokens=2048,
         init=_GPT2_INIT,
     )
-
-
-T = TypeVar("T")
 
 
 class Lazy(Mapping[str, T]):

@@ -12,6 +12,13 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 LARGEST_SIZE = 2**40
 """Sizes beyond this are a mistake in a configuration, not a network."""
+_EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
+    int: ((int,), "a whole number"),
+    int | None: ((int, type(None)), "a whole number or None"),
+    float: ((int, float), "a number"),
+    float | None: ((int, float, type(None)), "a number or None"),
+    bool: ((bool,), "True or False"),
+}
 
 
 def check_sizes(owner: object, *names: str) -> None:
@@ -129,15 +136,6 @@ def check_choices(config: Any) -> None:
             raise ValueError(f"expected {expected} for {name}, got {value!r}")
     for name, choices in _choices(type(config)).items():
         check_word(name, getattr(config, name), choices)
-
-
-_EXPECTED: dict[object, tuple[tuple[type, ...], str]] = {
-    int: ((int,), "a whole number"),
-    int | None: ((int, type(None)), "a whole number or None"),
-    float: ((int, float), "a number"),
-    float | None: ((int, float, type(None)), "a number or None"),
-    bool: ((bool,), "True or False"),
-}
 
 
 @functools.cache

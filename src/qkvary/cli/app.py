@@ -79,6 +79,11 @@ DISPLAYS: Mapping[str, Callable[[bool], Any]] = {
     ),
 }
 """The displays that verbs take, by the names of their parameters; made from ``--json``."""
+PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
+"""Seconds between two lines of progress."""
+WIDTH_WITHOUT_TERMINAL = 160
+MOST_FILES = 3
+"""The number of files that are printed by name; further ones are counted."""
 
 
 def build_app() -> App:
@@ -239,13 +244,6 @@ def _version() -> str:
         return metadata.version("qkvary")
     except metadata.PackageNotFoundError:
         return "not installed: this is a bare source tree"
-
-
-PAUSE_ON_TERMINAL, PAUSE_ELSEWHERE = 0.2, 30.0
-"""Seconds between two lines of progress."""
-WIDTH_WITHOUT_TERMINAL = 160
-MOST_FILES = 3
-"""The number of files that are printed by name; further ones are counted."""
 
 
 class _Console(Console):

@@ -32,6 +32,28 @@ LONGEST_MESSAGE = 2000
 
 TYPED: list[str] = []
 """The words after ``qkvary`` of the command that runs."""
+PACKAGE = Path(__file__).parents[1]
+HELP_WIDTH = 100
+DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
+"""Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
+RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
+"""The commands that store their work while they run."""
+OUT_OF_RESOURCES = {
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EROFS,
+    errno.EIO,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+}
+HELP = "Train, compare and explain transformers that share query, key and value projections."
+EPILOGUE = (
+    "Add --help to a command for its options, --json for one JSON document, --debug for "
+    "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
+    "7 refused for safety."
+)
 
 
 def is_first_process() -> bool:
@@ -72,34 +94,6 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
         for letter in letters
     )
     return "".join(near), error.end
-
-
-PACKAGE = Path(__file__).parents[1]
-HELP_WIDTH = 100
-
-DONE, BUG, BAD_INPUT, RESOURCES, BROKEN_PIPE, INTERRUPTED = 0, 1, 2, 4, 0, 130
-"""Exit codes; the others (3, 5, 6, 7, 143) come with the error as its ``exit_code``."""
-
-RESUMING = (("study",), ("train",), ("data", "prepare"), ("data", "features"))
-"""The commands that store their work while they run."""
-
-OUT_OF_RESOURCES = {
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.EROFS,
-    errno.EIO,
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-}
-
-HELP = "Train, compare and explain transformers that share query, key and value projections."
-EPILOGUE = (
-    "Add --help to a command for its options, --json for one JSON document, --debug for "
-    "tracebacks. Exit codes: 0 done, 2 bad input, 3 damaged data, 4 resources, 5 diverged, 6 busy, "
-    "7 refused for safety."
-)
 
 
 def command_names() -> tuple[str, ...]:

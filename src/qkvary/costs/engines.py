@@ -27,7 +27,10 @@ VLLM_BLOCK = 16
 """Tokens of a block, where no backend asks for more."""
 VLLM_LATENT = (512, 64)
 """The numbers and the rotary ones of a latent that every backend of vLLM has; those of CPUs have no
-other (``get_supported_head_sizes`` in vllm/v1/attention/backends/mla), Triton's on GPUs has any."""
+other (vllm/v1/attention/backends/mla)."""
+VLLM_LATENT_SIZES = (320, 512, 576)
+"""The numbers of a latent with its rotary ones that vLLM accepts on any device
+(``MLACommonMetadata`` in vllm/model_executor/layers/attention/mla_attention.py)."""
 LATENT_STEP = 128
 """A block of latents is a multiple of this many tokens in models that have states too."""
 CELLS_STEP = 256
@@ -87,6 +90,13 @@ class VllmCache:
     def blocks(self, pool: int) -> int:
         """Return the blocks of a pool of this many bytes."""
         return pool // self.block_bytes
+
+    def users(self, pool: int) -> int:
+        """Return the sequences of full length that a pool serves at once.
+
+        Source: ``BlockPool`` in vllm/v1/core/block_pool.py, which gives out all blocks but one.
+        """
+        return max(0, self.blocks(pool) - 1) // self.blocks_per_sequence
 
     def tokens(self, pool: int) -> int:
         """Return the "GPU KV cache size" that the engine logs, since 0.20.1."""

@@ -20,6 +20,7 @@ ROUNDS = 10
 _FIRST, _SECOND = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 LARGEST_COUNT = 2**62
+Rows = NDArray[np.int64]
 
 
 def random_words(count: int, *purpose: str | int) -> Words:
@@ -142,9 +143,6 @@ def _generator(purpose: tuple[str | int, ...]) -> np.random.PCG64:
         raise ValueError(f"expected a purpose that begins with a name, got {purpose!r}")
     digest = hashlib.sha256("\n".join(map(str, purpose)).encode()).digest()
     return np.random.PCG64(np.random.SeedSequence(int.from_bytes(digest, "big")))
-
-
-Rows = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,27 +128,33 @@ def _launch_llama_cpp(program: tuple[str, ...], asked: Serving) -> Launch:
         options = ["--model", str(asked.model), "--model_alias", asked.name, "--n_ctx", cells]
         # Otherwise a new request ends the answer to the one before.
         options += ["--interrupt_requests", "false"]
-        keys = {} if asked.key is None else {"API_KEY": asked.key}
+        environment = {} if asked.key is None else {"API_KEY": asked.key}
     else:
         options = ["-m", str(asked.model), "--alias", asked.name, "-c", cells]
         # A prompt that does not fit is refused and not cut.
         options += ["-np", str(asked.users), "--no-context-shift"]
-        keys = {} if asked.key is None else {"LLAMA_API_KEY": asked.key}
+        # Else it does not log its cache (since 2026).
+        environment = {"LLAMA_ARG_LOG_VERBOSITY": "4"}
+        if asked.key is not None:
+            environment["LLAMA_API_KEY"] = asked.key
     place = ["--host", asked.host, "--port", str(asked.port)]
     return Launch(
-        command=(*program, *options, *place, *asked.options), environment=keys, health="/v1/models"
+        command=(*program, *options, *place, *asked.options),
+        environment=environment,
+        health="/v1/models",
     )
 
 
 def _read_llama_cpp(log: str) -> CacheLine | None:
-    """Read ``KV self size``: bytes and cells of all layers."""
-    sizes = re.findall(r"size = +([\d.]+) MiB \( *(\d+) cells", log)
+    """Read the lines about keys and values: bytes, cells of a stream, and streams."""
+    line = r"size = +([\d.]+) MiB \( *(\d+) cells, +\d+ layers, +\d+/(\d+) seqs"
+    sizes = re.findall(line, log)
     if not sizes:
         return None
     # Layers with a window have a cache of their own.
     return CacheLine(
-        tokens=max(int(cells) for _, cells in sizes),
-        nbytes=round(sum(float(mebibytes) for mebibytes, _ in sizes) * MIB),
+        tokens=max(int(cells) * int(streams) for _, cells, streams in sizes),
+        nbytes=round(sum(float(mebibytes) for mebibytes, *_ in sizes) * MIB),
     )
 
 
@@ -211,8 +217,8 @@ ENGINES: Mapping[EngineName, Engine] = {
             (
                 r"Head dimension (\d+) is not supported by MLA",
                 (
-                    "its kernel on this device has no latent with {0} numbers a token; on a CPU "
-                    "it takes 512 and 64 rotary ones (8 KV heads of 64 with @decoupled-64): use "
+                    "it has no kernel for {0} numbers of a token; every device has one for 512 and "
+                    "64 rotary ones (8 KV heads of 64 with @decoupled-64, as lm-60m-mla): use "
                     "--engine llama.cpp, or a network of that size"
                 ),
             ),

@@ -11,7 +11,7 @@ from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.untrusted_files import MAX_SIDE_FILE_BYTES, parse_json, read_file
 
 Weights = Literal["f32", "f16", "bf16", "q8_0"]
-EXPORTS = 1
+EXPORTS = 2
 """Changes when an export of the same version changes."""
 CONFIG = "config.json"
 OWN = "QKVForCausalLM"

@@ -161,7 +161,7 @@ def _answers(url: str, key: str | None) -> bool:
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:
-    raise StoppedError(number)
+    raise StoppedError(number, "stopped")
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -23,6 +23,7 @@ from qkvary.nn.linear import apply, is_plain, linear
 
 FEW_ROWS = 16
 """Tokens of a batch up to which projections are not joined where no gradient is wanted."""
+Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class LowRank(nn.Module):
@@ -249,9 +250,6 @@ def make_head_norm(config: AttentionConfig, width: int) -> HeadNorm | None:
         is_wide=is_wide,
         adds_one=scale.norm_adds_one,
     )
-
-
-Sources = Mapping[str, Float[Tensor, "batch _ tokens _"]]
 
 
 class Roles(NamedTuple):

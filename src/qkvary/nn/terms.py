@@ -20,6 +20,8 @@ from qkvary.arch.variants import Variant
 from qkvary.nn.initializer import Initializer
 from qkvary.nn.layout import Layout, find_far, interleave_sinusoids
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scores:
@@ -132,9 +134,6 @@ def append_key_bias(
     added = bias.unflatten(-1, (-1, channels)).transpose(1, 2)
     added = added.expand(batch, kv_heads, keys, channels)
     return torch.cat((query, constant.flatten(1, 2)), dim=-1), torch.cat((key, added), dim=-1)
-
-
-T = TypeVar("T")
 
 
 class ScoreTerm(nn.Module):

@@ -68,7 +68,7 @@ def _vllm(model: Model, demand: Demand, plan: ServingPlan, devices: int, free: i
     return EngineRow(
         engine=VLLM,
         user_bytes=devices * cache.sequence_bytes,
-        users=cache.blocks(free) // cache.blocks_per_sequence,
+        users=cache.users(free),
         tokens=None if plan.devices_per_replica is None else cache.tokens(free),
         remark=f"blocks of {tokens} tokens, {count(len(cache.groups), 'group')} of layers, prefill "
         f"chunks of {settings.chunk:,} tokens, {settings.chunks_in_flight} in flight{divided}",

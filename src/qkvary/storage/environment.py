@@ -19,6 +19,9 @@ from typing import Any
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.text.units import data_size
 
+_MEMORY = Path("/proc/meminfo")
+_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
 
 def check_device(device: str) -> None:
     """Refuse an invalid name of a device; whether this machine has it is checked where it is used.
@@ -96,10 +99,6 @@ def machine() -> dict[str, Any]:
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
     }
-
-
-_MEMORY = Path("/proc/meminfo")
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def free_memory_bytes() -> int | None:

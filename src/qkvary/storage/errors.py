@@ -58,11 +58,13 @@ class DivergedError(QkvaryError):
 
 
 class StoppedError(QkvaryError):
-    """A signal stopped it after a checkpoint."""
+    """A signal stopped it, most often after a checkpoint."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(
+        self, number: int, message: str = "stopped; the same command resumes where it stopped"
+    ) -> None:
         self.exit_code = 128 + number
-        super().__init__("stopped; the same command resumes where it stopped")
+        super().__init__(message)
 
 
 class EndedEarlyError(QkvaryError):

@@ -19,6 +19,9 @@ JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[st
 
 _TAG = "$float"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+Read = TypeVar("Read")
+"""Type of the value that a document is read into."""
+_LONGEST_REASON = 200
 
 
 def _tagged(value: object) -> object:
@@ -70,11 +73,6 @@ def decode(text: str | bytes) -> object:
         ValueError: if the text is not JSON, or not as ``encode`` writes it.
     """
     return parse_json(text, object_pairs_hook=_untagged, parse_constant=_refuse_constant)
-
-
-Read = TypeVar("Read")
-"""Type of the value that a document is read into."""
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,36 @@ from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 StrPath = str | os.PathLike[str]
 """A path, or a name where there are names."""
+MAX_WEIGHT_BYTES = 2**40
+"""Size limit of weights."""
+MAX_SIDE_FILE_BYTES = 2**26
+"""Size limit of configurations and tokenizers."""
+MAX_JSON_DEPTH = 100
+"""The most levels of lists and objects in a JSON document."""
+MAX_ENTRIES = 2**21
+"""The most fields, pieces or texts in a file: each takes a step of Python."""
+LARGEST_RATIO = 200
+"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
+FREE_BYTES = 2**26
+"""The bytes into which any compressed file may expand."""
+LARGEST_SIZE = 2**24
+"""The largest size of a network that a configuration of another format may have."""
+MAX_REASON = 300
+"""The most characters of a parser's message that are shown."""
+PARSER_SECONDS = 5.0
+"""The most processor time that a native parser may take for a file, or for a short text."""
+PARSER_BYTES = 2**31
+"""The most address space of the process of a native parser."""
+PARSER_CHARACTERS_PER_SECOND = 20_000
+"""Processor time for a long text in addition; tokenizers take a tenth of it or less."""
+PARSER_BYTES_PER_CHARACTER = 1024
+"""Address space for a long text in addition."""
+_JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = re.compile(r"[^][{}]+")
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_PICKLED = {".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".distcp", ".t7"}
+_PICKLED_NAMES = ("pytorch_model.bin", "consolidated.pth", ".metadata")
+_LOOK_BYTES = 4096
 
 
 def read_name(given: object, expected: str) -> str:
@@ -53,38 +83,6 @@ def read_path(given: object, expected: str = "a path") -> Path:
         return path.expanduser()
     except RuntimeError as error:
         raise UsageError(f"expected {expected}, got {path}: {error}") from None
-
-
-MAX_WEIGHT_BYTES = 2**40
-"""Size limit of weights."""
-MAX_SIDE_FILE_BYTES = 2**26
-"""Size limit of configurations and tokenizers."""
-MAX_JSON_DEPTH = 100
-"""The most levels of lists and objects in a JSON document."""
-MAX_ENTRIES = 2**21
-"""The most fields, pieces or texts in a file: each takes a step of Python."""
-LARGEST_RATIO = 200
-"""The maximum ratio by which a compressed file may expand beyond ``FREE_BYTES``."""
-FREE_BYTES = 2**26
-"""The bytes into which any compressed file may expand."""
-LARGEST_SIZE = 2**24
-"""The largest size of a network that a configuration of another format may have."""
-MAX_REASON = 300
-"""The most characters of a parser's message that are shown."""
-PARSER_SECONDS = 5.0
-"""The most processor time that a native parser may take for a file, or for a short text."""
-PARSER_BYTES = 2**31
-"""The most address space of the process of a native parser."""
-PARSER_CHARACTERS_PER_SECOND = 20_000
-"""Processor time for a long text in addition; tokenizers take a tenth of it or less."""
-PARSER_BYTES_PER_CHARACTER = 1024
-"""Address space for a long text in addition."""
-_JSON_TEXT = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_NO_BRACKETS = re.compile(r"[^][{}]+")
-_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
-_PICKLED = {".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npy", ".npz", ".distcp", ".t7"}
-_PICKLED_NAMES = ("pytorch_model.bin", "consolidated.pth", ".metadata")
-_LOOK_BYTES = 4096
 
 
 def read_file(path: Path, *, limit: int = MAX_WEIGHT_BYTES) -> bytes:

@@ -34,6 +34,12 @@ Split = Literal["validation", "test"]
 
 ALL_ROWS = slice(None)
 """All rows of a batch."""
+Config = TypeVar("Config", bound=TaskConfig)
+Kind = TypeVar("Kind", bound=Network)
+Built = TypeVar("Built", bound=nn.Module)
+_Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
+EVALUATION_BATCH_TOKENS = 8_192
+"""Tokens per forward call of an evaluation: fast, and small in memory."""
 
 
 class Batch(NamedTuple):
@@ -200,15 +206,6 @@ class ShowsSamples(Protocol):
             generate: Decodes with a cache, for tasks that decode.
         """
         ...
-
-
-Config = TypeVar("Config", bound=TaskConfig)
-Kind = TypeVar("Kind", bound=Network)
-Built = TypeVar("Built", bound=nn.Module)
-_Decoded = CharacterTaskConfig | LanguageTaskConfig | NumberTaskConfig | RecallTaskConfig
-
-EVALUATION_BATCH_TOKENS = 8_192
-"""Tokens per forward call of an evaluation: fast, and small in memory."""
 
 
 class _Mapped(Protocol):

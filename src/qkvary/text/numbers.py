@@ -7,6 +7,8 @@ _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MISSING = "–"
 """The text for a missing figure."""
 MINUS = "−"
+LARGEST_SEED = 2**63 - 1
+"""The largest seed that every generator of random numbers takes."""
 
 
 def ten_to_the(exponent: int) -> str:
@@ -125,10 +127,6 @@ def tick(value: float) -> str:
 def trim(written: str) -> str:
     """Remove trailing zeros after the decimal point."""
     return written.rstrip("0").rstrip(".") if "." in written else written
-
-
-LARGEST_SEED = 2**63 - 1
-"""The largest seed that every generator of random numbers takes."""
 
 
 def check_number(name: str, value: object, *, low: float, high: float) -> None:

@@ -29,7 +29,7 @@ from qkvary.tasks.contract import EvaluationContext, Generate, ProcessGroup, Spl
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.config import ROUNDING_VERSION, ExecutionSettings, RunConfig
 from qkvary.training.distribution import Distribution, SingleProcess
-from qkvary.training.gradients import Gradients, Guards
+from qkvary.training.gradients import Gradients
 from qkvary.training.memory import (
     out_of_memory,
     require_device,
@@ -37,7 +37,15 @@ from qkvary.training.memory import (
     use_threads,
 )
 from qkvary.training.optimizers import make_optimizer, set_schedule
-from qkvary.training.progress import NO_CALLBACKS, BestStep, Callbacks, Event, RunState, Stopwatch
+from qkvary.training.progress import (
+    NO_CALLBACKS,
+    BestStep,
+    Callbacks,
+    Event,
+    Guards,
+    RunState,
+    Stopwatch,
+)
 from qkvary.training.run_log import describe_gaps, merge_gaps, restore_log
 
 CHECKPOINT_SECONDS = 30.0

@@ -17,6 +17,10 @@ from qkvary.arch.networks import Network
 from qkvary.training.config import ONE_CYCLE_DIP, OptimizerConfig, ScheduleConfig, TrainingConfig
 
 _BLOCK = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
+Factor = Callable[[int, int, ScheduleConfig], float]
+"""Step, total steps, schedule -> factor of the peak learning rate."""
+ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.25, 1 / 25, 1e-5
+"""Share of the steps until the peak; first and last learning rate as fractions of it."""
 
 
 class _Adam(torch.optim.Adam):
@@ -97,10 +101,6 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Te
     optimizer.load_state_dict({"state": state, "param_groups": groups})
 
 
-Factor = Callable[[int, int, ScheduleConfig], float]
-"""Step, total steps, schedule -> factor of the peak learning rate."""
-
-
 def _constant(_step: int, _steps: int, _schedule: ScheduleConfig) -> float:
     return 1.0
 
@@ -152,9 +152,6 @@ _FACTORS: Mapping[str, Factor] = {
     "multistep": _multistep,
     "one_cycle": _one_cycle,
 }
-
-ONE_CYCLE_RISE, ONE_CYCLE_START, ONE_CYCLE_END = 0.25, 1 / 25, 1e-5
-"""Share of the steps until the peak; first and last learning rate as fractions of it."""
 
 
 def learning_rate(schedule: ScheduleConfig, *, peak: float, step: int, steps: int) -> float:

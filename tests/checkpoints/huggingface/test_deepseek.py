@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.named_networks import find_network
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.folders import export_folder
@@ -81,13 +82,28 @@ def test_a_folder_loads_in_transformers_and_here(label: str, tmp_path: Path) -> 
         assert torch.equal(again.network.state_dict()[name], value)
 
 
+@pytest.mark.parametrize("tied_head", [True, False])
+@pytest.mark.parametrize("label", ["Q-K=V@decoupled-4@latent-9", "Q-MQA@decoupled-4@kv-norm"])
+@torch.no_grad()
+def test_all_norms_have_one_epsilon(label: str, tied_head: bool) -> None:
+    """The norm of the latent has that of the others in vLLM, and 1e-6 in transformers."""
+    config = build_portable(label, tied_head=tied_head).config
+    config = replace(config, block=replace(config.block, norm_eps=1e-3))
+    network = LanguageModel(config).eval()
+    network.embedding.mul_(0.1)
+    stock = export_stock(network)
+    assert stock.config.rms_norm_eps == KV_NORM_EPS
+    tokens = prompt(3, TOKENS)
+    assert distance(stock.build()(tokens).logits, network(tokens)) < 1e-5
+
+
 def test_a_latent_without_a_kernel_for_cpus_is_named() -> None:
     known = LanguageModel(replace(find_network("lm-60m-mla"), num_layers=1, vocabulary=17))
     assert latent_width(known.config.layers[0]) == 512
     assert not any("vLLM" in note for note in export_stock(known).notes)
     other = build_portable("Q-GQA-2@decoupled-4@kv-norm")
     (note,) = (note for note in export_stock(other).notes if "vLLM" in note)
-    assert "12 numbers and 4 rotary" in note
+    assert note.endswith("this network has 12 and 4")
     assert "lm-60m-mla" in note
 
 

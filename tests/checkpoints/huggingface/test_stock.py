@@ -307,7 +307,7 @@ def test_presets_that_can_be_exported_are_those_that_the_guide_names() -> None:
         for to in get_args(StockArchitecture)
     }
     modern = {"lm-100k", "lm-1m", "lm-10m", "lm-30m", "lm-60m", "lm-124m", "lm-350m", "lm-1b"}
-    portable = {name for name in PRESETS if name.endswith("-portable")}
+    portable = {name for name in PRESETS if name.endswith(("-portable", "-mla"))}
     assert able["gpt2"] == PRESETS.keys() - modern - portable - {"gpt2-124m-residual-gelu"}
     assert able["llama"] == set()
     # What the guide says to do about them.

@@ -18,7 +18,7 @@ from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import FLOAT32, LONGEST, NEW, PROMPT, make, texts
 from tests.pairwise import pairwise
 
-HALF = 4e-3
+HALF = 1e-2
 """The largest difference of a logit where queries become integers of 8 bits."""
 
 

@@ -31,16 +31,22 @@ RECIPES: Mapping[str, Recipe] = {
         kinds=LayerKinds(windows="all", window=4096),
     ),
     **dict.fromkeys(
-        ("phi3", "phi4_multimodal"),
+        ("phi3", "phi4_multimodal", "phi4mm"),
         Recipe(attention=AttentionRecipe(bias=False), kinds=LayerKinds(windows="all")),
     ),
-    "qwen2": Recipe(
-        attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
-        kinds=LayerKinds(windows="upper", switched=True, window=4096),
+    **dict.fromkeys(
+        ("qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text"),
+        Recipe(
+            attention=AttentionRecipe(bias=True, out_bias=False, may_lack_kv_heads=False),
+            kinds=LayerKinds(windows="upper", switched=True, window=4096),
+        ),
     ),
-    "qwen3": Recipe(
-        attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False, head_dim=128),
-        kinds=LayerKinds(windows="upper", switched=True, window=4096),
+    **dict.fromkeys(
+        ("qwen3", "qwen3_vl_text"),
+        Recipe(
+            attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False, head_dim=128),
+            kinds=LayerKinds(windows="upper", switched=True, window=4096),
+        ),
     ),
     "apertus": Recipe(
         attention=AttentionRecipe(head_norm="head"), dense=Dense(gated=False), entries=2
@@ -201,10 +207,13 @@ RECIPES: Mapping[str, Recipe] = {
         routed=Routed(width=WIDE),
         rotary=Rotary(base=1000000.0),
     ),
-    "qwen3_moe": Recipe(
-        attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False),
-        kinds=LayerKinds(windows="all", switched=True, window=4096),
-        routed=Routed(),
+    **dict.fromkeys(
+        ("qwen3_moe", "qwen3_vl_moe_text"),
+        Recipe(
+            attention=AttentionRecipe(head_norm="head", may_lack_kv_heads=False),
+            kinds=LayerKinds(windows="all", switched=True, window=4096),
+            routed=Routed(),
+        ),
     ),
     "afmoe": Recipe(
         attention=AttentionRecipe(head_norm="head", gate="channel"),

@@ -26,8 +26,10 @@ FAMILIES: dict[str, Reader] = {
 }
 """The reader of every family, by ``model_type``."""
 
-MULTIMODAL = frozenset({"gemma3", "gemma4", "gemma4_unified"})
+MULTIMODAL = frozenset({"gemma3", "gemma4", "gemma4_unified", "qwen2_vl", "qwen2_5_vl"})
 """Families whose language model is a section of the configuration, if it has that section."""
+TOWERS = ("vision_config", "audio_config")
+"""The keys of the other parts of a model of several modalities."""
 
 TEXT_SECTION = "text_config"
 """The key of that section, also in multimodal models of other families."""
@@ -46,7 +48,7 @@ def read_model(config: Mapping[str, object], name: str) -> Model:
     """
     family, fields = find_text(config)
     model = FAMILIES[family](fields, name)
-    if fields.content is config:
+    if fields.content is config and not any(config.get(name) for name in TOWERS):
         return model
     note = "counts the language model only: a vision or audio tower is not counted"
     return replace(model, notes=(*model.notes, note))

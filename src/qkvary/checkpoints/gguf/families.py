@@ -28,6 +28,10 @@ from qkvary.storage.errors import DamagedError, UsageError
 ARCHITECTURE = "general.architecture"
 _WINDOWED = ("gemma2", "gemma3")
 """Architectures whose windows llama.cpp uses; those of Phi 3 it switches off."""
+_ALWAYS_BIASED = ("gptneox", "starcoder2")
+"""Architectures whose attention has biases in llama.cpp, always."""
+_BIASED = (*_ALWAYS_BIASED, "llama", "qwen2", "stablelm")
+"""Architectures whose attention may have biases in llama.cpp."""
 
 
 class FamilyFile(NamedTuple):
@@ -48,8 +52,7 @@ def convert_family(network: LanguageModel) -> FamilyFile | None:
     """
     config = network.config
     for name, family in FAMILIES.items():
-        has_windows = any(one.variant.window is not None for one in config.layers)
-        if write_as(config, family) is None or (has_windows and name not in _WINDOWED):
+        if write_as(config, family) is None or not _is_computed(config, name):
             continue
         tensors = dict(_list_tensors(network, name))
         metadata = {ARCHITECTURE: name, **_describe_sizes(config, name)}
@@ -61,6 +64,20 @@ def convert_family(network: LanguageModel) -> FamilyFile | None:
         if found is not None and _stored(found) == _stored(config):
             return FamilyFile(name, metadata, tensors)
     return None
+
+
+def _is_computed(config: LanguageModelConfig, name: str) -> bool:
+    """Return whether llama.cpp computes what the family of that architecture may have."""
+    layer = config.layers[0]
+    has_windows = any(one.variant.window is not None for one in config.layers)
+    has_bias = layer.bias or layer.out_bias
+    is_wide = layer.num_heads * layer.size_per_head != config.d_model
+    return (
+        (name in _WINDOWED or not has_windows)
+        and (name in _BIASED or not has_bias)
+        and (name not in _ALWAYS_BIASED or (layer.bias and layer.out_bias))
+        and not (name == "olmo2" and is_wide)
+    )
 
 
 def _stored(config: LanguageModelConfig) -> LanguageModelConfig:
@@ -141,6 +158,7 @@ def _describe_rotation(config: LanguageModelConfig) -> Iterator[tuple[str, Any]]
     if scaling is None or scaling.form == "dynamic":
         return
     if scaling.form == "longrope":
+        yield "rope.scaling.type", scaling.form
         yield "rope.scaling.attn_factor", scaling.attention_factor
         yield "rope.scaling.original_context_length", scaling.original_tokens
         return

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor as TorchTensor
 
 from qkvary.arch.attention import KV_NORM_EPS
+from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.families import FamilyFile, convert_family
 from qkvary.checkpoints.gguf.files import Tensor
@@ -81,6 +82,9 @@ def convert_network(network: LanguageModel, kind: TensorType) -> GgufNetwork:
         own = convert_family(network)
         if own is not None:
             return _store_family(config, own, kind)
+        written = write_language_model(config)
+        if written is not None:
+            obstacle += f", and no {written.family} as llama.cpp computes it"
         raise UsageError(
             f"expected a network that llama.cpp's {TITLES[to]} can express, got {obstacle}"
         )

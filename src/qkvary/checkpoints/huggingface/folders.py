@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from qkvary.arch.families.written import write_language_model
 from qkvary.checkpoints.catalog import EXPORT_KIND, is_export
 from qkvary.checkpoints.formats.transformers_folder import OWN_TOKENIZER
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM
@@ -124,7 +125,8 @@ def _translate(network: LanguageModel, to: StockArchitecture | Literal["hf"]) ->
         stock = export_stock(network, None if to == "hf" else to)
     except ValueError as error:
         others = (one for one in _CLASSES if find_obstacle(network.config, one) is None)
-        able = next(others, "transformers")
+        own = to != "hf" and write_language_model(network.config) is not None
+        able = next(others, "hf" if own else "transformers")
         raise UsageError(f"{error}; --to {able} can") from None
     # Copies, because the roles of one projection share memory.
     tensors = {name: tensor.detach().clone().contiguous() for name, tensor in stock.weights.items()}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from qkvary.arch.attention import KV_NORM_EPS
 from qkvary.arch.families.rotary_fields import write_rotation
 from qkvary.arch.families.written import write_language_model
 from qkvary.arch.networks import LanguageModelConfig
@@ -26,9 +27,10 @@ from qkvary.checkpoints.stock_networks import (
     stock_weights,
 )
 from qkvary.costs.cache import cache_bytes_per_token
-from qkvary.costs.engines import VLLM_LATENT
+from qkvary.costs.engines import VLLM_LATENT, VLLM_LATENT_SIZES
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
+from qkvary.text.names import listed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -84,11 +86,30 @@ def export_stock(network: LanguageModel, to: StockArchitecture | None = None) ->
     if obstacle is not None:
         raise ValueError(f"expected a network that {TITLES[chosen]} can express, got {obstacle}")
     weights, (name, fields) = stock_weights(network, chosen), _CONFIGS[chosen]
+    if chosen == "deepseek":
+        _change_epsilon(weights, config)
     return StockExport(
         config=getattr(_import_transformers(), name)(**fields(config), **ends),
         weights=weights,
         notes=tuple(_find_losses(config, chosen, weights)),
     )
+
+
+def _change_epsilon(weights: Weights, config: LanguageModelConfig) -> None:
+    """Give all norms the epsilon of the latent's, which vLLM reads from the others' field.
+
+    A norm of ``f x`` with the epsilon ``f^2 eps`` is the norm of x with eps, so that all that is
+    added to the stream of residuals is multiplied by f.
+    """
+    factor = (KV_NORM_EPS / config.block.norm_eps) ** 0.5
+    if factor == 1:
+        return
+    for name in weights:
+        if name.endswith(("embed_tokens.weight", "o_proj.weight", "down_proj.weight")):
+            weights[name] = weights[name] * factor
+    if config.tied_head:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"].clone()
+        weights["model.norm.weight"] = weights["model.norm.weight"] / factor
 
 
 def find_obstacle(config: LanguageModelConfig, to: StockArchitecture) -> str | None:
@@ -162,6 +183,7 @@ def _deepseek_fields(config: LanguageModelConfig) -> dict[str, Any]:
     layer = config.layers[0]
     return {
         **_common_fields(config),
+        "rms_norm_eps": KV_NORM_EPS,
         "moe_intermediate_size": config.block.d_ff,
         # Every layer is dense, and no other one follows.
         "first_k_dense_replace": config.num_layers,
@@ -212,9 +234,10 @@ def _find_losses(
     size = (latent_width(layer), layer.variant.decoupled)
     if to == "deepseek" and size != VLLM_LATENT:
         yield (
-            f"vLLM computes {size[0]} numbers and {size[1]} rotary ones a token on GPUs alone "
-            f"(Triton); all its kernels, those of CPUs too, have {VLLM_LATENT[0]} and "
-            f"{VLLM_LATENT[1]}: 8 KV heads of 64 with @decoupled-64, as lm-60m-mla"
+            f"vLLM 0.32 has kernels for {listed(list(map(str, VLLM_LATENT_SIZES)), 'or')} numbers "
+            f"of a token, on CPUs for {VLLM_LATENT[0]} and {VLLM_LATENT[1]} rotary ones alone "
+            f"(8 KV heads of 64 with @decoupled-64, as lm-60m-mla); this network has {size[0]} "
+            f"and {size[1]}"
         )
     block, is_llama = config.block, to != "gpt2"
     unknown = block.inner_dropout or (is_llama and (block.dropout or config.embedding_dropout))

@@ -36,6 +36,14 @@ RUNNER_GONE = threading.Event()
 """Set in a worker whose runner has ended."""
 TERMINATED = threading.Event()
 """Set when a signal ended a task of this process; a worker takes no other then."""
+COPIES_NAME = "logs"
+"""The folder of the copies of logs, below the store."""
+MAX_CRASHES = 3
+"""A run that crashes more processes than this without progress counts as failed."""
+Outcome = Literal["made", "elsewhere", "busy", "stopped"]
+"""``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
+can be resumed."""
+Log = Callable[[Mapping[str, JsonValue]], None]
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -73,12 +81,6 @@ def leave_terminal(number: int) -> None:
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, stream)
                 os.close(null)
-
-
-COPIES_NAME = "logs"
-"""The folder of the copies of logs, below the store."""
-MAX_CRASHES = 3
-"""A run that crashes more processes than this without progress counts as failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,11 +132,6 @@ class TrainFunction(Protocol):
     ) -> RunResult | None:
         """Return the result; None if ``stop`` ended the run after a checkpoint."""
         ...
-
-
-Outcome = Literal["made", "elsewhere", "busy", "stopped"]
-"""``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
-can be resumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,9 +275,6 @@ def _attempt(
         traceback.print_exc()
         record = make_record(cell, status="failed", started=started, message=_reason(error))
         return RunResult(record=record)
-
-
-Log = Callable[[Mapping[str, JsonValue]], None]
 
 
 def _both(first: Log, second: Log) -> Log:

@@ -293,9 +293,9 @@ class Scheduler:
             key = run.record.run_key
             if key not in keys or run.config != self.cells[key].run.identity():
                 raise DamagedError("the result of a task has a run that is not one of the task")
-        self.held |= {
-            run.record.run_key: (run, end.ends.get(run.record.run_key, MADE)) for run in runs
-        }
+        for run in runs:
+            key = run.record.run_key
+            self.held[key] = run, end.ends.get(key, MADE)
         for problem in self.add_held():
             self.note(f"{problem}; its result waits")
 
@@ -451,12 +451,11 @@ class Scheduler:
         if cell is None or record is None:
             return
         self.count(cell, record)
-        is_made = one.outcome == "made"
-        if is_made:
+        if one.outcome == "made":
             self.executed += 1
             self.view.add_seconds(cell, one.seconds)
         self.view.estimate(self.left.values())
-        if is_made:
+        if one.outcome == "made":
             result = record.message.splitlines()[0] if record.message else ""
             if not result and record.headline is not None:
                 result = f"{cell.run.task.metric} {record.headline:.4g}"
