@@ -23,17 +23,16 @@ from qkvary.arch.labels import as_label
 from qkvary.arch.models import Model, as_model
 from qkvary.arch.networks import Network
 from qkvary.arch.variants import AnyVariant
-from qkvary.checkpoints.catalog import load_checkpoint, require_tokenizer
 from qkvary.storage.environment import check_device
 from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.storage.untrusted_files import StrPath, read_name, read_path
-from qkvary.studies.study import Study, check_number_of_seeds
 from qkvary.text.units import parse_share, read_count
 
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.studies.running.store import Store
     from qkvary.studies.running.trainings import Training
+    from qkvary.studies.study import Study
 
 
 MOST_THREADS = 1024
@@ -85,6 +84,9 @@ def open_checkpoint(
         ValueError: if there is no such checkpoint, it is not one, or has no tokenizer.
         DamagedError: if the checkpoint is damaged.
     """
+    # Counting and planning open no checkpoint.
+    from qkvary.checkpoints.catalog import require_tokenizer
+
     loaded, name = _open(given)
     is_path = isinstance(given, str | os.PathLike)
     if tokenizer is not None or (speaks and is_path):
@@ -101,6 +103,8 @@ def open_checkpoint(
 def _open(given: object) -> "tuple[LoadedModel, str]":
     if isinstance(given, str | os.PathLike):
         name = read_name(cast("object", given), "the name or path of a checkpoint")
+        from qkvary.checkpoints.catalog import load_checkpoint
+
         return load_checkpoint(name), name
     # A checkpoint's name is completed and refused without torch.
     from qkvary.checkpoints.models import LoadedModel
@@ -192,7 +196,7 @@ class Part(Where):
     ] = ()
     """Only this variant and the baseline; repeat it for more."""
 
-    def typed(self, reference: str, study: Study) -> str:
+    def typed(self, reference: str, study: "Study") -> str:
         """Return the study and the options that select the part, as they are typed.
 
         Args:
@@ -220,7 +224,7 @@ def _changed(value: str, default: str) -> tuple[str, ...]:
     return () if value == default else (value,)
 
 
-def choose_study(given: AnyStudy, part: Part = PART) -> Study:
+def choose_study(given: AnyStudy, part: Part = PART) -> "Study":
     """Return the study of a name or path, or the requested part of it.
 
     Raises:
@@ -228,6 +232,7 @@ def choose_study(given: AnyStudy, part: Part = PART) -> Study:
         ValueError: for a task, setting or variant that the study does not have.
     """
     from qkvary.studies.catalog import load_study
+    from qkvary.studies.study import Study
 
     study = given.pinned() if isinstance(given, Study) else load_study(given, part.protocol)
     check_device(part.device)
@@ -278,6 +283,8 @@ def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
     Raises:
         UsageError: for anything else.
     """
+    from qkvary.studies.study import check_number_of_seeds
+
     if isinstance(given, str):
         ranges = [_read_range(part.strip(), given) for part in given.split(",")]
         return tuple(seed for found in ranges for seed in found)
@@ -287,6 +294,8 @@ def read_seeds(given: int | str | Sequence[int]) -> tuple[int, ...]:
 
 
 def _read_range(part: str, whole: str) -> range:
+    from qkvary.studies.study import check_number_of_seeds
+
     first, dash, last = part.partition("-")
     if not (first.isdecimal() and (last.isdecimal() or not dash)):
         raise UsageError(f"expected seeds such as 7 or 0,1,2 or 0-4, got {whole!r}")
