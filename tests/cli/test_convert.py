@@ -108,7 +108,7 @@ def test_what_the_configuration_refuses_is_refused_before_weights_are_read(
     def load(_: object) -> None:
         raise AssertionError("weights were read")
 
-    monkeypatch.setattr("qkvary.api.arguments.load_checkpoint", load)
+    monkeypatch.setattr("qkvary.checkpoints.catalog.load_checkpoint", load)
     assert main(["convert", str(checkpoint), "--rewrite", "merge-query-key"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "expected one head of" in line

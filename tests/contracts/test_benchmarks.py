@@ -44,7 +44,10 @@ def project(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "constraints.txt"):
         (tmp_path / name).touch()
     (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    # A link would leave the environment of this Python.
+    python = tmp_path / ".venv/bin/python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
     for name in (".train", ".setup"):
         (tmp_path / ".venv" / name).touch()
     timing = tmp_path / "benchmarks/timing"

@@ -18,7 +18,7 @@ from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
 from qkvary.costs.exact_savings import apply_saving, find_savings
 from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
-from tests.contracts.test_every_language_model import COUNTED
+from tests.contracts.test_every_language_model import COUNTED, INSIDE, NAMED_OTHERWISE
 from tests.contracts.transformers_cases import (
     CASES,
     COMPRESSED,
@@ -75,7 +75,7 @@ def stored_bytes(family: str, config: Config, tokens: int) -> int:
 
 
 def test_every_family_is_held_against_transformers() -> None:
-    assert set(CASES) | {*COUNTED, "kimi_k2"} == set(FAMILIES)
+    assert set(CASES) | {*COUNTED, *INSIDE, *NAMED_OTHERWISE} == set(FAMILIES)
     assert all(CASES.values())
     assert set(HOLDS_MORE) <= set(CASES)
 

@@ -68,6 +68,7 @@ ADDED_LATER: dict[str, Any] = {
     "PositionConfig.key_positions": 1024,
     "PositionConfig.rotates_value": False,
     "PositionConfig.scaling": None,
+    "RotaryScaling.query_growth": 0.0,
     "ScaleConfig.channels": None,
     "ScaleConfig.norm_adds_one": False,
     "ScaleConfig.norm_eps": 1e-6,

@@ -1,5 +1,6 @@
 """Kept pages with packed runs open with the answer that the code writes from these runs."""
 
+import dataclasses
 import lzma
 from pathlib import Path
 
@@ -23,6 +24,8 @@ def test_a_kept_page_opens_with_the_answer_of_its_runs(name: str) -> None:
     lines = lzma.decompress((KEPT[name] / "runs.jsonl.xz").read_bytes()).splitlines()
     packed = [from_line(line)["record.json"] for line in lines[1:]]
     records = [from_json(text.encode(), where=name) for text in packed]
+    device = records[0].config["device"]
+    study = dataclasses.replace(study, device=device)
     summary, _ = drop_shared_terms(summarise(study, records))
     page = (KEPT[name] / "README.md").read_text("utf-8")
     written = [line[2:] for line in page.partition("\n## ")[0].splitlines() if line[:2] == "- "]

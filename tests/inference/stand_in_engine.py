@@ -49,6 +49,8 @@ def main() -> None:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
     if mode == "brief":
         server.handle_request()
+        # So that it is seen to run.
+        time.sleep(2)
         server.server_close()
     else:
         server.serve_forever()

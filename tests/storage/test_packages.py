@@ -86,7 +86,7 @@ def test_other_systems_are_named_before_anything_is_missing(run_python: Runner) 
         "from qkvary.cli.main import main\n"
         "for words in (['--help'], ['cost', 'gpt2'], ['doctor'], ['status']): print(main(words))\n"
         "import qkvary as qk\n"
-        "try: qk.cost\n"
+        "try: qk.train\n"
         "except ImportError as error: print(error)\n"
     )
     result = run_python(["-c", code])
