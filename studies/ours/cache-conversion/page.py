@@ -95,9 +95,9 @@ cache of 8 or 4 bits pays for.
 {small_table}
 
 *Forecast* is what `--dry-run` says before anything is converted: each layer alone, not refitted,
-and layers added up. Up to a rise of 0.5 nats it is 0.9 to 1.2 times what came after the refit; above
-that, where errors of layers add to more than their sum, 0.5 to 0.7 times; and 15 times for the key
-in place of the value, most of whose error the refit takes away.
+and layers added up. Up to a rise of 0.5 nats it is 0.9 to 1.2 times what came after the refit;
+above that, where errors of layers add to more than their sum, 0.5 to 0.7 times; and 15 times for
+the key in place of the value, most of whose error the refit takes away.
 
 {small_healed_table}
 
