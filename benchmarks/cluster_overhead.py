@@ -17,7 +17,7 @@ from qkvary.studies.running.cells import RunResult
 from qkvary.studies.running.executors.contract import ClusterOptions
 from qkvary.studies.running.executors.ray import RayExecutor
 from qkvary.studies.running.records import make_record
-from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from timing.interleaved import Timing, print_case, read_quick
@@ -45,14 +45,18 @@ def study_of(runs: int, first_seed: int) -> Study:
 
 def measure(runs: int, *, shared_folder: bool) -> float:
     """Return the seconds per run of a study on the connected cluster, with warm workers."""
-    # It leaves the connection of its caller, with which the workers would end.
-    executor = RayExecutor(ClusterOptions(shared_folder=shared_folder))
     with tempfile.TemporaryDirectory() as folder:
         store = Store(Path(folder))
-        options = RunnerOptions(quiet=True, executor=executor, trainer=Path(__file__).stem)
-        run_study(study_of(WARM_RUNS, 10**6), store, options)
+
+        def run(study: Study) -> RunSummary:
+            # It leaves the connection of its caller, with which the workers would end.
+            executor = RayExecutor(ClusterOptions(shared_folder=shared_folder))
+            options = RunnerOptions(quiet=True, executor=executor, trainer=Path(__file__).stem)
+            return run_study(study, store, options)
+
+        run(study_of(WARM_RUNS, 10**6))
         start = time.perf_counter()
-        summary = run_study(study_of(runs, 0), store, options)
+        summary = run(study_of(runs, 0))
         seconds = time.perf_counter() - start
     if summary.done != runs:
         raise RuntimeError(f"{runs - summary.done} runs are not done: {summary}")

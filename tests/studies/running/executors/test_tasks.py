@@ -275,3 +275,10 @@ def test_runs_with_similar_needs_share_them() -> None:
     needs = {needed_resources(cell, 0.5) for cell in toy_study([0]).cells()}
     (one,) = needs
     assert (one.cores, one.gpus, one.memory_bytes) == (1, 0.0, PROCESS_BYTES + MEMORY_UNIT)
+
+
+def test_an_executor_takes_no_task_after_its_shutdown() -> None:
+    executor = Polled()
+    executor.shutdown()
+    with pytest.raises(RuntimeError, match="after its shutdown"):
+        executor.watch("a run")

@@ -191,7 +191,13 @@ class PollingExecutor(Executor):
         self._closed = threading.Event()
 
     def watch(self, handle: Any) -> Future[TaskEnd]:
-        """Return the future of a task that was submitted."""
+        """Return the future of a task that was submitted.
+
+        Raises:
+            RuntimeError: after ``shutdown``, as from the executors of the standard library.
+        """
+        if self._closed.is_set():
+            raise RuntimeError("expected an executor that is open, got one after its shutdown")
         future = self.pending[handle] = Future[TaskEnd]()
         future.set_running_or_notify_cancel()
         if self._asking is None:
