@@ -47,7 +47,8 @@ standard errors of the difference over windows.
 after distillation on a million tokens; at two thirds {more[0]:+.3f} and {more[1]:+.3f}. An 8-bit
 cache of the network as it is takes 53 % for {eight:+.3f}.** So try 8 bits first. For less than
 that, both together: the latent in 8 bits takes 27 % and costs {both:+.3f} without training, where
-4 bits of the network as it is take 31 % for {four:+.3f}. Never store a latent in 4 bits ({worst:+.3f}).
+4 bits of the network as it is take 31 % for {four:+.3f}. Never store a latent in 4 bits
+({worst:+.3f}).
 
 ![loss against bytes of the cache]({picture})
 
