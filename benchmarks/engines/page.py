@@ -9,7 +9,7 @@ of two machines are two cases, and are compared with those of the same machine a
 import json
 import statistics
 from argparse import ArgumentParser
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,31 @@ LEFT, RIGHT, TOP, BOTTOM = 64.0, 360.0, 30.0, 250.0
 
 def main() -> None:
     """Write the page."""
-    parser = ArgumentParser(description="The comparison of engines as a page.")
-    parser.add_argument("lines", nargs="+", type=Path, help="what run.py printed")
+    write_page("run.py", make_report, {"case": "decoding", "weights": "f32"})
+
+
+def write_page(
+    script: str, make: Callable[[list[Line]], Report], needed: Mapping[str, str]
+) -> None:
+    """Write the page of the lines that the command line names, and keep the lines.
+
+    Args:
+        script: The benchmark that printed them.
+        make: Returns the report of all lines.
+        needed: The fields of a line without which there is no page.
+    """
+    parser = ArgumentParser(description=f"The lines of {script} as a page.")
+    parser.add_argument("lines", nargs="+", type=Path, help=f"what {script} printed")
     parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
     options = parser.parse_args()
     try:
         lines = [json.loads(one) for path in options.lines for one in path.read_text().splitlines()]
     except (OSError, ValueError) as error:
-        parser.error(f"expected lines of run.py: {error}")
-    if not any(line["case"] == "decoding" and line["weights"] == "f32" for line in lines):
-        parser.error("expected a decoding with weights f32 among the lines")
-    report = make_report(lines)
-    write_report(report, options.to, ["html", "markdown", "csv", "svg"])
+        parser.error(f"expected lines of {script}: {error}")
+    if not any(needed.items() <= line.items() for line in lines):
+        fields = " and ".join(f"{name} {value}" for name, value in needed.items())
+        parser.error(f"expected a line with {fields} among those of {script}, got none")
+    write_report(make(lines), options.to, ["html", "markdown", "csv", "svg"])
     (options.to / "report.md").replace(options.to / "README.md")
     kept = "".join(json.dumps(line) + "\n" for line in lines)
     make_directory(options.to)

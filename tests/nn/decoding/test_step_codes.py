@@ -179,7 +179,7 @@ def test_half_precision_multiplies_codes_as_integers(label: str, heads: int, hea
 def test_narrower_vectors_multiply_codes_as_integers(
     monkeypatch: pytest.MonkeyPatch, flag: str, heads: int, head_dim: int
 ) -> None:
-    """What other processors of the same kind run."""
+    """Processors without the widest vectors run this code."""
     monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-march=native", flag))
     monkeypatch.setattr(build, "NATIVE", ("",))
     library = native.library.__wrapped__()

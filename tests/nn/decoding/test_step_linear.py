@@ -113,7 +113,7 @@ def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def states(cache: KVCache) -> list[Tensor]:
-    """What a cache holds of states, copied."""
+    """Copies of the states in a cache."""
     kept = [layer.state.read() for layer in cache.layers if layer.state is not None]
     return [
         part.clone() for state in kept if state is not None for part in state if part is not None

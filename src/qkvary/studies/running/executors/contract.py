@@ -132,7 +132,7 @@ class TaskEnd:
     """The end of a task."""
 
     ends: Mapping[str, CellEnd] = field(default_factory=dict[str, CellEnd])
-    """What became of its runs, by run key; those that were not reached are absent."""
+    """The end of each run by its key; a run that was not reached has none."""
     warnings: tuple[str, ...] = ()
     """Warnings, with the titles of the runs."""
     runs: bytes = b""
