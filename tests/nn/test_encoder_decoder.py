@@ -14,7 +14,6 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
-from qkvary.nn.layout import Layout
 
 INIT = Initialization(scheme="xavier-matrices")
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1]])
@@ -231,24 +230,3 @@ def test_the_source_is_projected_once() -> None:
         steps = [model(TARGET[:, index : index + 1], cache=cache) for index in range(4)]
         assert projected == [5, 5]
         torch.testing.assert_close(torch.cat(steps, dim=1), model(TARGET, source=SOURCE))
-
-
-def test_other_queries_see_the_same_keys() -> None:
-    mask = torch.tensor([[True, True, False], [True, False, False]])
-    memory = Layout(new_tokens=3, attention_mask=mask)
-    shared: Any = {"causal": False, "window": None, "dtype": torch.float64}
-    for positions in (torch.tensor([[4]]), torch.tensor([[5, 6]])):
-        other = memory.with_queries(positions)
-        expected = Layout(new_tokens=3, attention_mask=mask, query_positions=positions)
-        assert other.num_queries == expected.num_queries == positions.shape[1]
-        assert torch.equal(other.query_positions, positions)
-        assert torch.equal(other.distances(), expected.distances())
-        found = other.penalty(**shared)
-        assert torch.equal(found, expected.penalty(**shared))
-        # Made once.
-        assert found is memory.penalty(**shared)
-    assert memory.num_queries == 3
-    # A window goes by the queries.
-    near: Any = {**shared, "window": 1}
-    assert memory.penalty(**near).shape[2] == 3
-    assert memory.with_queries(torch.tensor([[4]])).penalty(**near).shape[2] == 1

@@ -56,19 +56,6 @@ def test_a_weight_moves_by_half_a_step_at_most(tied: bool) -> None:
         assert one.stored.shape == own.shape
 
 
-def test_what_is_kept_takes_a_little_more_than_a_quarter() -> None:
-    model = make()
-    matrices = sum(one.stored.numel() for one in find_numbers(model) if one.stored.ndim == 2)
-    learned = model.position_embedding
-    assert learned is not None
-    matrices -= learned.numel()
-    quantize_weights(model)
-    kept = [one for one in find_numbers(model) if one.scales is not None]
-    assert sum(one.stored.nbytes for one in kept) == matrices
-    scales = sum(one.scales.nbytes for one in kept if one.scales is not None)
-    assert scales == sum(4 * one.stored.shape[0] * -(-one.stored.shape[1] // GROUP) for one in kept)
-
-
 @pytest.mark.parametrize(
     ("label", "kept"),
     [
