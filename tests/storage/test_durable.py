@@ -249,7 +249,7 @@ def readers_see(tmp_path: Path, write: str) -> set[int]:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and not (50000 in seen and len(seen) > 2):
             seen.add(len(path.read_bytes()))
-            if 50000 in seen and time.monotonic() > deadline - 18.5:
+            if 50000 in seen and time.monotonic() > deadline - 19.4:
                 break
         return seen
     finally:

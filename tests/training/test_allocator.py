@@ -13,7 +13,7 @@ import torch
 from qkvary.training.memory import keep_freed_memory
 
 def step():
-    return [torch.ones(2**22) for _ in range(8)]
+    return [torch.ones(2**21) for _ in range(8)]
 
 def count():
     step()

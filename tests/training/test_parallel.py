@@ -105,10 +105,9 @@ def test_large_products_in_many_processes(
     one = rank_server.run(quick_path / "one", 1, **order)
     assert references.alone(dtype="float32").found[0]["onednn_products"] == 0
     assert one.found[0]["onednn_products"] > 0
-    for strategy in STRATEGIES:
-        together = rank_server.run(quick_path / strategy, 2, strategy=strategy, **order)
-        assert difference(together, one) <= TOLERANCE["float32"]
-        assert together.found[1]["onednn_products"] > 0
+    together = rank_server.run(quick_path / "two", 2, strategy="fsdp", **order)
+    assert difference(together, one) <= TOLERANCE["float32"]
+    assert together.found[1]["onednn_products"] > 0
 
 
 @pytest.mark.compile

@@ -207,6 +207,7 @@ class Launched:
         assert self.agent.wait(GONE_SECONDS) != 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_no_process_survives_torchrun(
     rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path

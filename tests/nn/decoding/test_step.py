@@ -433,6 +433,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @torch.no_grad()
+@pytest.mark.compile
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_memory_that_is_full_is_an_error_and_not_the_end(
     failing: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, threads: int
