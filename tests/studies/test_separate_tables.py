@@ -179,13 +179,6 @@ def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     assert {row.difference for row in summary.table("seconds").rows} == {None}
 
 
-def test_a_table_can_show_another_metric(summary: Summary) -> None:
-    table = summary.table("seconds")
-    assert table.metric == "test_second"
-    ours, other = table.row("MQA").mean, summary.table("reverse").row("MQA").mean
-    assert ours == pytest.approx((other or 0.0) / 2)
-
-
 def test_a_run_in_two_settings_counts_once(summary: Summary) -> None:
     assert (summary.counts.planned, summary.counts.done, len(summary.runs)) == (25, 25, 40)
     assert summary.training_seconds == pytest.approx(50.0)
@@ -204,12 +197,6 @@ def test_a_contrast_across_settings_is_the_paired_interval_over_settings(summary
     assert (row.table, gap.comparisons, gap.pairs, gap.pairs_planned) == ("equal", 3, 5, 5)
     assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high))
     assert crossed.answer.startswith("Q-K=V (equal) against MQA (reverse), which has the same")
-
-
-def test_a_contrast_across_settings_waits_for_its_runs() -> None:
-    study = three_tables()
-    (crossed,) = summarise(study, []).contrasts[1:]
-    assert crossed.answer.endswith("no pair of runs has finished yet.")
 
 
 # ---- reports

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from qkvary.papers.key_value.studies.synthetic_published import STUDY
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.results.analysis import summarise
 from tests.conftest import Runner
@@ -69,17 +68,6 @@ def test_every_table_counts_every_planned_run() -> None:
             assert sum(parts) == row.counts.planned == 5 * len(table.settings)
 
 
-def test_the_tables_use_the_chosen_learning_rate_and_the_list_keeps_all_runs() -> None:
-    study = make_study(learning_rates=(1e-3, 1e-2))
-    records = make_records(study, lambda c: 0.5 if c.learning_rate == 1e-3 else 0.8 + 0.01 * c.seed)
-    summary = summarise(study, records)
-    row = summary.table("reverse").row("QKV")
-    assert (row.counts.planned, row.learning_rates) == (5, (1e-2,))
-    assert row.mean == pytest.approx(0.83)
-    assert (summary.counts.planned, len(summary.runs)) == (20, 20)
-    assert [one.learning_rate for one in summary.learning_rates if one.chosen] == [1e-2, 1e-2]
-
-
 def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
     study = make_study(seeds=(1, 2, 3))
     whole = {"cpu": "one", "torch": "2.13.0", "commit": None, "instructions": "AVX2"}
@@ -115,26 +103,6 @@ def test_what_the_configuration_decides_is_no_other_machine() -> None:
     summary = summarise(study, records)
     assert summary.environments == ((("cpu", "one"),),)
     assert not any("machines" in text for text in summary.caveats)
-
-
-def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> None:
-    study = dataclasses.replace(two_tasks(), contrasts=(("q,k=v", "QKV"),))
-    records = make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW}))
-    summary = summarise(study, records)
-    (contrast,) = summary.contrasts
-    assert (contrast.variant, contrast.reference) == ("Q-K=V", "QKV")
-    assert [row.table for row in contrast.rows] == [table.name for table in summary.tables]
-    words = " ".join(summary.method.sentences)
-    assert "a family of their own, 95 % with Bonferroni's correction for 3 comparisons" in words
-    without = summarise(two_tasks(), records)
-    assert without.contrasts == ()
-    assert "contrasts" not in " ".join(without.method.sentences)
-    assert (without.tables, without.answers) == (summary.tables, summary.answers)
-
-
-def test_a_published_study_can_be_summarised_before_it_ran() -> None:
-    summary = summarise(STUDY, [])
-    assert summary.counts.missing == summary.counts.planned == len(STUDY.cells())
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,3 @@ def test_a_loss_is_better_where_it_is_lower() -> None:
     chart = charts(*rows, higher=False, A_B="better")["parameters"]
     assert points(chart)["B"].standing == "dominated"
     assert points(chart)["A"].standing == "frontier"
-
-
-def test_equal_points_do_not_dominate_each_other() -> None:
-    chart = charts(row("A", 1.0, 100, None), row("B", 1.0, 100, None), A_B="no interval")
-    assert all(not point.dominated_by for point in chart["parameters"].points)

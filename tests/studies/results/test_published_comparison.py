@@ -98,18 +98,6 @@ def test_a_column_of_one_size_is_compared_with_that_setting_only(
         assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
 
 
-def test_runs_that_did_not_finish_leave_our_side_empty() -> None:
-    comparison = compare(FIVE, "three-projections-table-2", float("nan"))
-    assert comparison.cells
-    assert all(cell.ours is None and cell.deviation is None for cell in comparison.cells)
-
-
-def test_a_table_about_other_tasks_has_no_cells() -> None:
-    comparison = compare(FIVE, "three-projections-table-3")
-    assert comparison.cells == ()
-    assert "MNIST" in comparison.not_compared
-
-
 def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
     study = load_study("numbers-paper")
     records = [
@@ -165,7 +153,3 @@ def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> 
     assert other.repeats is False
     alone = summarise(dataclasses.replace(study, seeds=(0,)), records).published[0].cells
     assert all(one.repeats is None for one in alone)
-
-
-def test_without_a_number_of_published_runs_no_repeat_is_expected() -> None:
-    assert all(cell.repeats is None for cell in compare(FIVE, "three-projections-table-2").cells)

@@ -65,13 +65,6 @@ def test_a_state_that_does_not_grow_is_divided_by_the_tokens_of_a_sequence() -> 
     assert [cost.cache_bytes_per_token for cost in found if cost is not None] == [12, 12]
 
 
-def test_a_missing_row_is_an_error_with_choices() -> None:
-    study = make_study()
-    table = tables_of(study, [])["reverse"]
-    with pytest.raises(KeyError, match="expected a variant of 'reverse', got 'MQA'; choices: QKV"):
-        table.row("MQA")
-
-
 def test_averages_come_first_and_settings_last() -> None:
     study = make_study(
         make_setting("r7"), make_setting("r11", length=11), make_setting("sort", "sort")
@@ -212,14 +205,6 @@ def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
     assert tables["hard"].row("Q-K=V").mean is None
 
 
-def test_a_study_without_any_record_has_tables_of_missing_runs() -> None:
-    study = make_study()
-    row = tables_of(study, [])["reverse"].row("Q-K=V")
-    assert (row.counts.missing, row.mean, row.costs, row.training_seconds) == (5, None, None, None)
-    assert row.difference is not None
-    assert row.difference.verdict == "no interval"
-
-
 def steps_records(study: Study, steps: dict[str, list[int | str | None]]) -> list[Record]:
     records: list[Record] = []
     for cell in study.cells():
@@ -253,20 +238,6 @@ def test_steps_to_solve_count_unsolved_and_diverged_runs_at_the_horizon() -> Non
     assert 0.1 < low < 0.5 < high < 0.9
 
 
-def test_the_baseline_has_steps_but_no_difference() -> None:
-    study = make_study()
-    records = steps_records(study, {"QKV": [100] * 5, "Q-K=V": [200] * 5})
-    table = tables_of(study, records)["reverse"]
-    baseline, row = table.row("QKV").solving, table.row("Q-K=V").solving
-    assert baseline is not None
-    assert row is not None
-    assert row.difference is not None
-    assert (baseline.difference, baseline.p_sign, baseline.median_steps) == (None, None, 100.0)
-    assert row.difference.sentence == (
-        "no interval: later by 100 steps in all 5 pairs, which leaves no spread to go by"
-    )
-
-
 def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"))
     records = make_records(
@@ -281,20 +252,6 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     assert pairwise["QKV", "Q-K=V"].verdict == "better"
     assert pairwise["Q-K=V", "QKV"].verdict == "worse"
     assert pairwise["Q-K=V", "QKV"].mean == pytest.approx(-(pairwise["QKV", "Q-K=V"].mean or 0))
-
-
-def test_utilization_is_the_mean_of_the_runs_that_measured_it() -> None:
-    study = make_study(seeds=(1, 2, 3))
-    shares = {("Q-K=V", 1): 0.25, ("Q-K=V", 3): 0.5}
-    records = [make_record(cell, 0.5) for cell in study.cells()]
-    for number, record in enumerate(records):
-        share = shares.get((record.variant, record.seed))
-        if share is not None:
-            timing = {**record.timing, "utilization": share}
-            records[number] = dataclasses.replace(record, timing=timing)
-    table = tables_of(study, records)["reverse"]
-    assert table.row("Q-K=V").utilization == 0.375
-    assert table.row("QKV").utilization is None
 
 
 def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
