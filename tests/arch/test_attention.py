@@ -68,11 +68,7 @@ def test_ranks_are_resolved() -> None:
             for label in ("Q=K-V@diag-mean", "QKV@soft", "QKV@linear")
         ),
         ("QKV@sima", {"causal": True}, "expected a bidirectional layer for the core sima, got "),
-        (
-            "QKV@linear@decay-learned",
-            {"causal": False},
-            "expected a causal layer for a decay, got ",
-        ),
+        ("QKV@linear@decay-learned", {"causal": False}, "expected a causal layer for a decay,"),
         ("Q-K-V[d/5]", {}, "expected a width divisible by 5 for rank d/5, got 24"),
     ],
 )

@@ -143,9 +143,7 @@ def test_a_large_file_is_refused_without_reading_it_all(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     with path.open("wb") as file:
         file.truncate(2 * 10**9)
-    with pytest.raises(
-        ValueError, match=r"expected a configuration of at most 1 MB in .*, got more"
-    ):
+    with pytest.raises(ValueError, match=r"expected a configuration of at most 1 MB in .*, got"):
         load_config(str(path))
     write(path, {**LLAMA, "padding": "x" * (LARGEST_CONFIG - 200)})
     assert load_config(str(path))[1]["vocab_size"] == 97

@@ -48,9 +48,7 @@ def test_permutation_holds_every_index_once() -> None:
 
 
 def test_a_purpose_begins_with_a_name() -> None:
-    with pytest.raises(
-        ValueError, match="expected a purpose that begins with a name, got \\(3,\\)"
-    ):
+    with pytest.raises(ValueError, match="expected a purpose that begins with a name, got"):
         random_words(1, 3)
 
 

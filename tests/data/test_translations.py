@@ -92,14 +92,8 @@ LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            gzip.compress(b"one\ntwo\n", mtime=0),
-            r"as many lines in each .*, got 3 in .*de.gz and 2 in .*en.gz",
-        ),
-        (
-            gzip.compress(b"one\n\nthree", mtime=0),
-            r"on every line of .*val.en.gz, got none on line 2",
-        ),
+        (gzip.compress(b"one\ntwo\n", mtime=0), r"as many lines in each .*, got 3 in .*de.gz and"),
+        (gzip.compress(b"one\n\nthree", mtime=0), r"on every line of .*val.en.gz, got none on"),
         (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
         (LINES[:-9], r"val.en.gz is incomplete"),

@@ -185,13 +185,9 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config(attention=AttentionConfig(d_model=12, num_heads=3))
     with pytest.raises(ValueError, match="expected a positive source_vocabulary and embedding dr"):
         make_config(embedding_dropout=1.0)
-    with pytest.raises(
-        ValueError, match="expected a padding token of both vocabularies, got 7 of 7"
-    ):
+    with pytest.raises(ValueError, match="expected a padding token of both vocabularies, got 7"):
         make_config(padding=7)
-    with pytest.raises(
-        ValueError, match="expected the norm placement pre in an encoder-decoder, g"
-    ):
+    with pytest.raises(ValueError, match="expected the norm placement pre in an encoder-decoder,"):
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
     with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
         make_config("QKV@w4", "same")
@@ -203,9 +199,7 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config("QKV@linear@decay-fixed")
     config = make_config("Q=K-V", "published-code")
     model = make_model(config)
-    with pytest.raises(
-        ValueError, match="expected cross attention that can be decoded step by step"
-    ):
+    with pytest.raises(ValueError, match="expected cross attention that can be decoded step by"):
         EncoderDecoderCache(config, *model.encode(SOURCE))
     with pytest.raises(ValueError, match="got no source and KVCache"):
         model(TARGET, cache=KVCache(config.layers))

@@ -121,10 +121,7 @@ def test_what_differs_needs_a_table_of_its_own(fields: dict[str, Any], message: 
     ("settings", "message"),
     [
         ([separate("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
-        (
-            [separate("odd", variants=())],
-            "setting 'odd': expected at least one of variants, got none",
-        ),
+        ([separate("odd", variants=())], "setting 'odd': expected at least one of variants, got"),
         (
             [separate("one", variants=("QKV",)), separate("two", table="one")],
             "setting 'two': expected the variants of 'one', which shares the table 'one'",
@@ -139,18 +136,9 @@ def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"setting": "none"},
-            "expected a setting of the study in a contrast, got 'none'; choices: reverse, equal",
-        ),
-        (
-            {"variant": "I-K=V"},
-            "expected a variant of the setting 'equal' in a contrast, got 'I-K=V'; choices: QKV",
-        ),
-        (
-            {"reference": "GQA-2"},
-            "expected a variant of the setting 'reverse' in a contrast, got 'GQA-2'",
-        ),
+        ({"setting": "none"}, "expected a setting of the study in a contrast, got 'none';"),
+        ({"variant": "I-K=V"}, "expected a variant of the setting 'equal' in a contrast, got"),
+        ({"reference": "GQA-2"}, "expected a variant of the setting 'reverse' in a contrast, got"),
         ({"reference_setting": "seconds"}, "same metric on both sides of a contrast, got accuracy"),
     ],
 )

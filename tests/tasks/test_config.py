@@ -11,10 +11,7 @@ CHARACTERS = CharacterTaskConfig(context=13)
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"name": "revers"},
-            "expected sequence task out of reverse, sort, sub, swap, copy, got 'revers'",
-        ),
+        ({"name": "revers"}, "expected sequence task out of reverse, sort, sub, swap, copy, got"),
         ({"length": 0}, "task reverse: length must be at least 1, got 0"),
         ({"vocabulary": 1}, "task reverse: vocabulary must be at least 2, got 1"),
         ({"train_examples": 0}, "train_examples must be at least 1"),

@@ -212,10 +212,7 @@ def test_without_a_test_split_validation_is_tested(tmp_path: Path) -> None:
         ({"context": 0}, "context must be at least 1, got 0"),
         ({"validation_tokens": 0}, "validation_tokens must be at least 1, got 0"),
         ({"protocol": "padded"}, "expected protocol out of packed, padded-paper, got 'padded'"),
-        (
-            {"protocol": "padded-paper", "document_mask": True},
-            "expected the protocol packed with a document mask, got padded-paper",
-        ),
+        ({"protocol": "padded-paper", "document_mask": True}, "expected the protocol packed with"),
     ],
 )
 def test_a_task_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:

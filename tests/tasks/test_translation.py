@@ -204,16 +204,12 @@ def test_the_example_is_cross_attention_with_the_words_of_the_source(corpus: Pat
 
 
 def test_what_does_not_fit_is_refused(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(
-        UsageError, match=r"expected sentences of at most 9 tokens in .*, got one of 10"
-    ):
+    with pytest.raises(UsageError, match=r"expected sentences of at most 9 tokens in .*, got one"):
         make_task(corpus, max_tokens=9)
     with pytest.raises(DamagedError, match=r"expected the files of .* with sha256 abc, got"):
         make_task(corpus, data_sha256="abc")
     monkeypatch.setattr(packages, "is_installed", lambda name: name != "sacrebleu")
-    with pytest.raises(
-        UsageError, match=r"sacrebleu is not installed: run pip install 'qkvary\[tran"
-    ):
+    with pytest.raises(UsageError, match=r"sacrebleu is not installed: run pip install"):
         make_task(corpus)
 
 

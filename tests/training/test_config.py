@@ -37,19 +37,13 @@ def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], mess
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"name": "linear"},
-            "expected schedule out of constant, cosine_warmup, .*, multistep, one_cycle",
-        ),
+        ({"name": "linear"}, "expected schedule out of constant, cosine_warmup, .*, multistep,"),
         ({"warmup_steps": -1}, "warmup_steps must not be negative"),
         ({"warmup_steps": 3}, "the constant schedule has no warm-up"),
         ({"floor": 0.1}, "floor and decay_steps require the schedule cosine, got constant"),
         ({"name": "cosine_warmup", "decay_steps": 9}, "require the schedule cosine"),
         ({"name": "cosine", "floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
-        (
-            {"name": "cosine", "warmup_steps": 5, "decay_steps": 5},
-            "decay_steps must be greater than the 5 warmup_steps, got 5",
-        ),
+        ({"name": "cosine", "warmup_steps": 5, "decay_steps": 5}, "decay_steps must be greater"),
     ],
 )
 def test_a_schedule_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:

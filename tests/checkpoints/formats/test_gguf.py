@@ -39,11 +39,7 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (
-            {"general.architecture": "mamba"},
-            UsageError,
-            "architecture 'mamba'; choices: deepseek2, ",
-        ),
+        ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
         ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
         ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
         ({"llama.block_count": "two"}, DamagedError, "has block_count 'two', expected 1 to"),
