@@ -88,8 +88,8 @@ def read(directory: Path, step: int, count: int) -> list[dict[Kind, dict[str, Te
     return [reader(number, count).read(folder, read_manifest(folder)) for number in range(count)]
 
 
-@pytest.mark.parametrize("writers", [1, 2, 3, 4, 8, 13])
-@pytest.mark.parametrize("readers", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("writers", [1, 3, 8, 13])
+@pytest.mark.parametrize("readers", [1, 2, 5])
 def test_any_number_reads_what_any_number_wrote(tmp_path: Path, writers: int, readers: int) -> None:
     save(tmp_path, 3, writers)
     found = read(tmp_path, 3, readers)

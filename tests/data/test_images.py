@@ -88,7 +88,6 @@ def damaged_gzip(data: bytes) -> bytes:
     [
         (IMAGES, lambda data: data[:-1], "412 bytes in .*/train-images.* by its header, got 411"),
         (IMAGES, lambda _: b"\x89PNG\r\n", "expected an IDX file in .*, got one that begins 89 50"),
-        (IMAGES, lambda data: data[:2] + b"\r" + data[3:], "unsigned bytes .type 8. in .*type 13"),
         (
             IMAGES,
             lambda _: struct.pack(">4B3I", 0, 0, 8, 3, 2**31, 2**31, 2**31),
@@ -96,7 +95,6 @@ def damaged_gzip(data: bytes) -> bytes:
         ),
         (IMAGES, lambda _: pack_idx(draw(11, 6, 5, seed=0)), r"images of \(1, 6, 6\) with one"),
         (LABELS, lambda _: pack_idx(draw(10, seed=0, below=10)), r"got \(11, 1, 6, 6\) and \(10,"),
-        (LABELS, lambda data: data[:-1] + b"\x0a", "expected labels below 10 in .*, got 10"),
         (LABELS, lambda data: data[:-1] + b"\x09", "sha256 .* in .*labels.*, got"),
     ],
 )
@@ -119,7 +117,6 @@ def test_a_grey_file_that_is_wrong_is_refused(
         (".gz", lambda data: gzip.compress(data)[:-9], "data_batch_1.bin.gz is incomplete"),
         (".xz", lambda data: 2 * lzma.compress(data), "got more data"),
         (".gz", damaged_gzip, "expected gzip data in .*, got other data"),
-        (".xz", lambda data: data, "expected xz data in .*, got other data"),
         (".gz", lambda _: gzip.compress(bytes(50_001)), "expected at most 50,000 bytes in .*,"),
     ],
 )

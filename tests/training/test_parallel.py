@@ -227,12 +227,3 @@ def test_a_disk_that_is_full_for_one_process_ends_all(
     assert "No space left on device" in ended.printed[1]
     folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
     assert folders == ["step-000000000003"]
-
-
-def test_another_run_in_the_folder_is_refused_by_all(
-    rank_server: RankServer, quick_path: Path
-) -> None:
-    rank_server.run(quick_path, 2, stop_after=3)
-    ended = rank_server.run(quick_path, 2, run={"clip": 0.7})
-    assert ended.codes == (2, 2)
-    assert all("belongs to another run" in printed for printed in ended.printed)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer
 
 TYPES = ("sliding_attention", "full_attention", "sliding_attention")
 CONFIG: dict[str, Any] = {
@@ -95,12 +95,3 @@ def half_unit(values: Tensor) -> Tensor:
     spacing = torch.finfo(values.dtype).eps
     exponent = torch.frexp(values.double()).exponent - 1
     return torch.ldexp(torch.full(values.shape, spacing / 2, dtype=torch.float64), exponent)
-
-
-def perturbed_cache(model: Any, seed: int) -> DynamicCache:
-    """A stock cache whose K=V layers store perturbed keys."""
-    cache = DynamicCache(config=model.config.get_text_config())
-    generator = torch.Generator().manual_seed(seed)
-    for index in GLOBAL_LAYERS:
-        cache.layers[index] = PerturbedLayer(generator)
-    return cache
