@@ -94,18 +94,6 @@ def test_no_suggested_variant_keeps_more_than_the_model(all_sharings: bool) -> N
         assert all(kept[i] < kept[0] for i, row in enumerate(found.rows) if row.saving), name
 
 
-def test_latents_and_summaries_have_nothing_to_share() -> None:
-    for model in (latent_model(), compressed_model()):
-        found = choose_candidates(model, all_sharings=True)
-        assert (names_of(found), found.notes) == ([AS_IT_IS], ())
-        asked = choose_candidates(model, ["MQA"])
-        assert names_of(asked) == [AS_IT_IS]
-        (sentence,) = asked.notes
-        assert sentence.startswith(
-            f"MQA does not fit {model.name}: expected layers with their own projections"
-        )
-
-
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:
     found = choose_candidates(language_model(), ["GQA-3", "Q-K=V"])
     assert labels_of(found) == ["QKV", "Q-K=V"]

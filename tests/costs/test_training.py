@@ -8,7 +8,6 @@ from qkvary.arch.models import Model, as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.devices import find_device
 from qkvary.costs.macs import forward_macs
-from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import (
     TrainingPlan,
     activation_bytes,
@@ -111,21 +110,3 @@ def test_what_the_model_asks_for_is_what_a_plan_counts(model: Model, tokens: int
     assert found <= plan(model, tokens=tokens, checkpointing=True).macs_per_token
     assert found <= training_macs_per_token(model, tokens=tokens, pairs="square")
     assert found * tokens == pytest.approx(3 * forward_macs(model, tokens=tokens).total)
-
-
-@given(model=st.sampled_from(ALL_KINDS), tokens=st.integers(1, 50))
-def test_checkpointing_never_keeps_more(model: Model, tokens: int) -> None:
-    whole, again = (plan(model, tokens=tokens, checkpointing=on) for on in (False, True))
-    assert again.sequence_bytes <= whole.sequence_bytes
-    assert again.state_bytes == whole.state_bytes == 16 * model_parameters(model).total
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"reserve": 1.0}, {"reserve": -0.1}, {"utilization": 0.0}, {"utilization": 1.1}],
-)
-def test_impossible_shares_are_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"expected a reserve in \[0, 1\) and a utilization in"):
-        plan(language_model(), **fields)
-    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
-        plan(language_model(), tokens=0)

@@ -16,10 +16,8 @@ from tests.conftest import examples
         ({"temperature": -0.1}, "expected temperature from 0 and finite, got -0.1"),
         ({"temperature": math.nan}, "expected temperature from 0 and finite, got nan"),
         ({"top_k": 0}, "expected a whole number of at least 1 for top_k, got 0"),
-        ({"top_k": 2**70}, f"expected at most {2**62} for top_k, got {2**70}"),
         ({"top_p": 0}, "expected top_p above 0, got 0"),
         ({"top_p": 1.01}, "expected top_p from 0 to 1, got 1.01"),
-        ({"min_p": -1}, "expected min_p from 0 to 1, got -1"),
         ({"repetition_penalty": 0}, "expected a positive repetition_penalty, got 0"),
     ],
 )
@@ -34,9 +32,7 @@ def test_invalid_settings_are_rejected(fields: dict[str, float], message: str) -
     [
         ({"prompt": ()}, "expected a prompt of at least one token, got none"),
         ({"max_new_tokens": -1}, "expected a whole number of at least 0 for max_new_tokens"),
-        ({"max_new_tokens": 2**63}, "for max_new_tokens, got 9223372036854775808"),
         ({"prompt": (1, -1)}, "expected a whole number of at least 0 for a token, got -1"),
-        ({"stop": (5,)}, "expected stop strings, got 5"),
         ({"seed": -1}, "expected a whole number of at least 0 for seed, got -1"),
         ({"stop": ("",)}, "expected stop strings of 1 to 1024 characters, got 0"),
         ({"stop": ("a",) * 65}, "expected at most 64 stop strings, got 65"),

@@ -120,9 +120,15 @@ def test_the_fastest_is_chosen_and_kept(best: str, monkeypatch: pytest.MonkeyPat
     assert take.chosen == {64: best}
 
 
-@pytest.mark.parametrize(("built", "expected"), [(object(), "attention"), (None, "layer")])
-@pytest.mark.parametrize("has_step", [True, False])
-@pytest.mark.parametrize("best", ["step", "layer", "attention"])
+@pytest.mark.parametrize(
+    ("built", "expected", "has_step", "best"),
+    [
+        (object(), "attention", False, "layer"),
+        (None, "layer", False, "attention"),
+        (object(), "attention", True, "layer"),
+        (None, "layer", True, "attention"),
+    ],
+)
 def test_by_default_no_time_decides(
     best: str,
     has_step: bool,

@@ -32,11 +32,6 @@ def test_any_event_comes_back(event: dict[str, object]) -> None:
     assert same(from_line(line[:-1]), event)
 
 
-def test_an_event_without_fields_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one field"):
-        to_line({})
-
-
 def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

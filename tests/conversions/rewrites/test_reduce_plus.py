@@ -11,9 +11,10 @@ from tests.contracts.variant_cases import randomize
 from tests.conversions.networks import EXACT, convert, count, judge, labels, make_network
 
 
-@pytest.mark.parametrize("features", [1, 10, 21])
-@pytest.mark.parametrize("per_head", [True, False], ids=["per head", "per layer"])
-@pytest.mark.parametrize("label", ["(Q=K-V)+", "(Q-GQA-2)+@alibi@t0.5", "(Q=K=V)+@diag-mean"])
+@pytest.mark.parametrize(
+    ("label", "per_head", "features"),
+    [("(Q=K-V)+", True, 1), ("(Q-GQA-2)+@alibi@t0.5", False, 10), ("(Q=K=V)+@diag-mean", True, 21)],
+)
 def test_the_published_form_is_reduced(label: str, per_head: bool, features: int) -> None:
     config = make_network(label).config
     layer = config.layers[0]

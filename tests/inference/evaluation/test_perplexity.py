@@ -30,8 +30,8 @@ from tests.checkpoints.published_models import (
     stories,
 )
 from tests.data.merged import TEXT
-from tests.data.small_sets import BYTES, make_set
-from tests.data.test_library_tokenizers import like_gpt2, of_words, with_spaces
+from tests.data.small_sets import make_set
+from tests.data.test_library_tokenizers import like_gpt2, with_spaces
 from tests.inference.evaluation.test_texts import pieces as make_pieces
 from tests.tasks.tiny_networks import tiny_network, tiny_set, tiny_task
 
@@ -62,7 +62,7 @@ def test_a_packed_evaluation_is_the_joined_one() -> None:
 DOCUMENTS = ("the cat sat on the mat", "the hat and the cat", "on the cat", "the end")
 
 
-@pytest.mark.parametrize("make", [with_spaces, of_words, like_gpt2, make_pieces, lambda: BYTES])
+@pytest.mark.parametrize("make", [with_spaces, like_gpt2, make_pieces])
 def test_training_and_evaluation_count_the_same_bytes(
     make: Callable[[], Tokenizer], tmp_path: Path
 ) -> None:
