@@ -2,7 +2,7 @@
 
 import pytest
 
-from qkvary.arch.descriptions import describe, name_changes
+from qkvary.arch.descriptions import describe
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.table import VARIANTS
 from qkvary.arch.variants import QKV
@@ -45,20 +45,3 @@ def test_words_say_what_is_special(label: str) -> None:
 def test_no_two_entries_of_the_table_mean_the_same() -> None:
     meanings = {describe(named.variant) for named in VARIANTS}
     assert len(meanings) == len(VARIANTS)
-
-
-@pytest.mark.parametrize(
-    ("label", "baseline", "words"),
-    [
-        ("Q-K=V", "QKV", "K=V"),
-        ("Q-MQA", "QKV", "K=V with shared heads"),
-        ("MQA", "QKV", "sharing heads"),
-        # The separate value is back, which no word says.
-        ("GQA-2", "Q-K=V", "GQA-2"),
-        ("QKV", "Q-K=V", "QKV"),
-    ],
-)
-def test_changes_are_named_only_where_words_say_all_of_them(
-    label: str, baseline: str, words: str
-) -> None:
-    assert name_changes(parse_variant(label), parse_variant(baseline)) == words

@@ -66,21 +66,6 @@ def test_a_product_without_meaning_is_refused(fields: dict[str, object], words: 
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"sharing": TIED, "num_kv_heads": 2, "query_form": "map"},
-        {"sharing": share("x", "k", "v"), "num_kv_heads": 1},
-        {"sharing": share("x", "x", "v"), "query_form": "map"},
-        {"sharing": TIED, "diagonal": "mean", "plus": True},
-        {"sharing": share("k", "k", "k"), "k_rank": Rank(2)},
-        {"sharing": QKV_SHARING, "core": "soft", "positions": "rotary", "stride": 2},
-    ],
-)
-def test_a_product_with_meaning_is_accepted(fields: dict[str, object]) -> None:
-    assert Variant(**fields) != QKV  # type: ignore[arg-type]
-
-
 def test_ranks() -> None:
     assert Rank(3).resolve(7) == 3
     assert Rank(4, of_width=True).resolve(20) == 5

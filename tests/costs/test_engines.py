@@ -13,7 +13,6 @@ from qkvary.arch.families.table import read_model
 from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.engines import (
-    LlamaCppCache,
     VllmCache,
     VllmSettings,
     allocate_llama_cpp,
@@ -168,13 +167,6 @@ def test_formats_of_the_engines() -> None:
         allocate_llama_cpp(model, context=99, stored_as="fp8")
     with pytest.raises(ValueError, match="for vLLM, got int4-b32"):
         allocate_vllm(model, context=99, stored_as="int4-b32")
-
-
-def test_windows_of_all_layers_are_kept_whole_by_llama_cpp() -> None:
-    cache = allocate_llama_cpp(load_size("mistral-7b"), context=32_768)
-    assert cache == LlamaCppCache(
-        cells=32_768, window_cells=None, kv_bytes=4 * GIB, window_bytes=0, state_bytes=0
-    )
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_oss"])

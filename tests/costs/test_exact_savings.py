@@ -158,15 +158,6 @@ def scores_of(attention: ProjectedAttention, *, context: int) -> int:
     return count.projections + count.scores - 24 * 24
 
 
-def test_a_query_that_shares_the_projection_is_made_where_keys_are_not() -> None:
-    """Six heads of four, nine tokens: x W_K is the query, and W_K^T the absorbed projection."""
-    stored = dataclasses.replace(projected("Q=K-V"), storage="input")
-    absorbed = 24 * 24 + 2 * 24 * 24 + 2 * 9 * 6 * 24
-    assert scores_of(stored, context=9) == absorbed
-    # A first token is projected again, and its key is the query.
-    assert scores_of(stored, context=1) == 2 * 24 * 24 + 2 * 24
-
-
 def test_products_of_stored_latents_by_hand() -> None:
     """Six heads of four: widened again, or absorbed where that takes fewer and nothing is turned.
 

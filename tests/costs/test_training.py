@@ -10,16 +10,13 @@ from qkvary.costs.devices import find_device
 from qkvary.costs.macs import forward_macs
 from qkvary.costs.training import (
     TrainingPlan,
-    activation_bytes,
     activation_numbers,
-    crossing_numbers,
     plan_training,
     training_macs_per_token,
 )
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,
-    encoder_decoder_model,
     experts_model,
     language_model,
     latent_model,
@@ -75,21 +72,6 @@ def test_other_blocks_by_hand() -> None:
     assert experts == 8 * 24 + 4 * (3 * 13 + 17)
     window_only = activation_numbers(compressed_model().layers[0], 24)
     assert window_only == gated + 2 * 48 + 10 + 8
-
-
-def test_an_encoder_is_trained_too() -> None:
-    model = encoder_decoder_model("MQA")
-    tokens, seen = 11, 17
-    own = 6 * 24 + 24 + 24 + 2 * 4 + 4 * 50 + 2 * 24
-    encoding = 4 * 24 + 2 * 24 + 2 * 4 + 4 * 50
-    assert (activation_numbers(model.layers[0], 24), crossing_numbers(model.layers[0])) == (own, 8)
-    numbers = 2 * (tokens * own + seen * 8) + seen * encoding + 2 * 24 * (tokens + seen)
-    found = activation_bytes(model, tokens=tokens, precision="fp32", encoder_tokens=seen)
-    assert found == 4 * numbers + 8 * 101 * tokens
-    planned = plan(model, tokens=tokens, precision="fp32", encoder_tokens=seen)
-    assert planned.sequence_bytes == found
-    products = forward_macs(model, tokens=tokens, encoder_tokens=seen).total
-    assert planned.macs_per_token == 3 * products / tokens
 
 
 def test_checkpointing_trades_memory_for_a_second_forward_pass() -> None:

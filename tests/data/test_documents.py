@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from qkvary.data import documents
-from qkvary.data.documents import FileDocuments, TextPart
+from qkvary.data.documents import FileDocuments
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 TEXTS = ["one\nline two", "three é", "\tfour "]
@@ -60,21 +60,6 @@ def test_chunk_borders_change_nothing(
         patch.setattr(documents, "_CHUNK", chunk)
         found = read(path)
     assert found == (expected if len(parts) > 1 else [part for part in parts if part.strip()])
-
-
-@pytest.mark.parametrize("chunk", [3, 1000])
-def test_a_long_text_is_split_after_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    text = "".join(f"line {number}\n" for number in range(40))
-    monkeypatch.setattr(documents, "SECTION_BYTES", 50)
-    monkeypatch.setattr(documents, "_CHUNK", chunk)
-    found = read(write(tmp_path / "a.txt", text))
-    assert "".join(found) == text
-    assert all(len(part) <= 50 and part.endswith("\n") for part in found)
-    assert len(found) > 5
-    with pytest.raises(UsageError, match=r"a\.txt:1: expected lines of at most 50 bytes"):
-        read(write(tmp_path / "a.txt", "x" * 200))
 
 
 @pytest.mark.parametrize("chunk", [3, 1000])
@@ -136,18 +121,6 @@ def test_reading_resumes_after_any_document(tmp_path: Path) -> None:
     for number, (_, position) in enumerate(whole):
         rest = list(FileDocuments(files=files).read(json.loads(json.dumps(position))))
         assert rest == [document for document, _ in whole[number + 1 :]]
-
-
-def test_a_part_of_a_text() -> None:
-    def part(start: float, end: float) -> list[str]:
-        source = TextPart(text=lambda: "0123456789", start=start, end=end, where="here")
-        found = [document.text for document in source.read()]
-        assert list(source.read(source.position())) == []
-        return found
-
-    assert part(0.0, 0.9) == ["012345678"]
-    assert part(0.9, 1.0) == ["9"]
-    assert part(0.5, 0.5) == []
 
 
 BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [

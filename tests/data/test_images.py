@@ -67,16 +67,6 @@ def test_colour_images_are_those_of_the_files_in_their_order() -> None:
     np.testing.assert_array_equal(loaded.test.labels, draw(5, seed=11, below=10))
 
 
-@pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
-def test_compressed_files_are_the_same(
-    root: Path, end: str, pack: Callable[[bytes], bytes]
-) -> None:
-    plain = root / "mnist" / IMAGES
-    Path(f"{plain}{end}").write_bytes(pack(plain.read_bytes()))
-    plain.unlink()
-    np.testing.assert_array_equal(load_images(GREY).train.pixels[:, 0], draw(11, 6, 6, seed=0))
-
-
 def damaged_gzip(data: bytes) -> bytes:
     packed = bytearray(gzip.compress(data))
     packed[12] ^= 255

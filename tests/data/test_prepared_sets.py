@@ -93,18 +93,6 @@ def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> Prepare
     return prepare_corpus(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
 
 
-def test_one_text_is_cut_by_position(tmp_path: Path) -> None:
-    data = prepare(tmp_path, {"book.txt": "0123456789" * 10, "blank.txt": " \n"})
-    assert data.splits["train"].read(0, 96).tolist() == [*(b"0123456789" * 10)[:95], 256]
-    assert data.splits["validation"].read(0, 6).tolist() == [*b"56789", 256]
-    assert data.about["plan"]["source"]["held_out"] is None
-    again = prepare_corpus(
-        str(tmp_path / "texts" / "book.txt"), "bytes", choices=SourceOptions(held_out=0.3)
-    )
-    assert again.splits["train"].text_bytes == 70
-    assert again.name == "book"
-
-
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])
 def test_a_share_of_few_documents_is_met_exactly(tmp_path: Path, count: int, held_out: int) -> None:
     text = "<|endoftext|>".join(f"document {number}" for number in range(count))

@@ -68,12 +68,6 @@ def test_a_character_outside_of_the_alphabet_is_refused() -> None:
         CharacterTokenizer("ab").encode("abc")
 
 
-@pytest.mark.parametrize("alphabet", ["", "aa", "a\udc00"])
-def test_an_alphabet_has_distinct_characters(alphabet: str) -> None:
-    with pytest.raises(ValueError, match="expected an alphabet of"):
-        CharacterTokenizer(alphabet)
-
-
 @pytest.mark.parametrize(
     ("pieces", "scores", "message"),
     [

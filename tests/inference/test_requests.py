@@ -44,21 +44,6 @@ def test_invalid_requests_are_rejected(fields: dict[str, object], message: str) 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("prompt", "new", "message"),
-    [
-        ((0, 13), 1, "expected tokens from 0 to 12, got 13"),
-        ((1,) * 8, 0, "expected a prompt of at most 7 tokens, got 8"),
-        ((1,) * 7, 2, "expected at most 1 new tokens after a prompt of 7 (limit 7), got 2"),
-        ((1,), 8, "expected at most 7 new tokens after a prompt of 1 (limit 7), got 8"),
-    ],
-)
-def test_a_request_must_fit_the_network(prompt: tuple[int, ...], new: int, message: str) -> None:
-    with pytest.raises(ValueError, match="expected") as caught:
-        Request(prompt=prompt, max_new_tokens=new).check(vocabulary=13, max_tokens=7)
-    assert message in str(caught.value)
-
-
 ANYTHING = st.one_of(
     st.none(),
     st.booleans(),

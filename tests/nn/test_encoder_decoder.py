@@ -191,8 +191,6 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
     with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
         make_config("QKV@w4", "same")
-    with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
-        make_config("QKV@s2", "same")
     with pytest.raises(ValueError, match="expected cross attention over the tokens of the source"):
         make_config("QKV@linear", "same")
     with pytest.raises(ValueError, match="expected layers without a decay in an encoder-decoder"):
@@ -203,8 +201,6 @@ def test_what_has_no_meaning_is_refused() -> None:
         EncoderDecoderCache(config, *model.encode(SOURCE))
     with pytest.raises(ValueError, match="got no source and KVCache"):
         model(TARGET, cache=KVCache(config.layers))
-    with pytest.raises(ValueError, match="got no source and NoneType"):
-        model(TARGET)
     with pytest.raises(ValueError, match="expected at most 13 tokens, got 0 cached and 14 new"):
         model(TARGET, source=torch.full((2, 14), 3))
 

@@ -174,20 +174,3 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
         hook.remove()
     layer.forward = lambda _: x
     assert apply(layer, x) is x
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_the_fused_loss_goes_there_too(has_bias: bool) -> None:
-    features = make(ROWS, INNER).requires_grad_()
-    head = make(WIDTH, INNER, seed=1).mul(0.1).requires_grad_()
-    bias = make(WIDTH, seed=2).requires_grad_() if has_bias else None
-    targets = torch.arange(ROWS) % WIDTH
-    inputs = [part for part in (features, head, bias) if part is not None]
-    with Watch() as watch:
-        loss = linear_cross_entropy(features, head, bias, targets)
-        found = torch.autograd.grad(loss, inputs)
-    assert watch.count == 3
-    wanted_loss = F.cross_entropy(exact(features, head, bias), targets, reduction="sum")
-    wanted = torch.autograd.grad(wanted_loss, inputs)
-    assert abs(loss.item() / wanted_loss.item() - 1) < 1e-6
-    assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))

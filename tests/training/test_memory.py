@@ -26,17 +26,6 @@ def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("free", "warned"), [(0, True), (10**9, False), (None, False)])
-def test_a_disk_on_which_checkpoints_will_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int | None, warned: bool
-) -> None:
-    monkeypatch.setattr(loop, "free_bytes", lambda _path: free)
-    events: list[Event] = []
-    train(toy_run(steps=2), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    said = [event.warning for event in events if "two checkpoints need about" in event.warning]
-    assert len(said) == warned
-
-
 def test_the_size_of_two_checkpoints_is_estimated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

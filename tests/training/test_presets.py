@@ -1,6 +1,5 @@
 """The presets are the published networks, with the published training."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -138,37 +137,6 @@ def rate(preset: Preset, step: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "tokens_per_step", "tokens", "rows", "micro", "evaluate_every"),
-    [
-        ("lm-300m", 4_238, 2_359_296, 9_998_696_448, 1_152, 6, 200),
-        ("lm-1.2b", 8_477, 1_179_648, 8_847_360_000, 576, 2, 500),
-        ("gpt2-124m", 105_000, 491_520, 49_152_000_000, 480, 12, 1_000),
-    ],
-)
-def test_steps_and_tokens(
-    name: str,
-    steps: int,
-    tokens_per_step: int,
-    tokens: int,
-    rows: int,
-    micro: int,
-    evaluate_every: int,
-) -> None:
-    preset = find_preset(name)
-    training = preset.training
-    assert (training.steps, preset.tokens_per_step, preset.tokens) == (
-        steps,
-        tokens_per_step,
-        tokens,
-    )
-    assert (training.batch_size, training.execution.micro_batch_size) == (rows, micro)
-    assert training.evaluate_every == evaluate_every
-    assert training.execution.precision == "bf16"
-    assert (training.optimizer.name, training.optimizer.betas) == ("adamw", (0.9, 0.95))
-    assert (training.optimizer.weight_decay, training.optimizer.gradient_clip) == (0.1, 1.0)
-
-
-@pytest.mark.parametrize(
     ("name", "step", "expected"),
     [
         ("lm-300m", 0, "4.000e-07"),
@@ -212,17 +180,6 @@ def test_an_identity_query_brings_its_decay_and_its_scale() -> None:
     )
     derived = find_preset("gpt2-124m-identity-derived").network.layers[0]
     assert derived.identity_correction == pytest.approx(0.02 * 768**0.5)
-
-
-def test_the_baseline_gets_the_same_tuning() -> None:
-    plain, tuned = find_preset("gpt2-124m"), find_preset("gpt2-124m-decay-scale")
-    assert decays(tuned) == decays(find_preset("gpt2-124m-decay")) == {0.0, 2**-5}
-    scale = find_preset("gpt2-124m-scale")
-    assert decays(scale) == {0.0, 0.1}
-    for preset in (tuned, scale):
-        layer = preset.network.layers[0]
-        assert layer.score_scale / layer.variant.temperature == 1 / 16
-    assert dataclasses.replace(tuned.network, attention=plain.network.attention) == plain.network
 
 
 def test_a_preset_about_one_variant_refuses_others() -> None:

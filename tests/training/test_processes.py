@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.training.parallel import Replicated
-from qkvary.training.processes import Collectives, RankInfo, connect
+from qkvary.training.processes import Collectives, RankInfo
 
 T = TypeVar("T")
 
@@ -131,10 +131,3 @@ def test_ranks_are_read_from_the_environment() -> None:
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="RANK"):
         RankInfo.from_environment(environment)
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    for device, message in (("mps", "expected cpu or cuda"), ("cuda", "a GPU for each process")):
-        place = RankInfo(rank=1000, size=1001, local_rank=1000)
-        with pytest.raises(UsageError, match=message), connect(place, device):
-            pass

@@ -73,10 +73,3 @@ def storage_bytes(layers: list[Any]) -> int:
     """Bytes of the storages that some layers hold, each once."""
     storages = {part.untyped_storage().data_ptr(): part for part in stored(layers)}
     return sum(part.untyped_storage().nbytes() for part in storages.values())
-
-
-def half_unit(values: Tensor) -> Tensor:
-    """Half a unit in the last place of every number."""
-    spacing = torch.finfo(values.dtype).eps
-    exponent = torch.frexp(values.double()).exponent - 1
-    return torch.ldexp(torch.full(values.shape, spacing / 2, dtype=torch.float64), exponent)

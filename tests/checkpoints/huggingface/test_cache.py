@@ -1,6 +1,5 @@
 """Our cache supports the operations of transformers, and rejects the rest."""
 
-import copy
 import random
 
 import pytest
@@ -50,21 +49,6 @@ def test_any_sequence_of_operations_leaves_what_is_computed_anew(
                 expected = model(seen, use_cache=False).logits[:, -new.shape[1] :]
                 assert distance(found, expected) < GATE
             assert cache.get_seq_length() == seen.shape[1]
-
-
-@torch.no_grad()
-def test_rows_can_be_chosen_by_a_mask_and_copies_are_independent() -> None:
-    model = make_model("Q-K=V")
-    ids = prompt(3, 4)
-    cache = model(ids).past_key_values
-    other = copy.deepcopy(cache)
-    cache.batch_select_indices(torch.tensor([True, False, True]))
-    new = prompt(2, 1, seed=1)
-    found = model(new, past_key_values=cache).logits
-    expected = model(torch.cat((ids[[0, 2]], new), dim=1)).logits[:, -1:]
-    assert distance(found, expected) < GATE
-    assert other.get_seq_length() == 4
-    assert other.nbytes == 3 * 4 * 2 * 20 * 8
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import torch
 
 from qkvary.costs.network import network_costs
 from qkvary.nn.language_model import LanguageModel
@@ -30,13 +29,3 @@ def test_the_published_form_is_reduced(label: str, per_head: bool, features: int
     sets = 4 if per_head else 1
     assert count(made) == count(network) + 2 * sets * ((1 + 9) - (features + 1))
     assert network_costs(made.config, length=7).parameters.total == count(made)
-
-
-def test_temperatures_and_biases_are_told() -> None:
-    network = make_network("(Q=K-V)+")
-    made = convert(network, "reduce-plus", layer=2)
-    assert labels(made.network) == ["(Q=K-V)+", "Q=K-V@key-bias"]
-    tau = float(network.state_dict()["stack.blocks.1.attention.plus.weight"].sum())
-    assert made.notes[0].startswith(f"layer 2: tau {tau:.3g}, biases from ")
-    gain = made.network.state_dict()["stack.blocks.1.attention.key_bias.gain"]
-    assert torch.allclose(gain, torch.tensor([tau]).double())

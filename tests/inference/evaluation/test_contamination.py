@@ -1,6 +1,5 @@
 """Runs of words that questions share with a training text, against a plain search."""
 
-import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -155,18 +154,3 @@ def test_spelling_does_not_matter(tmp_path: Path, text: str, asked: str) -> None
     assert find(made(tmp_path, [text]), [asked, f"{asked} z"]) == [True, False]
     assert find(made(tmp_path, [asked]), [text]) == [True]
     assert shares_a_run(asked, [text])
-
-
-def test_memory_does_not_grow_with_the_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contamination, "_BLOCK", 2**10)
-    peaks: list[int] = []
-    for times in (50, 1000):
-        data = made(tmp_path / str(times), [f"{LONG} " * times, *["a b"] * times])
-        tracemalloc.start()
-        assert find(data, [LONG, "b a"]) == [True, False]
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    # What grows is where documents begin, of which there are 950 more.
-    assert peaks[1] - peaks[0] < 4 * 8 * 950

@@ -12,7 +12,7 @@ import torch
 from lm_eval.api.task import ConfigurableTask
 from lm_eval.tasks._yaml_loader import load_yaml
 
-from qkvary.data.tokenizers import ByteTokenizer, CharacterTokenizer
+from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.inference.evaluation.answers import FIVE
 from qkvary.inference.evaluation.harness import (
     NetworkLM,
@@ -246,11 +246,6 @@ def test_invalid_tasks_are_rejected(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         evaluate_tasks(network(), ByteTokenizer(), names, folder=folder, fewshot=fewshot)
-
-
-def test_a_few_characters_are_not_enough(folder: Path) -> None:
-    with pytest.raises(UsageError, match="expected a tokenizer for any text, got one of 3 charac"):
-        evaluate_tasks(network(), CharacterTokenizer("abc"), ["piqa"], folder=folder)
 
 
 def test_prompts_that_just_fit_are_not_truncated() -> None:

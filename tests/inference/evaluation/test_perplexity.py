@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from qkvary.checkpoints.catalog import load_checkpoint
-from qkvary.data.tokenizers import CharacterTokenizer, Tokenizer
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.inference.evaluation.perplexity import (
     Protocol,
     score_as_papers,
@@ -155,12 +155,3 @@ def test_the_error_is_that_of_a_mean_over_stretches() -> None:
     spread = sum((part - found.loss * number) ** 2 for part, number in parts)
     expected = math.sqrt(spread * len(parts) / (len(parts) - 1)) / count
     assert found.loss_error == pytest.approx(expected, rel=1e-10)
-
-
-def test_invalid_texts_are_rejected() -> None:
-    text = make_text(CharacterTokenizer("abc"), ["abcabc"])
-    with pytest.raises(ValueError, match="expected a separator for padding"):
-        score_as_papers(make_model(), text, context=3)
-    alone = make_text(CharacterTokenizer("abc"), ["a"])
-    with pytest.raises(ValueError, match="expected a text with a token to predict"):
-        score_text(make_model(), alone, SIDE_BY_SIDE)

@@ -134,26 +134,6 @@ def _scores(model: LanguageModel, names: list[str], folder: Path | None) -> list
     return [found[name] for name in names]
 
 
-def test_prompts_that_lose_their_beginning_are_counted(model: LanguageModel) -> None:
-    found = evaluate_stock_tasks(model, ByteTokenizer(), list(TASKS), find_stock_tasks(list(TASKS)))
-    assert [found[name].cut_prompts for name in ("choosing", "writing")] == [0.0, 0.0]
-    assert found["reading"].cut_prompts is None
-    small = byte_network("QKV@rotary", max_tokens=14).eval()
-    names = ["choosing", "writing"]
-    found = evaluate_stock_tasks(small, ByteTokenizer(), names, find_stock_tasks(names))
-    texts = {
-        "choosing": [
-            len(f"Q: {row['question']} A: {choice}") > 14 + 1
-            for row in ROWS
-            for choice in row["choices"]
-        ],
-        "writing": [len(f"Q: {row['question']}") > 14 - 7 for row in ROWS],
-    }
-    for name, cut in texts.items():
-        assert found[name].cut_prompts == pytest.approx(sum(cut) / len(cut))
-        assert any(cut)
-
-
 def test_a_hub_without_an_answer_is_not_asked_again(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

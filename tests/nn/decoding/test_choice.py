@@ -90,13 +90,10 @@ def test_another_kind_of_call_is_timed_by_itself(
     "text",
     [
         "",
-        "{",
         "[]",
-        "null",
         '{"format": 2}',
         '{"format": 1, "choices": {}}',
         "[" * 100_000,
-        '{"format": 2, "machine": "MACHINE", "choices": 3}',
         '{"format": 2, "machine": "MACHINE", "choices": {"KIND": ["matmul"]}}',
         '{"format": 2, "machine": "MACHINE", "choices": {"KIND": "gone"}}',
         '{"format": 2, "machine": "another", "choices": {"KIND": "sdpa"}}',

@@ -89,22 +89,6 @@ def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
     assert len(summarise(study, [failed, changed]).environments) == 1
 
 
-def test_what_the_configuration_decides_is_no_other_machine() -> None:
-    study = make_study(seeds=(1, 2))
-    kernels = {"QKV": "sdpa", "Q-K=V": "explicit"}
-    records = [
-        make_record(
-            cell,
-            0.5 + 0.1 * cell.seed,
-            environment={"cpu": "one", "kernel": kernels[cell.variant], "device": f"{cell.seed}"},
-        )
-        for cell in study.cells()
-    ]
-    summary = summarise(study, records)
-    assert summary.environments == ((("cpu", "one"),),)
-    assert not any("machines" in text for text in summary.caveats)
-
-
 @pytest.mark.parametrize(
     ("module", "absent"),
     [

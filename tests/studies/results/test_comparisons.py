@@ -91,19 +91,6 @@ def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> 
         assert compare_family({"v": pairing})["v"].verdict == "not distinguished"
 
 
-def test_settings_of_a_task_with_many_count_less() -> None:
-    """A difference in the only setting of one task, and none in the nine of another."""
-    settings = tuple(f"s{index}" for index in range(10))
-    tasks = {name: "reverse" if name == "s0" else "sort" for name in settings}
-    ours = {(name, 1): 0.6 if name == "s0" else 0.5 for name in settings}
-    pairing = pair(ours, settings, tasks=tasks, seeds=(1,))
-    assert pairing.weights == pytest.approx((1 / 2, *[1 / 18] * 9))
-    result = compare_family({"v": pairing})["v"]
-    assert result.mean == pytest.approx(0.05)
-    assert result.verdict == "not distinguished"
-    assert result.detectable is None or result.detectable > 0.1
-
-
 def family(*groups: list[float]) -> dict[str, Pairing]:
     return {
         f"v{index}": Pairing(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qkvary.papers.key_value.protocols import NUMBER_FLOORS, character_network
+from qkvary.papers.key_value.protocols import character_network
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
@@ -96,38 +96,6 @@ def test_a_column_of_one_size_is_compared_with_that_setting_only(
         assert all(cell.ours == pytest.approx(1.5) for cell in cells)
     for other in (*others, (context, width, layers, steps + 1)):
         assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
-
-
-def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
-    study = load_study("numbers-paper")
-    records = [
-        make_record(
-            cell,
-            0.0,
-            metric="test_loss",
-            metrics={
-                "test_loss": cell.learning_rate * 1e3 + cell.seed,
-                "test_accuracy": cell.run.sequence_length / 1000 + cell.seed / 10,
-            },
-        )
-        for cell in study.cells()
-    ]
-    comparison = summarise(study, records).published[0]
-    cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
-    assert len(cells) == 3 * 2 * (8 + 1)
-    for variant in study.variants:
-        for rate, loss in (("1e-3", 3.0), ("1e-4", 2.1)):
-            for context in (16, 32, 64, 128):
-                at = f"{rate}_{context}"
-                assert cells[variant, f"loss_{at}"].ours == pytest.approx(loss)
-                assert cells[variant, f"accuracy_{at}"].ours == pytest.approx(context / 1e3 + 0.2)
-        assert cells[variant, "loss_mean"].ours == pytest.approx(2.55)
-        mean = cells[variant, "accuracy_mean"]
-        assert mean.ours == pytest.approx(0.26)
-        assert mean.ours_std == pytest.approx(np.std([0.016, 0.032, 0.064, 0.128]))
-        assert mean.deviation == pytest.approx(0.26 - (mean.published or 0.0))
-    assert comparison.not_compared == ()
-    assert comparison.notes == (NUMBER_FLOORS["as-published"],)
 
 
 def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:

@@ -166,23 +166,6 @@ def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
     assert ours.difference.mean == pytest.approx(215.5)
 
 
-def test_every_difference_of_a_table_has_the_same_units() -> None:
-    settings = [make_setting(f"r{length}", length=length) for length in range(3, 13)]
-    study = make_study(*settings, variants=("QKV", "Q-K=V", "MQA"))
-    tables = tables_of(
-        study,
-        make_records(
-            study,
-            lambda c: (
-                "failed" if (c.variant, c.setting, c.seed) == ("MQA", "r7", 2) else 0.5 + c.seed / 9
-            ),
-        ),
-    )
-    rows = [tables["reverse"].row(variant) for variant in ("Q-K=V", "MQA")]
-    assert [row.difference.unit for row in rows if row.difference] == ["seed", "seed"]
-    assert [row.difference.units for row in rows if row.difference] == [5, 4]
-
-
 def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
     """Else a variant that fails in the hard setting would look better than one that does not."""
     study = make_study(make_setting("easy"), make_setting("hard", length=11), seeds=(1, 2))
@@ -252,26 +235,3 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     assert pairwise["QKV", "Q-K=V"].verdict == "better"
     assert pairwise["Q-K=V", "QKV"].verdict == "worse"
     assert pairwise["Q-K=V", "QKV"].mean == pytest.approx(-(pairwise["QKV", "Q-K=V"].mean or 0))
-
-
-def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
-    study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1,))
-    records = [
-        make_record(
-            cell,
-            0.5,
-            costs={
-                "parameters": {"total": 100 if cell.setting == "short" else 300},
-                "macs_per_token": 10,
-                "macs_per_sequence": 70,
-                "cache_bytes_per_token": 64 if cell.setting == "short" else None,
-            },
-        )
-        for cell in study.cells()
-    ]
-    row = tables_of(study, records)["reverse"].row("QKV")
-    assert row.costs is not None
-    assert row.costs.parameters_total == 200
-    assert row.costs.cache_bytes_per_token is None
-    short_only = [record for record in records if "length': 7" in str(record.config)]
-    assert tables_of(study, short_only)["reverse"].row("QKV").costs is None

@@ -116,19 +116,6 @@ def test_results_that_are_not_finite_are_refused(bad: float) -> None:
         s.paired_t([0.1, bad])
 
 
-@pytest.mark.parametrize("confidence", [0.0, 1.0, 95.0])
-def test_confidence_is_a_probability(confidence: float) -> None:
-    message = f"confidence must be between 0 and 1, got {confidence}"
-    for call in (
-        lambda: s.paired_t([0.1, 0.2], confidence=confidence),
-        lambda: s.corrected_confidence(confidence, 3),
-        lambda: s.detectable_difference(1.0, 3, confidence=confidence),
-        lambda: s.wilson(1, 2, confidence=confidence),
-    ):
-        with pytest.raises(ValueError, match=message):
-            call()
-
-
 def _interval(result: s.Estimate) -> Interval:
     return None if result.low is None or result.high is None else (result.low, result.high)
 
