@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.library_tokenizers import LibraryTokenizer
@@ -64,18 +64,6 @@ def with_spaces() -> LibraryTokenizer:
     made.add_special_tokens(["<unk>", "<s>", "</s>"])
     made.post_processor = processors.TemplateProcessing(
         single="<s> $A", special_tokens=[("<s>", 1)]
-    )
-    return LibraryTokenizer(made.to_str())
-
-
-@cache
-def of_words() -> LibraryTokenizer:
-    """The way of BERT: words, and parts of them that say so."""
-    made = tokenizers.Tokenizer(models.WordPiece(**UNKNOWN["[UNK]"]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.decoder = decoders.WordPiece()
-    made.train_from_iterator(
-        [TEXT], trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]", "[SEP]"])
     )
     return LibraryTokenizer(made.to_str())
 

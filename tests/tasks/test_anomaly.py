@@ -34,13 +34,6 @@ def make_task(order: AnomalyOrder = "shuffled", set_size: int = 10) -> AnomalyTa
     return AnomalyTask(AnomalyTaskConfig(features="noise", order=order, set_size=set_size))
 
 
-class PointAtLast(nn.Linear):
-    """Answers with the last image whatever the images are."""
-
-    def forward(self, images: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return torch.arange(images.shape[1]).float()[:, None].expand(len(images), -1, 1)
-
-
 class PointAtOddClass(nn.Linear):
     """Answers with the image whose class is rarest in its set."""
 

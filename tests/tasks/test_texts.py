@@ -11,7 +11,7 @@ from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.nn.layout import Layout
 from qkvary.tasks.config import TextTaskConfig
 from qkvary.tasks.texts import PADDING, TextTask
-from tests.tasks.tiny_networks import tiny_network, tiny_task
+from tests.tasks.tiny_networks import tiny_network
 
 LABELS = ("fish", "fowl", "meat")
 CONTEXT = 5
@@ -132,12 +132,6 @@ def test_training_draws_every_window_of_the_training_texts_equally(folder: Path)
             share = every.count(window) / len(every)
             spread = (len(drawn) * share * (1 - share)) ** 0.5
             assert abs(drawn.count(window) - len(drawn) * share) <= 5 * spread
-
-
-def load_tiny() -> TextTask:
-    config = tiny_task("texts")
-    assert isinstance(config, TextTaskConfig)
-    return TextTask(config)
 
 
 def test_padding_is_not_shown_as_attended(folder: Path) -> None:

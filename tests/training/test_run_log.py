@@ -136,19 +136,6 @@ def test_a_log_that_ends_early(path: Path, whole: int, torn: int) -> None:
     assert events(path)[:-1] == BEFORE[:whole]
 
 
-def test_a_log_that_is_gone(path: Path) -> None:
-    mark = write(path)
-    path.unlink()
-    cut = resume(path, mark)
-    assert cut
-    assert cut.message == (
-        f"{path} is {mark.size} bytes too short; the run resumes from a valid checkpoint, its log "
-        "lacks lines between steps 0 and 20"
-    )
-    assert [event["event"] for event in events(path)] == ["cut"]
-    assert resume(path, mark) == LogDamage(gaps=[[0, 20]], message="")
-
-
 def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
     for seed in range(trials("DAMAGES", 70)):
         generator = random.Random(seed)

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import canonical_json
 from qkvary.checkpoints.huggingface.cache import NetworkCache
 from qkvary.checkpoints.huggingface.causal import QKVForCausalLM, register
@@ -149,18 +148,6 @@ def test_a_quantised_cache_holds_codes_of_the_key_alone(bits: int, gate: float) 
     coded = tokens * heads * ((5 if bits == 8 else 3) + 4)
     assert found.past_key_values.nbytes == 3 * 2 * (coded + 2 * 20 * 8)
     assert 0 < distance(found.scores[1][:1], expected.scores[1][:1]) < gate
-
-
-def test_a_cache_can_be_given_and_goes_on() -> None:
-    model = make_model("Q-MQA")
-    ids = prompt(2, LENGTH)
-    expected = generate(model, ids)
-    cache = model.make_cache(options=CacheOptions(layout="split"))
-    half = generate(model, ids, past_key_values=cache, max_new_tokens=3)
-    found = generate(model, half.sequences, past_key_values=cache, max_new_tokens=STEPS - 3)
-    assert torch.equal(found.sequences, expected.sequences)
-    costs = network_costs(model.network.config, length=LENGTH + STEPS - 1, dtype="float64")
-    assert cache.nbytes == 2 * 2 * (costs.cache_bytes_per_sequence or 0)
 
 
 @pairwise("label, tied", itertools.product(LABELS, [True, False]), together=1, ids=str)

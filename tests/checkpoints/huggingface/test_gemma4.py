@@ -1,5 +1,6 @@
 """The smaller cache of Gemma 4 is the same function: equal logits, the promised bytes."""
 
+import itertools
 import random
 from typing import Any, get_args
 
@@ -22,6 +23,7 @@ from tests.checkpoints.huggingface.gemma4_models import (
     storage_bytes,
     tokens,
 )
+from tests.pairwise import pairwise
 
 LAYOUTS = get_args(Layout)
 METHODS: dict[str, Method] = {
@@ -111,8 +113,7 @@ def generate(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", GENERATIONS)
+@pairwise("name, layout", itertools.product(GENERATIONS, LAYOUTS), together=1, ids=str)
 def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: Layout) -> None:
     options = GENERATIONS[name]
     ids = tokens(3, 11)
@@ -180,7 +181,7 @@ def act(caches: list[DynamicCache], name: str, rows: int, choose: random.Random)
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("sequences", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(
     layout: Layout, sequences: int
 ) -> None:

@@ -4,11 +4,8 @@ import dataclasses
 import random
 from typing import Any
 
-import pytest
-
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.results.analysis import summarise
-from tests.conftest import Runner
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 
 QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
@@ -22,33 +19,6 @@ def two_tasks() -> Any:
         variants=("QKV", "q,k=v"),
         published=published_tables("three-projections-table-2"),
     )
-
-
-def test_the_summary_has_every_part() -> None:
-    study = two_tasks()
-    records = make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW}))
-    logs = {records[0].run_key: [{"event": "train", "step": 1, "loss": 2.0, "seconds": 0.1}]}
-    summary = summarise(study, records, curves=logs)
-    assert (summary.study, summary.baseline) == ("made-up", "QKV")
-    assert summary.variants == ("QKV", "Q-K=V")
-    assert (summary.counts.planned, summary.counts.done, summary.counts.failed) == (20, 18, 2)
-    assert len(summary.runs) == 20
-    assert [table.name for table in summary.tables] == [
-        "average of reverse, sort", "reverse", "sort",
-    ]  # fmt: skip
-    assert {chart.table for chart in summary.frontiers} == {t.name for t in summary.tables}
-    assert len(summary.curves) == 1
-    assert summary.published[0].cells
-    assert summary.learning_rates == ()
-    assert summary.environments == ((("qkvary", "0.1.0"), ("torch", "2.13.0")),)
-    assert summary.training_seconds == pytest.approx(40.0)
-    assert summary.total_seconds == pytest.approx(60.0)
-    assert summary.started == "2026-01-02T03:04:05Z"
-    assert summary.method.family == 3
-    assert "Bonferroni's correction for 3 comparisons" in " ".join(summary.method.sentences)
-    assert summary.table("sort").row("Q-K=V").counts.failed == 1
-    with pytest.raises(KeyError, match="expected a table of the summary, got 'swap'; choices: "):
-        summary.table("swap")
 
 
 def test_the_order_of_records_changes_nothing() -> None:
@@ -87,17 +57,3 @@ def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
     assert len(summarise(study, [changed, records[2]]).environments) == 2
     failed = make_record(study.cells()[0], "failed", environment=known[1])
     assert len(summarise(study, [failed, changed]).environments) == 1
-
-
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("qkvary.papers.tables", ("torch", "numpy", "scipy")),
-        ("qkvary.studies.results.summary", ("torch", "numpy", "scipy")),
-        ("qkvary.studies.results.analysis", ("torch",)),
-    ],
-)
-def test_imports_stay_light(run_python: Runner, module: str, absent: tuple[str, ...]) -> None:
-    code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
-    done = run_python(["-c", code])
-    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr

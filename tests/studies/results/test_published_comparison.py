@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qkvary.papers.key_value.protocols import character_network
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
@@ -15,9 +14,7 @@ from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.studies.study import Study
 from tests.studies.made_up import make_record, make_setting, make_study
 
 TASKS = ("reverse", "sort", "sub", "swap", "copy")
@@ -57,45 +54,6 @@ def test_exchanged_columns_are_compared_by_their_contents() -> None:
     assert cells["QKV", "swap"].recomputes == "no"
     assert cells["QKV", "sub"].published == 0.588
     assert cells["QKV", "reverse"].published_std == 0.38
-
-
-@pytest.mark.parametrize(
-    ("name", "column", "setting"),
-    [
-        ("key-value-notebook-characters", "validation", (64, 192, 6, 10_000)),
-        ("key-value-notebook-characters-1000", "early", (64, 192, 6, 1_000)),
-    ],
-)
-def test_a_column_of_one_size_is_compared_with_that_setting_only(
-    name: str, column: str, setting: tuple[int, int, int, int]
-) -> None:
-    def study(*sizes: tuple[int, int, int, int]) -> Study:
-        settings = (
-            Setting(
-                name=f"n{context} d{width} L{layers}",
-                task=CharacterTaskConfig(context=context),
-                network=character_network(
-                    context=context, d_model=width, num_heads=3, num_layers=layers
-                ),
-                training=TrainingConfig(
-                    optimizer=OptimizerConfig(learning_rate=5e-4),
-                    steps=steps,
-                    batch_size=64,
-                    evaluate_every=100,
-                ),
-            )
-            for context, width, layers, steps in sizes
-        )
-        return make_study(*settings, variants=("QKV", "Q=K-V"), seeds=(1,))
-
-    context, width, layers, steps = setting
-    others = ((8, width, layers, steps), (context, 96, layers, steps), (context, width, 2, steps))
-    for sizes in ((setting,), (setting, *others)):
-        cells = compare(study(*sizes), name, 1.5, metric="test_loss").cells
-        assert {cell.column for cell in cells} == {column}
-        assert all(cell.ours == pytest.approx(1.5) for cell in cells)
-    for other in (*others, (context, width, layers, steps + 1)):
-        assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
 
 
 def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from qkvary.studies.results.observations import observe
-from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
+from qkvary.studies.results.result_tables import build_tables, compare_pairwise
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
@@ -63,29 +63,6 @@ def test_a_state_that_does_not_grow_is_divided_by_the_tokens_of_a_sequence() -> 
     table = tables_of(study, records)["reverse"]
     found = [table.row(label).costs for label in caches]
     assert [cost.cache_bytes_per_token for cost in found if cost is not None] == [12, 12]
-
-
-def test_averages_come_first_and_settings_last() -> None:
-    study = make_study(
-        make_setting("r7"), make_setting("r11", length=11), make_setting("sort", "sort")
-    )
-    tables = tables_of(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": SHARED})))
-    assert [(table.name, table.kind) for table in tables.values()] == [
-        ("average of reverse, sort", "average"),
-        ("reverse", "task"),
-        ("sort", "task"),
-        ("r7", "setting"),
-        ("r11", "setting"),
-    ]
-    assert tables["reverse"].settings == ("r7", "r11")
-    assert headline_family(list(tables.values())) == 3
-    comparisons = {
-        name: table.row("Q-K=V").difference.comparisons  # type: ignore[union-attr]
-        for name, table in tables.items()
-    }
-    assert comparisons == {
-        "average of reverse, sort": 3, "reverse": 3, "sort": 3, "r7": 2, "r11": 2,
-    }  # fmt: skip
 
 
 def test_tasks_with_different_metrics_are_not_averaged() -> None:
