@@ -4,7 +4,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size, name_sizes
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.named_networks import find_network, gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import AS_IT_IS, Candidates, choose_candidates, own_label
 from tests.costs.toy_models import (
@@ -46,21 +46,6 @@ def labels_of(found: Candidates) -> list[str]:
 )
 def test_a_models_own_label(model: Model, label: str) -> None:
     assert own_label(model) == label
-
-
-@pytest.mark.parametrize(
-    ("label", "where"),
-    [
-        ("Q-K=V@linear", " positions, unlike"),
-        ("QKV*4,Q-K=V@linear*1", " positions in 1 of 5 layers, unlike"),
-        ("Q-K=V@linear*2,MQA*3", " positions in 2 of 5 layers, unlike"),
-        ("QKV*4,Q-K=V*1", None),
-    ],
-)
-def test_layers_that_lose_their_positions_are_counted(label: str, where: str | None) -> None:
-    found = choose_candidates(as_model(find_network("lm-1m"), "lm-1m"), [label])
-    assert len(found.notes) == (where is not None)
-    assert all(where in note for note in found.notes if where)
 
 
 def test_a_plan_compares_what_the_papers_compare() -> None:

@@ -138,20 +138,6 @@ def test_what_is_not_kept_is_computed(model: Model, context: int) -> None:
             assert decode_macs(changed, context=context) == decode_macs(model, context=context)
 
 
-def test_products_of_a_stored_input_by_hand() -> None:
-    """One layer of six heads of four: projected again, or absorbed where nothing is rotated."""
-    rest = 24 * 24 + 24 * 24 + 3 * 24 * 50 + 24 * 101
-    for label, context, products in (
-        # Two matrices for each of nine tokens, then scores and values.
-        ("QKV@rotary", 9, 9 * 2 * 24 * 24 + 2 * 9 * 24),
-        # Two products of the query and of the output with a matrix, then 24 channels a head.
-        ("QKV", 9, 2 * 24 * 24 + 2 * 9 * 6 * 24),
-    ):
-        changed = apply_saving(stack(plain_layer(projected(label))), "layer input")
-        assert changed is not None
-        assert decode_macs(changed, context=context).total == rest + products
-
-
 def scores_of(attention: ProjectedAttention, *, context: int) -> int:
     """All products of one layer but those of the output, with 24 channels in and out."""
     count = decode_macs(stack(plain_layer(attention)), context=context)

@@ -99,24 +99,6 @@ def test_layers_add_up(first: Model, second: Model, context: int, stored_as: str
 
 @FEWER
 @given(
-    model=models(kinds=("compressed",), encoders=False),
-    context=CONTEXTS,
-    stored_as=st.sampled_from(FORMATS),
-)
-def test_compressed_caches_shrink_when_a_summary_closes(
-    model: Model, context: int, stored_as: str
-) -> None:
-    """So that it is the most on the way that grows with the context."""
-    kept = [
-        layerwise_cache_bytes(model, context=tokens, stored_as=stored_as)
-        for tokens in range(context + 1)
-    ]
-    most = layerwise_cache_bytes(model, context=context, stored_as=stored_as, peak=True)
-    assert most == [max(layer) for layer in zip(*kept, strict=True)]
-
-
-@FEWER
-@given(
     model=models(kinds=("projected", "latent")),
     context=CONTEXTS,
     stored_as=st.sampled_from(FORMATS),

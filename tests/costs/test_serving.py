@@ -182,16 +182,6 @@ def test_more_memory_never_needs_more(
         assert (enough.longest_context or 10**12) >= (less.longest_context or 0)
 
 
-def test_the_speed_of_a_replica_is_that_of_its_step() -> None:
-    found = plan(language_model(), users=4, memory=10**9)
-    assert found.step is not None
-    assert found.step.batch == 4
-    assert found.step_seconds == found.step.moved_bytes / 1e9
-    assert found.tokens_per_second == pytest.approx(4 * 1e9 / found.step.moved_bytes)
-    assert found.tokens_per_second_and_user == pytest.approx(1e9 / found.step.moved_bytes)
-    assert found.bound == "weights"
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [

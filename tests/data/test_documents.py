@@ -62,30 +62,6 @@ def test_chunk_borders_change_nothing(
     assert found == (expected if len(parts) > 1 else [part for part in parts if part.strip()])
 
 
-@pytest.mark.parametrize("chunk", [3, 1000])
-def test_a_long_text_is_split_into_smaller_documents_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(documents, "SECTION_BYTES", 64)
-    monkeypatch.setattr(documents, "_CHUNK", chunk)
-    short, rest = "a short one\nof two lines", "".join(f"line {number}\n" for number in range(20))
-    long = rest + "x" * 40 + "\n" + rest
-    path = write(tmp_path / "a.txt", f"{short}<|endoftext|>{long}<|endoftext|>{short}")
-    found = list(FileDocuments(files=[path], cuts=4).read())
-    texts = [document.text for document in found]
-    assert texts[0] == texts[-1] == short
-    assert "\n".join(texts[1:-1]) == long.strip(), "sections behind a mark lose spaces as others do"
-    # A line that is longer than a document takes as much as it needs, and no more than that.
-    sizes = [len(text) for text in texts[1:-1]]
-    assert sorted(sizes)[-2] <= 16
-    assert 40 <= max(sizes) < 64
-    assert [document.where for document in found[:3]] == [f"{path}:{n}" for n in (1, 2, 4)]
-    for number in range(len(found)):
-        assert list(FileDocuments(files=[path], cuts=4).read([0, number])) == found[number:]
-    with pytest.raises(UsageError, match=r"a\.txt:1: expected lines of at most 64 bytes"):
-        list(FileDocuments(files=[write(tmp_path / "a.txt", "x" * 200)], cuts=4).read())
-
-
 def test_lines_of_json(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.jsonl", lines(TEXTS))) == TEXTS
     assert read(write(tmp_path / "a.ndjson", "\ufeff" + lines(TEXTS).rstrip())) == TEXTS

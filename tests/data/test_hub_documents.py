@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -163,41 +163,6 @@ def test_a_commit_that_cannot_be_determined(
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert find_commit("a/b", TODAY) == TODAY, "a commit is one"
-
-
-class Rows:
-    """A stand-in for a stream."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self.rows:
-            if isinstance(row, Exception):
-                raise row
-            yield row
-
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-
-@pytest.mark.parametrize(
-    ("rows", "error", "message"),
-    [
-        ([{"text": "x"}, {"text": None}], UsageError, "row 2: expected text in 'text', got a None"),
-        ([{"content": "x"}], UsageError, "row 1: expected the field 'text', got content"),
-        ([ConnectionError("no route\nmore")], DownloadError, "cannot read hf:someone/texts: no r"),
-        ([FileNotFoundError("Dataset 'x' doesn't exist")], UsageError, "doesn't exist"),
-    ],
-)
-def test_failures_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, rows: list[Any], error: type[Exception], message: str
-) -> None:
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_given, **_named: Rows(rows))
-    with pytest.raises(error) as caught:
-        list(make().read())
-    assert message in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

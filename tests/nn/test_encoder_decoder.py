@@ -113,15 +113,6 @@ def test_it_is_the_transformer_of_torch() -> None:
     torch.testing.assert_close(model(TARGET, source=SOURCE), expected, rtol=1e-10, atol=1e-11)
 
 
-def test_padding_of_the_source_changes_nothing() -> None:
-    model = make_model(make_config("(Q=K-V)+", "same"))
-    longer = F.pad(SOURCE, (0, 3), value=1)
-    torch.testing.assert_close(model(TARGET, source=longer), model(TARGET, source=SOURCE))
-    torch.testing.assert_close(
-        model(TARGET, source=SOURCE)[1:], model(TARGET[1:], source=SOURCE[1:, :3])
-    )
-
-
 @pytest.mark.parametrize("label", ["Q=K-V", "(Q=K-V)+", "Q=K=V"])
 def test_the_published_mistake_replaces_the_query_where_lengths_agree(label: str) -> None:
     config = make_config(label, "published-code")

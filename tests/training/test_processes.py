@@ -63,12 +63,6 @@ def test_all_add_in_the_same_order() -> None:
     )
 
 
-def test_all_gather_returns_the_values_of_all_ranks() -> None:
-    values = [None, {"a": [1, float("nan")]}, "é" * 300, [], 2**60]
-    found = together(5, lambda processes: processes.all_gather(values[processes.rank]))
-    assert [str(answers) for answers in found] == [str(values)] * 5
-
-
 def test_an_error_of_one_rank_is_raised_on_all() -> None:
     def work(processes: Collectives) -> Any:
         def mine() -> int:

@@ -52,18 +52,6 @@ def test_tokens_become_the_text_again(name: str, text: str) -> None:
     assert library.decode(ours.encode(text)) == text
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_special_tokens_keep_their_numbers(name: str) -> None:
-    ours, fast = TOKENIZERS[name], convert_tokenizer(TOKENIZERS[name])
-    assert (fast.end is None) == (ours.separator is None)
-    if fast.end is not None:
-        assert fast.library.token_to_id(fast.end) == ours.separator
-        assert any("inside a text as that token" in note for note in fast.notes)
-    if fast.beginning is not None:
-        assert fast.library.token_to_id(fast.beginning) == ours.beginning
-    assert fast.library.get_vocab_size(with_added_tokens=True) == ours.vocabulary
-
-
 def test_inexpressible_tokenizers_are_rejected() -> None:
     pieces, scores = [list(part) for part in PIECES]
     pieces[-1] = b"\xff\xfe"

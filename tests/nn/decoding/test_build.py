@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import build, choice, compiled, kept, native
+from qkvary.nn.decoding import build, kept, native
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
 from tests.nn.decoding.test_step_rotation import read_rotated
@@ -154,16 +154,6 @@ def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
     assert list(folder.iterdir()) == []
     with pytest.warns(UserWarning, match="goes without its native kernel: .*nothing is known"):
         assert build.load([source]) is None
-
-
-def test_without_a_native_kernel_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: None)
-    monkeypatch.setattr(compiled, "find_compiler", lambda: None)
-    key, query = draw(1, 2, 30, 16, seed=1), draw(1, 4, 1, 16, seed=2)
-    pinned = decode_attention(query, key, key, scale=0.25, kernel="native")
-    assert torch.equal(pinned, decode_attention(query, key, key, scale=0.25, kernel="folded"))
-    assert decode_attention(query, key, key, scale=0.25).shape == query.shape
-    assert "native" not in choice.chosen().values()
 
 
 @pytest.mark.compile
