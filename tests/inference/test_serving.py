@@ -4,7 +4,6 @@ import http.server
 import json
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -35,6 +34,7 @@ from qkvary.inference.serving import (
 )
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError, UsageError
+from tests import forked
 from tests.conftest import ROOT
 from tests.forked import ForkedPython
 from tests.inference.stand_in_engine import CELLS, MEBIBYTES, Handler, write_engine
@@ -198,15 +198,14 @@ def test_another_program_that_took_the_port_is_no_engine(program: Path, tmp_path
 
 
 def test_a_full_disk_ends_the_command_in_one_sentence(program: Path, cache: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "qkvary", "serve", "tiny", "--program", str(program), "--port=0"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "QKVARY_CACHE": str(cache)},
-        cwd=ROOT / "src",
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)),
+    code = (
+        "import resource, sys; from qkvary.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        f"sys.exit(main(['serve', 'tiny', '--program', {str(program)!r}, '--port=0']))"
     )
+    options = {"input": "", "capture_output": True, "text": True, "check": False}
+    environment = {**os.environ, "QKVARY_CACHE": str(cache)}
+    done = forked.run([sys.executable, "-c", code], env=environment, **options)
     assert done.returncode == 4, done.stderr
     assert "File too large" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -28,6 +28,7 @@ print(keep_freed_memory(), left_alone, count())
 """
 
 
+@pytest.mark.slow
 def test_freed_pages_are_reused(run_python: Runner) -> None:
     result = run_python(["-c", COUNT_FAULTS])
     assert result.returncode == 0, result.stderr

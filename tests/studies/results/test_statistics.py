@@ -260,3 +260,17 @@ def test_a_repeat_lies_in_its_interval_as_often_as_it_says() -> None:
     # Four standard errors of a share of 0.9.
     assert abs(hits / trials - 0.9) < 4 * math.sqrt(0.09 / trials)
     assert s.repeat_interval([1.0], 5) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=2, max_size=9))
+def test_rank_correlation_is_that_of_ranks(pairs: list[tuple[int, int]]) -> None:
+    first, second = (list(map(float, side)) for side in zip(*pairs, strict=True))
+    found = s.rank_correlation(first, second)
+    if len({*first}) == 1 or len({*second}) == 1:
+        assert found is None
+        return
+    ranks = [
+        [sum(b < a for b in side) + sum(b == a for b in side) / 2 for a in side]
+        for side in (first, second)
+    ]
+    assert found == pytest.approx(np.corrcoef(*ranks)[0, 1])

@@ -188,10 +188,10 @@ def resume(root: Path, cell: Cell, steps: int) -> Path:
 
 
 def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
-    study = toy_study([7], steps=160)
+    study = toy_study([7], steps=60)
     (cell, *_) = study.cells()
     resume(tmp_path / "whole", cell, 1000)
-    log = resume(tmp_path / "cut", cell, 120) / "metrics.jsonl"
+    log = resume(tmp_path / "cut", cell, 45) / "metrics.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
     resume(tmp_path / "cut", cell, 1000)
     records = [Store(tmp_path / name).record(cell.run_key) for name in ("whole", "cut")]
