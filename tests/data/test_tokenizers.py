@@ -79,20 +79,3 @@ def test_a_character_outside_of_the_alphabet_is_refused() -> None:
 def test_pieces_are_checked(pieces: list[bytes], scores: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PieceTokenizer(pieces, scores)
-
-
-@pytest.mark.parametrize(
-    "description",
-    [
-        {},
-        {"kind": "words"},
-        {"kind": "characters"},
-        {"kind": "characters", "alphabet": 5},
-        {"kind": "pieces", "pieces": ["zz"], "scores": [0], "joins_spaces": False},
-        {"kind": "pieces", "pieces": 3, "scores": [0], "joins_spaces": False},
-        {"kind": "pieces", "pieces": [], "scores": []},
-    ],
-)
-def test_invalid_descriptions_are_rejected(description: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"expected|hexadecimal"):
-        make_tokenizer(description)

@@ -106,22 +106,6 @@ def test_no_other_width_comes_nearer(label: str, width: int, activation: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ([separate("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
-        ([separate("odd", variants=())], "setting 'odd': expected at least one of variants, got"),
-        (
-            [separate("one", variants=("QKV",)), separate("two", table="one")],
-            "setting 'two': expected the variants of 'one', which shares the table 'one'",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_study(make_setting("reverse"), *settings, variants=LABELS)
-
-
-@pytest.mark.parametrize(
     ("fields", "message"),
     [
         ({"setting": "none"}, "expected a setting of the study in a contrast, got 'none';"),

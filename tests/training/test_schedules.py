@@ -1,5 +1,4 @@
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -111,17 +110,3 @@ def test_multistep_is_that_of_torch() -> None:
         assert found == pytest.approx(expected.get_last_lr()[0])
         optimizer.step()
         expected.step()
-
-
-@pytest.mark.parametrize(
-    ("fields", "says"),
-    [
-        ({"name": "multistep"}, "needs growing milestones"),
-        ({"name": "multistep", "milestones": (7, 3)}, "needs growing milestones"),
-        ({"name": "cosine", "milestones": (3,)}, "milestones require the schedule multistep"),
-        ({"name": "multistep", "milestones": (3,), "warmup_steps": 2}, "has no warm-up"),
-    ],
-)
-def test_milestones_belong_to_multistep(fields: dict[str, Any], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        ScheduleConfig(**fields)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from qkvary.arch.families.table import read_model
-from tests.arch.families.config_files import load, read_without
+from tests.arch.families.config_files import load
 
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 WHOLE = "a whole number in 1 ... 2^40 for "
@@ -60,20 +60,6 @@ REFUSED: dict[str, list[tuple[dict[str, object], str]]] = {
 }
 """Changes of published files, and words of the answer."""
 
-NEEDED = {
-    "gpt2": "n_embd n_layer n_head n_positions vocab_size",
-    "opt-350m": "ffn_dim max_position_embeddings",
-    "falcon-40b": "num_hidden_layers",
-    "llama-3.1-8b": "hidden_size intermediate_size num_hidden_layers num_attention_heads",
-    "mixtral-8x7b": "num_local_experts num_experts_per_tok",
-    "t5-small": "d_kv d_ff num_heads vocab_size",
-    "whisper-tiny": "d_model max_source_positions max_target_positions num_mel_bins",
-    "gemma-3-270m": "hidden_size intermediate_size num_hidden_layers",
-    "deepseek-v3": "v_head_dim n_routed_experts num_hidden_layers",
-    "deepseek-v4-flash": "head_dim o_lora_rank index_topk",
-}
-"""Sizes that a file cannot leave out."""
-
 
 @pytest.mark.parametrize(
     ("name", "changes", "words"),
@@ -85,12 +71,3 @@ def test_what_has_no_meaning_is_refused(name: str, changes: dict[str, object], w
     changed = {"text_config": {**text, **changes}} if isinstance(text, dict) else changes
     with pytest.raises(ValueError, match=f"^expected .*{re.escape(words)}"):
         read_model({**content, **changed}, name)
-
-
-@pytest.mark.parametrize(
-    ("name", "field"), [(name, field) for name in NEEDED for field in NEEDED[name].split()]
-)
-def test_a_missing_size_is_named(name: str, field: str) -> None:
-    family = load(name)["model_type"]
-    with pytest.raises(ValueError, match=rf"expected the field .*{field}.* in a {family} config"):
-        read_without(name, field)

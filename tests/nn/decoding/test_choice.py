@@ -110,16 +110,6 @@ def test_a_damaged_file_is_ignored_and_written_again(
     assert read(folder)["choices"] == {kind: "matmul"}
 
 
-def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_as(monkeypatch, {"matmul": 0.5})
-    choice.choose(make(), "fastest")
-    (mine,) = choice.chosen()
-    theirs = {"format": choice.FORMAT, "machine": choice._machine(), "choices": {"theirs": "sdpa"}}
-    (folder / "choices.json").write_text(json.dumps(theirs), "utf-8")
-    choice.choose(make(1000), "fastest")
-    assert read(folder)["choices"] == {**choice.chosen(), mine: "matmul", "theirs": "sdpa"}
-
-
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_is_pinned_by_the_environment_or_the_argument(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -7,17 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.arch.labels import parse_label
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
-from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.linear_attention import State
 from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import (
     FLOAT32,
-    LONGEST,
     NEW,
     PROMPT,
     compare,
@@ -128,21 +123,3 @@ def kept_states(cache: KVCache) -> list[Tensor]:
     return [
         part for state in kept if isinstance(state, State) for part in state if part is not None
     ]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("storage", ["preallocated", "int8"])
-def test_layers_with_states_and_layers_with_entries(storage: str) -> None:
-    plain = make("QKV", d_model=32)
-    config = plain.config.with_variant(parse_label("Q-K=V*1,QKV@linear*1"))
-    model = LanguageModel(config, seed=1).eval()
-    tokens = texts(2)
-    options = CacheOptions(layout="rotated", storage=storage)  # type: ignore[arg-type]
-    caches = [KVCache(config.layers, max_tokens=LONGEST, options=options) for _ in range(2)]
-    for cache in caches:
-        model(tokens[:, :PROMPT], cache=cache)
-    assert step.supports(model, caches[0])
-    take = NativeStep(model, caches[0])
-    for place in range(PROMPT, PROMPT + NEW):
-        by_layers = model(tokens[:, place : place + 1], cache=caches[1])[:, -1]
-        assert distance(take(tokens[:, place], None), by_layers) < FLOAT32
