@@ -25,7 +25,8 @@ LONGEST = 160
 
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Timings of this test's own, and nothing pinned."""
+    """Timings of this test's own, and nothing pinned; what is built once stays."""
+    native.library()
     monkeypatch.setenv("QKVARY_CACHE", str(tmp_path))
     monkeypatch.delenv(choice.VARIABLE, raising=False)
     (tmp_path / "decoding").mkdir()
