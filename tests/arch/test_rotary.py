@@ -16,14 +16,11 @@ LISTS: dict[str, Any] = {"short": (1.0, 2.0), "long": (3.0, 4.0)}
     [
         ({"form": "ntk"}, "expected form out of linear, dynamic"),
         ({"form": "linear", "factor": 0.0}, "positive and finite numbers of rotary scaling, got 0"),
-        ({"form": "linear", "factor": float("nan")}, "positive and finite numbers"),
         ({"form": "yarn", "attention_factor": -1.0}, "positive and finite numbers"),
         ({"form": "yarn", "original_tokens": 0}, "expected at least 1 original token, got 0"),
         ({"form": "yarn", "slow": 32.0}, "expected slow below fast for the rotary scaling yarn"),
-        ({"form": "llama3", "slow": 4.0, "fast": 1.0}, "expected slow below fast"),
         ({"form": "dynamic", "factor": 0.5}, "a factor of at least 1 for dynamic, got 0.5"),
         ({"form": "longrope"}, "as many short as long divisors for longrope alone, got 0 and 0"),
-        ({"form": "longrope", "short": (1.0,), "long": ()}, "divisors for longrope alone, got 1"),
         ({"form": "linear", **LISTS}, "divisors for longrope alone, got 2 and 2 for linear"),
     ],
 )

@@ -1,6 +1,8 @@
 """The packaged models are what their card says, and need neither data nor a home."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from qkvary.inference.decoding import complete
 from qkvary.inference.evaluation.perplexity import Protocol, score_text
 from qkvary.inference.evaluation.texts import make_text
 from qkvary.inference.requests import Request
-from tests.conftest import Runner
+from tests import forked
 
 VARIANTS = {"tiny": "QKV@rotary", "tiny-k": "Q-K=V@rotary"}
 STORY = (
@@ -52,11 +54,20 @@ def test_a_packaged_model_has_learnt_stories(name: str) -> None:
     assert score.bits_per_byte < 1.5
 
 
-def test_a_prompt_is_continued_without_data_or_a_home(tmp_path: Path, run_python: Runner) -> None:
+def test_a_prompt_is_continued_without_data_or_a_home(tmp_path: Path) -> None:
     folders = dict.fromkeys(("HOME", "XDG_CACHE_HOME", "QKVARY_CACHE"), str(tmp_path / "none"))
-    environment = {**folders, "QKVARY_DATA": "", "PATH": ""}
+    environment = {**os.environ, **folders, "QKVARY_DATA": "", "PATH": ""}
     arguments = ["-m", "qkvary", "generate", "tiny-k", "Once upon", "--tokens", "3"]
-    result = run_python(arguments, env=environment, cwd=tmp_path)
+    command = [sys.executable, *arguments]
+    result = forked.run(
+        command,
+        input="",
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
+    )
     assert (result.returncode, result.stdout[:16]) == (0, "Once upon a time")
 
 

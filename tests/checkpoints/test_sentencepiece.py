@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.huggingface.fast_tokenizers import convert_tokenizer
 from qkvary.checkpoints.sentencepiece import joins_spaces, read_pieces
 from qkvary.data.tokenizers import make_tokenizer
 from qkvary.inference.streaming import detokenize
 from qkvary.storage.errors import DamagedError, UsageError
-from tests.reference import llama2c
 
 
 def field(number: int, kind: int, body: bytes) -> bytes:
@@ -112,17 +110,3 @@ def test_tokens_are_those_of_the_library(name: str, tmp_path: Path) -> None:
     for text, tokens in zip(made["texts"], made["tokens"], strict=True):
         if text.strip(" "):
             assert fast.encode(text).ids == [1, *tokens]
-
-
-def test_a_network_of_characters_without_bytes_loads(tmp_path: Path) -> None:
-    """A llama2.c model whose tokenizer has one piece a character, and no bytes."""
-    pieces = ["<unk>", "\n<s>\n", "\n</s>\n", " ", *"abcdefghijklmnopq.,"]
-    packed = llama2c.pack_tokenizer([one.encode() for one in pieces], [0.0] * len(pieces))
-    sizes = {**llama2c.SIZES, "vocab_size": len(pieces)}
-    (tmp_path / "model.bin").write_bytes(llama2c.pack(sizes, llama2c.make_weights(sizes)))
-    (tmp_path / "tokenizer.bin").write_bytes(packed)
-    tokenizer = load_checkpoint(tmp_path).tokenizer
-    assert tokenizer is not None
-    assert tokenizer.encode("a cab.") == [1, 3, 4, 3, 6, 4, 5, 21]
-    assert tokenizer.encode("aXYb") == [1, 3, 4, 0, 5]
-    assert detokenize(tokenizer, [3, 4, 3, 6], after=1) == "a c"

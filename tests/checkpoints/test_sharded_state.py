@@ -19,7 +19,7 @@ from qkvary.checkpoints.sharded_state import (
     shard_metadata,
     whole_contents,
 )
-from qkvary.checkpoints.training_state import load_training_state, read_state, state_sha256
+from qkvary.checkpoints.training_state import load_training_state, read_state
 from qkvary.storage.checkpoint_folders import (
     checkpoint_directory,
     keep_newest,
@@ -88,8 +88,8 @@ def read(directory: Path, step: int, count: int) -> list[dict[Kind, dict[str, Te
     return [reader(number, count).read(folder, read_manifest(folder)) for number in range(count)]
 
 
-@pytest.mark.parametrize("writers", [1, 2, 3, 4, 8, 13])
-@pytest.mark.parametrize("readers", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("writers", [1, 3, 8, 13])
+@pytest.mark.parametrize("readers", [1, 2, 5])
 def test_any_number_reads_what_any_number_wrote(tmp_path: Path, writers: int, readers: int) -> None:
     save(tmp_path, 3, writers)
     found = read(tmp_path, 3, readers)
@@ -105,17 +105,6 @@ def test_any_number_reads_what_any_number_wrote(tmp_path: Path, writers: int, re
                 assert mine[kind][name].numel() == part.numel()
                 if len(part):
                     assert torch.equal(mine[kind][name], part)
-
-
-def test_one_process_has_all_of_it(tmp_path: Path) -> None:
-    save(tmp_path, 3, 3)
-    state = load_training_state(tmp_path, accept=lambda _about: None, report=pytest.fail)
-    assert state
-    assert state.step == 3
-    expected = tensors(3)
-    assert state_sha256(state.weights, state.optimizer) == state_sha256(
-        expected["weights"], expected["optimizer"]
-    )
 
 
 def test_a_reader_opens_the_files_that_it_needs(

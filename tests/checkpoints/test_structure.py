@@ -1,6 +1,5 @@
 """A network that its configuration does not describe is refused before anything is written."""
 
-import copy
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 import qkvary as qk
-from qkvary.arch.networks import LanguageModelConfig
 from qkvary.checkpoints.gguf.export import export_gguf
 from qkvary.checkpoints.huggingface.folders import export_folder
 from qkvary.checkpoints.models import LoadedModel, save_model
@@ -106,18 +104,3 @@ def test_a_changed_network_is_not_written(
         assert len(str(refused.value).splitlines()) == 1
     assert not (tmp_path / "after").exists()
     assert qk.load(tmp_path / "before").network.config == model.config
-
-
-def test_what_is_refused_once_merged_is_written(tmp_path: Path) -> None:
-    model = make()
-    merged = copy.deepcopy(model)
-    _replace_projection(model)
-    with torch.no_grad():
-        for part in merged.stack.blocks[1].attention.k_proj.parameters():
-            part.mul_(2.0)
-    save_model(tmp_path / "model", merged)
-    tokens = torch.arange(7)[None]
-    with torch.no_grad():
-        expected = model(tokens)
-        assert torch.allclose(qk.load(tmp_path / "model").network(tokens), expected, atol=1e-5)
-    assert isinstance(merged.config, LanguageModelConfig)

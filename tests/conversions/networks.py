@@ -1,6 +1,5 @@
 """Networks to rewrite, and the judge of what comes out: the plain loops in float64."""
 
-import dataclasses
 import math
 
 import torch
@@ -94,17 +93,3 @@ def spread(size: int, number: float, seed: int) -> Tensor:
 def set_query(network: LanguageModel, index: int, matrix: Tensor) -> None:
     """Put a matrix in the place of a query's."""
     [*network.stack.blocks][index].attention.projections["q"].weight.data.copy_(matrix)
-
-
-def replace_scale(network: LanguageModel, identity: str) -> LanguageModel:
-    """The same weights with another score scale."""
-    layers = tuple(
-        dataclasses.replace(
-            layer,
-            scale=dataclasses.replace(layer.scale, identity=identity),  # type: ignore[arg-type]
-        )
-        for layer in network.config.layers
-    )
-    changed = LanguageModel(dataclasses.replace(network.config, attention=layers)).double().eval()
-    changed.load_state_dict(network.state_dict())
-    return changed

@@ -51,7 +51,6 @@ def train(label: str, **fields: object) -> LanguageModel:
 @pytest.mark.parametrize(
     ("label", "fields", "after"),
     [
-        ("QKV", {}, "I-K-V"),
         ("Q-K=V@rotary", {"positions": "none", "tied_head": False}, "I-K=V@rotary"),
         ("MQA", {"shared_blocks": True, "positions": "sinusoidal"}, "I-K-V/1"),
     ],

@@ -114,15 +114,6 @@ def test_blocks_and_residuals_by_hand(form: str, context: int, expected: int) ->
     assert layer_cache_bytes(attention, context=context, stored_as=form) == expected
 
 
-def test_the_most_on_the_way_is_before_a_block_is_quantised() -> None:
-    layer = AttentionConfig(d_model=24, num_heads=4, causal=True)
-    attention = ProjectedAttention(config=layer)
-    sizes = [layer_cache_bytes(attention, context=n, stored_as="int4-b8-r2") for n in range(45)]
-    for context in range(45):
-        most = layer_cache_bytes(attention, context=context, stored_as="int4-b8-r2", peak=True)
-        assert most == max(sizes[: context + 1])
-
-
 def test_a_token_of_a_block_adds_its_part_in_the_long_run() -> None:
     model = as_model(gpt_300m("QKV"))
     sizes = [model_cache_bytes(model, context=n, stored_as="int4-b32") for n in (320, 640)]

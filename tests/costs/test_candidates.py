@@ -4,7 +4,7 @@ import pytest
 
 from qkvary.arch.families.sizes import load_size, name_sizes
 from qkvary.arch.models import Model, as_model
-from qkvary.arch.named_networks import find_network, gpt_300m
+from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.candidates import AS_IT_IS, Candidates, choose_candidates, own_label
 from tests.costs.toy_models import (
@@ -48,21 +48,6 @@ def test_a_models_own_label(model: Model, label: str) -> None:
     assert own_label(model) == label
 
 
-@pytest.mark.parametrize(
-    ("label", "where"),
-    [
-        ("Q-K=V@linear", " positions, unlike"),
-        ("QKV*4,Q-K=V@linear*1", " positions in 1 of 5 layers, unlike"),
-        ("Q-K=V@linear*2,MQA*3", " positions in 2 of 5 layers, unlike"),
-        ("QKV*4,Q-K=V*1", None),
-    ],
-)
-def test_layers_that_lose_their_positions_are_counted(label: str, where: str | None) -> None:
-    found = choose_candidates(as_model(find_network("lm-1m"), "lm-1m"), [label])
-    assert len(found.notes) == (where is not None)
-    assert all(where in note for note in found.notes if where)
-
-
 def test_a_plan_compares_what_the_papers_compare() -> None:
     found = choose_candidates(as_model(gpt_300m(), "300M"))
     assert names_of(found) == [
@@ -92,18 +77,6 @@ def test_no_suggested_variant_keeps_more_than_the_model(all_sharings: bool) -> N
         assert not more or found.original.label.startswith("Q-K=V"), name
         # What is said to store less does.
         assert all(kept[i] < kept[0] for i, row in enumerate(found.rows) if row.saving), name
-
-
-def test_latents_and_summaries_have_nothing_to_share() -> None:
-    for model in (latent_model(), compressed_model()):
-        found = choose_candidates(model, all_sharings=True)
-        assert (names_of(found), found.notes) == ([AS_IT_IS], ())
-        asked = choose_candidates(model, ["MQA"])
-        assert names_of(asked) == [AS_IT_IS]
-        (sentence,) = asked.notes
-        assert sentence.startswith(
-            f"MQA does not fit {model.name}: expected layers with their own projections"
-        )
 
 
 def test_what_does_not_fit_is_refused_in_a_sentence() -> None:

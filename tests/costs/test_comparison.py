@@ -11,7 +11,6 @@ from qkvary.costs.parameters import model_parameters
 from tests.costs.toy_models import (
     ALL_KINDS,
     encoder_decoder_model,
-    language_model,
 )
 
 BF16, INT8 = parse_format("bf16"), parse_format("int8")
@@ -55,14 +54,6 @@ def test_rows_are_what_the_cost_functions_say() -> None:
             assert row.step is not None
             assert (row.step.batch, row.step.context) == (3, 29)
             assert row.step.macs == 3 * row.decode_macs.total
-
-
-def test_formats_of_weights_and_cache_are_apart() -> None:
-    candidates = choose_candidates(language_model(), ["MQA"]).rows
-    plain, small = rows_of(candidates)[0], rows_of(candidates, cache=INT8)[0]
-    assert small.weight_bytes == plain.weight_bytes
-    # Six channels a head and four bytes of scale for each.
-    assert small.cache_bytes == 3 * 29 * 3 * 2 * 8 * (6 + 4)
 
 
 def test_an_encoder_counts_once_for_a_prompt_and_not_for_a_token() -> None:

@@ -63,14 +63,6 @@ def test_what_the_encoder_left_behind_is_not_made_again() -> None:
     assert step.written_bytes == 2 * 48 * 2
 
 
-def test_a_query_that_shares_the_keys_projection_needs_it_in_cross_attention() -> None:
-    shared, apart = encoder_decoder_model("Q=K-V"), encoder_decoder_model("QKV")
-    matrix = 24 * 24
-    # One matrix less in two layers, but the query of cross attention still reads one.
-    assert read_weights(apart, batch=1) - read_weights(shared, batch=1) == 2 * matrix
-    assert step_of(apart).macs - step_of(shared).macs == 2 * matrix
-
-
 def test_latents_of_the_encoder_are_widened_in_every_step() -> None:
     needed = encoder_decoder_model("Q-K[r3]-V")
     layer = needed.layers[0]

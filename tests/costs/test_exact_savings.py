@@ -7,8 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.blocks import ProjectedAttention
-from qkvary.arch.families.sizes import load_size
-from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import Model
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.exact_savings import (
@@ -22,10 +20,8 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.macs import decode_macs
 from tests.costs.toy_models import (
     ALL_KINDS,
-    compressed_model,
     encoder_decoder_model,
     language_model,
-    latent_model,
     plain_layer,
     projected,
     stack,
@@ -90,25 +86,6 @@ def test_which_methods_apply(label: str, methods: set[Method]) -> None:
     assert set(savings_of(language_model(label, d_model=40))) == methods
 
 
-def test_latents_and_summaries_are_savings_already() -> None:
-    latent, compressed = report_of(latent_model()), report_of(compressed_model())
-    assert latent.savings == compressed.savings == ()
-    assert latent.already == ("latent attention keeps 18 channels of a token instead of 96",)
-    assert compressed.already == (
-        "shared-KV attention with one head keeps one tensor for keys and values",
-        "summaries of 7 tokens stand for those beyond the window of 5",
-        "summaries of 4 tokens stand for those beyond the window of 5",
-    )
-
-
-def test_layers_that_read_others_keep_nothing_to_save() -> None:
-    own = projected()
-    model = stack(plain_layer(own), plain_layer(dataclasses.replace(own, reads_layer=0)))
-    report = report_of(model)
-    assert {saving.layers for saving in report.savings} == {(0,)}
-    assert report.already == ("some layers read another layer's keys and values and keep none",)
-
-
 def test_an_encoders_output_is_kept_once() -> None:
     found = savings_of(encoder_decoder_model(), encoder_tokens=19)
     once = found["encoder output once"]
@@ -161,33 +138,10 @@ def test_what_is_not_kept_is_computed(model: Model, context: int) -> None:
             assert decode_macs(changed, context=context) == decode_macs(model, context=context)
 
 
-def test_products_of_a_stored_input_by_hand() -> None:
-    """One layer of six heads of four: projected again, or absorbed where nothing is rotated."""
-    rest = 24 * 24 + 24 * 24 + 3 * 24 * 50 + 24 * 101
-    for label, context, products in (
-        # Two matrices for each of nine tokens, then scores and values.
-        ("QKV@rotary", 9, 9 * 2 * 24 * 24 + 2 * 9 * 24),
-        # Two products of the query and of the output with a matrix, then 24 channels a head.
-        ("QKV", 9, 2 * 24 * 24 + 2 * 9 * 6 * 24),
-    ):
-        changed = apply_saving(stack(plain_layer(projected(label))), "layer input")
-        assert changed is not None
-        assert decode_macs(changed, context=context).total == rest + products
-
-
 def scores_of(attention: ProjectedAttention, *, context: int) -> int:
     """All products of one layer but those of the output, with 24 channels in and out."""
     count = decode_macs(stack(plain_layer(attention)), context=context)
     return count.projections + count.scores - 24 * 24
-
-
-def test_a_query_that_shares_the_projection_is_made_where_keys_are_not() -> None:
-    """Six heads of four, nine tokens: x W_K is the query, and W_K^T the absorbed projection."""
-    stored = dataclasses.replace(projected("Q=K-V"), storage="input")
-    absorbed = 24 * 24 + 2 * 24 * 24 + 2 * 9 * 6 * 24
-    assert scores_of(stored, context=9) == absorbed
-    # A first token is projected again, and its key is the query.
-    assert scores_of(stored, context=1) == 2 * 24 * 24 + 2 * 24
 
 
 def test_products_of_stored_latents_by_hand() -> None:
@@ -210,54 +164,3 @@ def test_products_of_stored_latents_by_hand() -> None:
     ):
         stored = dataclasses.replace(projected(label), storage="latent")
         assert scores_of(stored, context=context) == products, label
-
-
-def test_latents_are_found_and_are_no_obstacle() -> None:
-    report = report_of(language_model("Q-K[r5]-V[r7]/1"))
-    (saving,) = report.savings
-    assert (saving.method, saving.certainty) == ("latents", "exact")
-    assert report.obstacles == ()
-    assert saving.bytes_then == 37 * 3 * 2 * (5 + 6)
-    changed = apply_saving(language_model("Q-K[r6]=V/1"), "latents")
-    assert changed is None
-
-
-def test_normalised_keys_cannot_be_absorbed() -> None:
-    plain = projected()
-    normed = dataclasses.replace(plain, norms=tuple(tied_rotary_model().norms))
-    absorbed, again = (
-        apply_saving(stack(plain_layer(attention)), "layer input") for attention in (plain, normed)
-    )
-    assert absorbed is not None
-    assert again is not None
-    few, many = (decode_macs(one, context=9).total for one in (absorbed, again))
-    assert many - few == 9 * 2 * 24 * 24 + 2 * 9 * 24 - (2 * 24 * 24 + 2 * 9 * 6 * 24)
-
-
-def test_another_variant_stores_what_it_needs() -> None:
-    changed = apply_saving(language_model(), "layer input")
-    assert changed is not None
-    shared = changed.with_variant(parse_variant("Q-K=V"))
-    kept = {
-        layer.attention.storage
-        for layer in shared.layers
-        if isinstance(layer.attention, ProjectedAttention)
-    }
-    assert kept == {"needed"}
-
-
-def test_a_layer_that_reads_another_one_finds_what_is_stored_there() -> None:
-    model = load_size("gemma-4-31b")
-    layers = list(model.layers)
-    last = layers[-1]
-    assert isinstance(last.attention, ProjectedAttention)
-    source = next(i for i, layer in enumerate(layers) if layer.attention == last.attention)
-    layers[-1] = dataclasses.replace(
-        last, attention=dataclasses.replace(last.attention, reads_layer=source)
-    )
-    changed = apply_saving(dataclasses.replace(model, layers=tuple(layers)), "rotate when read")
-    assert changed is not None
-    reader, read = changed.layers[-1].attention, changed.layers[source].attention
-    assert isinstance(reader, ProjectedAttention)
-    assert isinstance(read, ProjectedAttention)
-    assert (reader.storage, read.storage, reader.reads_layer) == ("needed", "needed", source)

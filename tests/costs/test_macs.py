@@ -36,19 +36,6 @@ def test_causal_pairs_cost_about_half() -> None:
     assert found.attention / 1e9 == pytest.approx(257.74, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    ("length", "two", "one"),
-    [(128, 6.80, 13.60), (512, 6.47, 12.94), (1024, 6.08, 12.15), (2048, 5.42, 10.84)],
-)
-def test_savings_shrink_with_the_length_as_in_the_papers_table(
-    length: int, two: float, one: float
-) -> None:
-    full = forward_macs(as_model(gpt_300m("QKV")), tokens=length, pairs="square").total
-    for label, saving in (("Q=K-V", two), ("Q=K=V", one)):
-        shared = forward_macs(as_model(gpt_300m(label)), tokens=length, pairs="square").total
-        assert 100 * (1 - shared / full) == pytest.approx(saving, abs=0.005)
-
-
 @given(
     length=st.integers(1, 23),
     window=st.none() | st.integers(1, 29),

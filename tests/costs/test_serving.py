@@ -11,7 +11,8 @@ from qkvary.costs.decoding import weight_bytes
 from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.replicas import device_cache_bytes
-from qkvary.costs.serving import REPLICA_SIZES, Demand, ServingPlan, plan_serving
+from qkvary.costs.serving import Demand, ServingPlan, plan_serving
+from tests.conftest import examples
 from tests.costs.toy_models import (
     ALL_KINDS,
     language_model,
@@ -43,12 +44,8 @@ def plan(model: Model, **fields: object) -> ServingPlan:
         # The papers: 32,000 tokens and no weights.
         ("QKV", 32_000, False, 15, 7),
         ("Q-K=V", 32_000, False, 30, 4),
-        # The same with the weights, which do not change the whole numbers.
-        ("QKV", 32_000, True, 15, 7),
-        ("Q-K=V", 32_000, True, 30, 4),
-        # With caches of 32,768 tokens.
+        # With caches of 32,768 tokens, and the weights.
         ("QKV", 32_768, True, 14, 8),
-        ("Q-K=V", 32_768, True, 29, 4),
         ("GQA-4", 32_768, True, 58, 2),
         ("MQA", 32_768, True, 235, 1),
     ],
@@ -153,6 +150,7 @@ def context_by_scan(model: Model, demand: Demand, devices: int) -> int:
     return tokens
 
 
+@examples(7)
 @given(model=KINDS, memory=st.integers(30_000, 400_000), size=st.sampled_from([1, 2, 8]))
 def test_longest_context_by_scanning(model: Model, memory: int, size: int) -> None:
     demand = make_demand(memory, replica_sizes=(size,))
@@ -184,44 +182,6 @@ def test_more_memory_never_needs_more(
         assert (enough.longest_context or 10**12) >= (less.longest_context or 0)
 
 
-def test_one_key_head_gains_nothing_from_eight_devices() -> None:
-    """Eight devices hold as many users as one that has room after the weights."""
-    model = language_model("MQA")
-    one = 10 * (48 // 8) * 2 * 2 * 3
-    fields = {"context": 10, "reserve": 0.0, "count_weights": False, "users": 10**6}
-    for size in (1, 8):
-        found = plan(model, memory=100 * one, replica_sizes=(size,), **fields)
-        assert found.users_per_replica == 100
-    spread = plan(language_model("QKV"), memory=100 * one, replica_sizes=(8,), **fields)
-    assert spread.users_per_replica == 100
-
-
-def test_weights_that_never_fit() -> None:
-    found = plan(language_model(), memory=100)
-    assert not found.fits
-    assert (found.devices, found.users_per_replica, found.users_per_device) == (None, 0, 0.0)
-    assert (found.longest_context, found.price_per_month, found.fills) == (0, None, None)
-    assert (found.tokens_per_second, found.tokens_per_second_and_user, found.bound) == (None,) * 3
-
-
-def test_a_context_that_never_fits_says_which_would() -> None:
-    model = language_model("MQA")
-    found = plan(model, memory=30_000, context=10**6)
-    assert found.devices is None
-    assert found.longest_context == context_by_scan(model, make_demand(30_000), REPLICA_SIZES[-1])
-    assert found.longest_context
-
-
-def test_the_speed_of_a_replica_is_that_of_its_step() -> None:
-    found = plan(language_model(), users=4, memory=10**9)
-    assert found.step is not None
-    assert found.step.batch == 4
-    assert found.step_seconds == found.step.moved_bytes / 1e9
-    assert found.tokens_per_second == pytest.approx(4 * 1e9 / found.step.moved_bytes)
-    assert found.tokens_per_second_and_user == pytest.approx(1e9 / found.step.moved_bytes)
-    assert found.bound == "weights"
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
@@ -230,11 +190,7 @@ def test_the_speed_of_a_replica_is_that_of_its_step() -> None:
         ({"reserve": 1.0}, r"expected a reserve in \[0, 1\), got 1.0"),
         ({"reserve": float("nan")}, r"expected a reserve in \[0, 1\), got nan"),
         ({"price": -1.0}, "expected a price of at least 0, got -1.0"),
-        ({"price": float("nan")}, "expected a price of at least 0, got nan"),
-        ({"price": float("inf")}, "expected a price of at least 0, got inf"),
-        ({"replica_sizes": ()}, "expected rising replica sizes"),
         ({"replica_sizes": (2, 1)}, "expected rising replica sizes"),
-        ({"replica_sizes": (0, 1)}, "expected rising replica sizes"),
     ],
 )
 def test_impossible_demands_are_refused(fields: dict[str, object], says: str) -> None:

@@ -8,19 +8,15 @@ from qkvary.arch.models import Model, as_model
 from qkvary.arch.named_networks import gpt_300m
 from qkvary.costs.devices import find_device
 from qkvary.costs.macs import forward_macs
-from qkvary.costs.parameters import model_parameters
 from qkvary.costs.training import (
     TrainingPlan,
-    activation_bytes,
     activation_numbers,
-    crossing_numbers,
     plan_training,
     training_macs_per_token,
 )
 from tests.costs.toy_models import (
     ALL_KINDS,
     compressed_model,
-    encoder_decoder_model,
     experts_model,
     language_model,
     latent_model,
@@ -78,21 +74,6 @@ def test_other_blocks_by_hand() -> None:
     assert window_only == gated + 2 * 48 + 10 + 8
 
 
-def test_an_encoder_is_trained_too() -> None:
-    model = encoder_decoder_model("MQA")
-    tokens, seen = 11, 17
-    own = 6 * 24 + 24 + 24 + 2 * 4 + 4 * 50 + 2 * 24
-    encoding = 4 * 24 + 2 * 24 + 2 * 4 + 4 * 50
-    assert (activation_numbers(model.layers[0], 24), crossing_numbers(model.layers[0])) == (own, 8)
-    numbers = 2 * (tokens * own + seen * 8) + seen * encoding + 2 * 24 * (tokens + seen)
-    found = activation_bytes(model, tokens=tokens, precision="fp32", encoder_tokens=seen)
-    assert found == 4 * numbers + 8 * 101 * tokens
-    planned = plan(model, tokens=tokens, precision="fp32", encoder_tokens=seen)
-    assert planned.sequence_bytes == found
-    products = forward_macs(model, tokens=tokens, encoder_tokens=seen).total
-    assert planned.macs_per_token == 3 * products / tokens
-
-
 def test_checkpointing_trades_memory_for_a_second_forward_pass() -> None:
     model = language_model(num_layers=7)
     whole, again = plan(model), plan(model, checkpointing=True)
@@ -111,21 +92,3 @@ def test_what_the_model_asks_for_is_what_a_plan_counts(model: Model, tokens: int
     assert found <= plan(model, tokens=tokens, checkpointing=True).macs_per_token
     assert found <= training_macs_per_token(model, tokens=tokens, pairs="square")
     assert found * tokens == pytest.approx(3 * forward_macs(model, tokens=tokens).total)
-
-
-@given(model=st.sampled_from(ALL_KINDS), tokens=st.integers(1, 50))
-def test_checkpointing_never_keeps_more(model: Model, tokens: int) -> None:
-    whole, again = (plan(model, tokens=tokens, checkpointing=on) for on in (False, True))
-    assert again.sequence_bytes <= whole.sequence_bytes
-    assert again.state_bytes == whole.state_bytes == 16 * model_parameters(model).total
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{"reserve": 1.0}, {"reserve": -0.1}, {"utilization": 0.0}, {"utilization": 1.1}],
-)
-def test_impossible_shares_are_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match=r"expected a reserve in \[0, 1\) and a utilization in"):
-        plan(language_model(), **fields)
-    with pytest.raises(ValueError, match="expected a length of at least 1 token, got 0"):
-        plan(language_model(), tokens=0)

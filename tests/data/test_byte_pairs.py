@@ -12,7 +12,6 @@ from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.documents import FileDocuments
 from qkvary.data.encoding import Encoder
 from qkvary.data.tokenizer_files import load_tokenizer
-from qkvary.data.tokenizers import make_tokenizer
 from tests.conftest import examples
 from tests.data import merged
 from tests.data.merged import DATA, KINDS, merges_of
@@ -42,21 +41,6 @@ def test_tokens_are_those_of_the_description(kind: str, text: str) -> None:
     assert b"".join(map(made.piece, tokens)).decode() == text
     if kind == "stand-in":
         assert tokens == merged.encode(text, merges_of(kind))
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_description_makes_an_equal_one(kind: str) -> None:
-    made = tokenizer(kind)
-    again = make_tokenizer(json.loads(json.dumps(made.describe())))
-    assert again.describe() == made.describe()
-    assert again.encode(merged.TEXT) == made.encode(merged.TEXT)
-    assert (again.vocabulary, again.separator, again.ends, again.beginning) == (
-        made.vocabulary,
-        made.vocabulary - 1,
-        (made.vocabulary - 1,),
-        None,
-    )
-    assert again.piece(made.vocabulary - 1) == b""
 
 
 @pytest.mark.parametrize("line", ["a", "a b c", "zz y", "t h\nt h", "a\u4e00 b"])

@@ -23,14 +23,6 @@ def test_packaged_models_have_names(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert find_checkpoint("tiny-k") == Path("tiny-k")
 
 
-def test_names_below_the_data_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = tmp_path / "checkpoints" / "stories260K"
-    folder.mkdir(parents=True)
-    monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
-    assert checkpoint_names() == ("tiny", "tiny-k", "stories260K")
-    assert find_checkpoint("stories260K") == folder
-
-
 def test_an_unknown_checkpoint_is_answered_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"got tiny-j, which does not exist; did you mean tiny-k"):
         find_checkpoint("tiny-j")

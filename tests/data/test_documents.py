@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from qkvary.data import documents
-from qkvary.data.documents import FileDocuments, TextPart
+from qkvary.data.documents import FileDocuments
 from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
 
 TEXTS = ["one\nline two", "three é", "\tfour "]
@@ -62,45 +62,6 @@ def test_chunk_borders_change_nothing(
     assert found == (expected if len(parts) > 1 else [part for part in parts if part.strip()])
 
 
-@pytest.mark.parametrize("chunk", [3, 1000])
-def test_a_long_text_is_split_after_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    text = "".join(f"line {number}\n" for number in range(40))
-    monkeypatch.setattr(documents, "SECTION_BYTES", 50)
-    monkeypatch.setattr(documents, "_CHUNK", chunk)
-    found = read(write(tmp_path / "a.txt", text))
-    assert "".join(found) == text
-    assert all(len(part) <= 50 and part.endswith("\n") for part in found)
-    assert len(found) > 5
-    with pytest.raises(UsageError, match=r"a\.txt:1: expected lines of at most 50 bytes"):
-        read(write(tmp_path / "a.txt", "x" * 200))
-
-
-@pytest.mark.parametrize("chunk", [3, 1000])
-def test_a_long_text_is_split_into_smaller_documents_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
-) -> None:
-    monkeypatch.setattr(documents, "SECTION_BYTES", 64)
-    monkeypatch.setattr(documents, "_CHUNK", chunk)
-    short, rest = "a short one\nof two lines", "".join(f"line {number}\n" for number in range(20))
-    long = rest + "x" * 40 + "\n" + rest
-    path = write(tmp_path / "a.txt", f"{short}<|endoftext|>{long}<|endoftext|>{short}")
-    found = list(FileDocuments(files=[path], cuts=4).read())
-    texts = [document.text for document in found]
-    assert texts[0] == texts[-1] == short
-    assert "\n".join(texts[1:-1]) == long.strip(), "sections behind a mark lose spaces as others do"
-    # A line that is longer than a document takes as much as it needs, and no more than that.
-    sizes = [len(text) for text in texts[1:-1]]
-    assert sorted(sizes)[-2] <= 16
-    assert 40 <= max(sizes) < 64
-    assert [document.where for document in found[:3]] == [f"{path}:{n}" for n in (1, 2, 4)]
-    for number in range(len(found)):
-        assert list(FileDocuments(files=[path], cuts=4).read([0, number])) == found[number:]
-    with pytest.raises(UsageError, match=r"a\.txt:1: expected lines of at most 64 bytes"):
-        list(FileDocuments(files=[write(tmp_path / "a.txt", "x" * 200)], cuts=4).read())
-
-
 def test_lines_of_json(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.jsonl", lines(TEXTS))) == TEXTS
     assert read(write(tmp_path / "a.ndjson", "\ufeff" + lines(TEXTS).rstrip())) == TEXTS
@@ -136,18 +97,6 @@ def test_reading_resumes_after_any_document(tmp_path: Path) -> None:
     for number, (_, position) in enumerate(whole):
         rest = list(FileDocuments(files=files).read(json.loads(json.dumps(position))))
         assert rest == [document for document, _ in whole[number + 1 :]]
-
-
-def test_a_part_of_a_text() -> None:
-    def part(start: float, end: float) -> list[str]:
-        source = TextPart(text=lambda: "0123456789", start=start, end=end, where="here")
-        found = [document.text for document in source.read()]
-        assert list(source.read(source.position())) == []
-        return found
-
-    assert part(0.0, 0.9) == ["012345678"]
-    assert part(0.9, 1.0) == ["9"]
-    assert part(0.5, 0.5) == []
 
 
 BAD: list[tuple[str, Callable[[Path], Path], type[Exception], str]] = [

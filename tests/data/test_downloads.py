@@ -18,7 +18,6 @@ from qkvary.data.downloads import (
     cache_only,
     fetch,
     find_hub_problem,
-    is_offline,
 )
 
 ANSWERS: dict[str, tuple[int, bytes]] = {
@@ -103,16 +102,6 @@ def test_only_https_is_opened(server: str, tmp_path: Path) -> None:
     for url in (f"{server}/good", f"file://{tmp_path}/config.json", "ftp://127.0.0.1/config.json"):
         with pytest.raises(DownloadError, match=r"cannot download .*: unknown url type: "):
             fetch(url, limit=1000)
-
-
-@pytest.mark.parametrize(
-    ("value", "offline"), [("1", True), ("true", True), ("ON", True), ("0", False), ("", False)]
-)
-def test_offline_mode_is_read_like_the_hubs_tools(
-    monkeypatch: pytest.MonkeyPatch, value: str, offline: bool
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", value)
-    assert is_offline() is offline
 
 
 @pytest.mark.usefixtures("plain")

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub import errors
 
 from qkvary.data import hub_documents
-from qkvary.data.corpora import CORPORA, open_source
+from qkvary.data.corpora import open_source
 from qkvary.data.downloads import DownloadError
 from qkvary.data.hub_documents import HubDocuments, find_commit, parse_hub
 from qkvary.data.preparation import prepare
@@ -163,61 +163,6 @@ def test_a_commit_that_cannot_be_determined(
     assert message in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
     assert find_commit("a/b", TODAY) == TODAY, "a commit is one"
-
-
-def test_a_corpus_of_the_hub_has_the_sizes_of_its_paper(
-    hub: list[dict[str, Any]], tmp_path: Path
-) -> None:
-    source = open_source("slimpajama")
-    limits = {stream.split: stream.max_tokens for stream in source.streams}
-    assert limits == {"train": 10_000_000_000, "validation": 10_000_000}
-    data = prepare(source, BYTES, tmp_path / "set", tokenizer_name="bytes")
-    assert data.splits["validation"].documents == 9
-    assert {call["repository"] for call in hub} == {"cerebras/SlimPajama-627B"}
-    assert {call["split"] for call in hub} == {"train", "validation"}
-    share = open_source("openwebtext").rule
-    assert share is not None
-    assert share.share == CORPORA["openwebtext"].share == 0.0005
-    assert open_source("fineweb").files == {
-        "hub": "HuggingFaceFW/fineweb",
-        "configuration": "sample-10BT",
-        "revision": None,
-    }
-
-
-class Rows:
-    """A stand-in for a stream."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self.rows = rows
-
-    def __iter__(self) -> Iterator[Any]:
-        for row in self.rows:
-            if isinstance(row, Exception):
-                raise row
-            yield row
-
-    def state_dict(self) -> dict[str, int]:
-        return {}
-
-
-@pytest.mark.parametrize(
-    ("rows", "error", "message"),
-    [
-        ([{"text": "x"}, {"text": None}], UsageError, "row 2: expected text in 'text', got a None"),
-        ([{"content": "x"}], UsageError, "row 1: expected the field 'text', got content"),
-        ([ConnectionError("no route\nmore")], DownloadError, "cannot read hf:someone/texts: no r"),
-        ([FileNotFoundError("Dataset 'x' doesn't exist")], UsageError, "doesn't exist"),
-    ],
-)
-def test_failures_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, rows: list[Any], error: type[Exception], message: str
-) -> None:
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_given, **_named: Rows(rows))
-    with pytest.raises(error) as caught:
-        list(make().read())
-    assert message in str(caught.value)
-    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize(

@@ -93,51 +93,8 @@ def test_too_few_labels_or_texts_and_equal_texts_are_refused(folder: Path, tmp_p
     with pytest.raises(UsageError, match=f"at least {FEWEST_TEXTS} .txt files .* got 2 of ham in"):
         load_labelled_texts(str(folder))
     empty = tmp_path / "spam"
-    with pytest.raises(
-        UsageError, match=r"at least 2 labels, folders with .txt files, in .* got 0"
-    ):
+    with pytest.raises(UsageError, match=r"at least 2 labels, folders with .txt files, in .* got"):
         load_labelled_texts(str(empty))
     (empty / "only").mkdir()
     with pytest.raises(UsageError, match=r"at least 2 labels.* got 1: only"):
         load_labelled_texts(str(empty))
-
-
-def test_some_labels_are_kept(folder: Path) -> None:
-    (folder / "eggs").mkdir()
-    for number in range(3):
-        (folder / "eggs" / f"{number}.txt").write_text(f"eggs {number}")
-    every = load_labelled_texts(str(folder))
-    some = load_labelled_texts(str(folder), ("spam", "eggs"))
-    assert (every.labels, some.labels) == (("eggs", "ham", "spam"), ("eggs", "spam"))
-    assert [names(some)["train"][index] for index in (0, 1)] == [
-        names(every)["train"][index] for index in (0, 2)
-    ]
-    with pytest.raises(
-        UsageError, match=r"a label of the texts in .*, got 'egg'; did you mean egg"
-    ):
-        load_labelled_texts(str(folder), ("spam", "egg"))
-
-
-def test_novels_belong_to_the_authors_of_three(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QKVARY_DATA", str(tmp_path))
-    monkeypatch.setenv("QKVARY_CACHE", str(tmp_path / "cache"))
-    load_labelled_texts.cache_clear()
-    with pytest.raises(UsageError, match="put it at english_novels below QKVARY_DATA"):
-        load_labelled_texts()
-    for split, names_of in (
-        ("train", ["Eliot_Adam_1859", "Eliot_Felix_1866", "Hardy_Tess_1891", "Hardy_Jude_1895"]),
-        ("test", ["Eliot_Daniel_1876", "Woolf_Night_1919", "Hardy_Madding_1874"]),
-    ):
-        (tmp_path / "english_novels" / split).mkdir(parents=True)
-        for name in names_of:
-            (tmp_path / "english_novels" / split / f"{name}.txt").write_text(name)
-    texts = load_labelled_texts()
-    assert texts.labels == ("Eliot", "Hardy")
-    assert sorted(name for some in names(texts).values() for name in some[0]) == [
-        "Eliot_Adam_1859.txt",
-        "Eliot_Daniel_1876.txt",
-        "Eliot_Felix_1866.txt",
-    ]
-    load_labelled_texts.cache_clear()

@@ -8,12 +8,12 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from qkvary.data.byte_pairs import BytePairTokenizer
 from qkvary.data.library_tokenizers import LibraryTokenizer
 from qkvary.data.tokenizer_files import load_tokenizer
-from qkvary.data.tokenizers import Tokenizer, make_tokenizer
+from qkvary.data.tokenizers import Tokenizer
 from qkvary.storage.errors import UsageError
 from tests.conftest import examples
 from tests.data.merged import KINDS, TEXT, merges_of
@@ -68,18 +68,6 @@ def with_spaces() -> LibraryTokenizer:
     return LibraryTokenizer(made.to_str())
 
 
-@cache
-def of_words() -> LibraryTokenizer:
-    """The way of BERT: words, and parts of them that say so."""
-    made = tokenizers.Tokenizer(models.WordPiece(**UNKNOWN["[UNK]"]))
-    made.pre_tokenizer = pre_tokenizers.Whitespace()
-    made.decoder = decoders.WordPiece()
-    made.train_from_iterator(
-        [TEXT], trainers.WordPieceTrainer(vocab_size=90, special_tokens=["[UNK]", "[SEP]"])
-    )
-    return LibraryTokenizer(made.to_str())
-
-
 def spelled(tokenizer: Tokenizer, tokens: list[int]) -> bytes:
     before = [None, *tokens][: len(tokens)]
     pieces = (tokenizer.piece(token, after=one) for token, one in zip(tokens, before, strict=True))
@@ -119,17 +107,6 @@ def test_no_special_tokens_truncation_or_padding() -> None:
     assert 1 not in tokens
     # What marks documents off in a text is a text like any other.
     assert 2 not in made.encode("a</s>b")
-
-
-@pytest.mark.parametrize("make", [like_gpt2, with_spaces, of_words])
-def test_description_makes_an_equal_one(make: object) -> None:
-    tokenizer: LibraryTokenizer = make()  # type: ignore[operator]
-    again = make_tokenizer(json.loads(json.dumps(tokenizer.describe())))
-    assert again.describe() == tokenizer.describe()
-    assert again.encode(SENTENCE) == tokenizer.encode(SENTENCE)
-    assert again.separator == tokenizer.separator
-    assert again.ends == (tokenizer.separator,)
-    assert spelled(again, [tokenizer.separator or 0]) == b""
 
 
 def test_files_and_folders(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from qkvary.data.downloads import DownloadError
 from qkvary.data.prepared import PreparedData, open_prepared
 from qkvary.data.prepared_sets import (
     ensure_prepared,
-    find_or_prepare,
     find_prepared,
     prepare_corpus,
 )
@@ -86,36 +85,12 @@ def test_tiny_shakespeare_has_its_customary_split() -> None:
         open_source("tiny-shakespeare", SourceOptions(validation=Path("x")))
 
 
-def test_a_corpus_is_found_in_any_spelling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = prepare_corpus("Tiny_Shakespeare", "characters")
-    assert data.name == "tiny-shakespeare"
-    assert find_prepared("TINY-shakespeare/characters") == data.path
-    assert ensure_prepared("tiny_shakespeare/characters") == data.path
-    again = find_or_prepare("TINY_shakespeare", "characters", default="gpt2", warn=print)
-    assert again.path == data.path
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FineWeb").write_text("one")
-    assert open_source("FineWeb").name == "FineWeb"
-
-
 def prepare(tmp_path: Path, texts: dict[str, str], **choices: object) -> PreparedData:
     folder = tmp_path / "texts"
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     return prepare_corpus(str(folder), "bytes", choices=SourceOptions(**choices))  # type: ignore[arg-type]
-
-
-def test_one_text_is_cut_by_position(tmp_path: Path) -> None:
-    data = prepare(tmp_path, {"book.txt": "0123456789" * 10, "blank.txt": " \n"})
-    assert data.splits["train"].read(0, 96).tolist() == [*(b"0123456789" * 10)[:95], 256]
-    assert data.splits["validation"].read(0, 6).tolist() == [*b"56789", 256]
-    assert data.about["plan"]["source"]["held_out"] is None
-    again = prepare_corpus(
-        str(tmp_path / "texts" / "book.txt"), "bytes", choices=SourceOptions(held_out=0.3)
-    )
-    assert again.splits["train"].text_bytes == 70
-    assert again.name == "book"
 
 
 @pytest.mark.parametrize(("count", "held_out"), [(2, 1), (3, 1), (30, 2), (100, 5)])
@@ -134,8 +109,7 @@ def held_out_share(data: PreparedData) -> float:
     return held_out / (held_out + data.splits["train"].text_bytes)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.002])
-@pytest.mark.parametrize("lines", [382, 388, 395])
+@pytest.mark.parametrize(("lines", "share"), [(382, 0.05), (388, 0.002), (395, 0.05)])
 def test_the_share_of_a_text_that_is_just_too_long_is_met(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: int, share: float
 ) -> None:
@@ -146,13 +120,6 @@ def test_the_share_of_a_text_that_is_just_too_long_is_met(
     assert share / 2 <= held_out_share(data) <= 2 * share
     assert sum(split.text_bytes for split in data.splits.values()) == len(text)
     assert find_share_error(data) is None
-
-
-def test_a_share_that_cannot_be_met_is_reported(tmp_path: Path) -> None:
-    texts = {f"{number}.txt": str(number) * 10 for number in range(3)}
-    data = prepare(tmp_path, texts)
-    assert counts(data) == {"train": 2, "validation": 1}
-    assert "0.33 of the text is held out, not 0.05" in str(find_share_error(data))
 
 
 def test_which_documents_are_held_out_depends_on_each_alone(tmp_path: Path) -> None:
@@ -198,13 +165,6 @@ def test_named_validation_files_are_not_trained_on(tmp_path: Path, held: str) ->
     assert data.about["overlap"]["shared_documents"] == {"validation in train": 0}
 
 
-@pytest.mark.parametrize("held", ["only.txt", "", ".."])
-def test_training_documents_are_required(tmp_path: Path, held: str) -> None:
-    held_out = tmp_path / "texts" / held
-    with pytest.raises(UsageError, match=r"for training in .*, got only those of"):
-        prepare(tmp_path, {"only.txt": "a<|endoftext|>b"}, validation=held_out)
-
-
 def test_a_test_file_beside_train_is_never_trained_on(tmp_path: Path) -> None:
     documents = [f"document {number}" for number in range(40)]
     texts = {"train.txt": "<|endoftext|>".join(documents), "test.txt": "secret<|endoftext|>hidden"}
@@ -222,13 +182,10 @@ def test_a_test_file_beside_train_is_never_trained_on(tmp_path: Path) -> None:
     ("texts", "choices", "message"),
     [
         ({"a.txt": "a", "b.txt": "b"}, {"held_out": 1.5}, "a share between 0 and 1"),
-        ({"a.txt": "a"}, {"max_tokens": 0}, "at least one token"),
-        ({"a.txt": " "}, {}, "expected a text, got an empty one in "),
         ({"a.jsonl": '{"text": "x"}'}, {}, "--validation PATH"),
         ({"a.pdf": "x"}, {}, "expected files of .txt, .text, .jsonl"),
         ({"a.txt": "a"}, {"validation": Path("nowhere")}, "got nowhere, which does not"),
         ({"train.txt": "a", "valid.txt": "b"}, {"held_out": 0.1}, "already has splits"),
-        ({"train.txt": "a", "valid.txt": "b", "val.txt": "c"}, {}, "one entry for validation"),
     ],
 )
 def test_choices_that_do_not_fit(
@@ -277,8 +234,6 @@ def test_gpt2_comes_from_disk_cache_or_net(
         ({}, "expected a tokenizer.json, or a merges.txt or vocab.bpe"),
         ({"merges.txt": "a b c"}, "expected two known pieces in merge 1"),
         ({"merges.txt": "t h", "vocab.json": '{"th": 0}'}, "does not number the merges of merges"),
-        ({"vocab.bpe": "t h", "encoder.json": "{"}, "expected JSON in"),
-        ({"merges.txt": b"\xff"}, "expected UTF-8 in"),
     ],
 )
 def test_folders_without_a_tokenizer(

@@ -15,7 +15,7 @@ from qkvary.data.sources import SourceOptions
 from qkvary.storage.errors import UsageError
 from tests.data.small_sets import made_up
 from tests.data.test_library_tokenizers import with_spaces
-from tests.data.test_prepared_sets import cache, write_novels
+from tests.data.test_prepared_sets import cache
 
 __all__ = ["cache"]
 TEXTS = made_up(40, seed=1)
@@ -82,16 +82,6 @@ def test_a_folder_that_has_grown_is_prepared_again(tmp_path: Path, name: str) ->
     assert not is_taken(str(folder), prepared)
 
 
-@pytest.mark.parametrize("held", ["texts/held.txt", "held.txt"])
-def test_named_validation_does_not_change_the_text(tmp_path: Path, held: str) -> None:
-    folder = Path(write(tmp_path / "texts" / "a.txt")).parent
-    choices = SourceOptions(validation=Path(write(tmp_path / held, ["held out"])))
-    prepared = prepare_corpus(str(folder), "bytes", choices=choices)
-    assert is_taken(str(folder), prepared)
-    write(folder / "a.txt", TEXTS[1:])
-    assert not is_taken(str(folder), prepared)
-
-
 def test_a_set_that_trains_on_held_out_files_is_not_reused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,25 +106,6 @@ def test_a_set_that_trains_on_held_out_files_is_not_reused(
         prepared = prepare_corpus(str(held.parent), "bytes", choices=choices)
     assert prepared.about["overlap"]["shared_documents"] == {"validation in train": 1}
     assert not is_taken(str(held.parent), prepared)
-
-
-def test_a_corpus_is_its_text_where_that_is_on_this_machine(tmp_path: Path) -> None:
-    write_novels(tmp_path / "data")
-    prepared = prepare_corpus("english-novels", "bytes", choices=SourceOptions(max_tokens=5))
-    warnings: list[str] = []
-    for reference in ("english-novels", "english-novels/bytes"):
-        data = find_or_prepare(reference, None, default="bytes", warn=warnings.append)
-        assert data.path == prepared.path
-    assert warnings == [f"reusing {prepared.path}, prepared with --max-tokens 5"]
-    novel = tmp_path / "data" / "english_novels" / "train" / "a.txt"
-    novel.write_text("another text", "utf-8")
-    with pytest.raises(UsageError, match="holds a set with another source: remove it"):
-        found("english-novels")
-    (tmp_path / "data").rename(tmp_path / "gone")
-    data = find_or_prepare("english-novels", None, default="bytes", warn=warnings.append)
-    assert data.path == prepared.path, "a set that is complete needs its corpus no more"
-    with pytest.raises(UsageError, match="english-novels is not on this machine"):
-        found("english-novels/characters")
 
 
 def test_tokenizers_of_one_name_are_compared(tmp_path: Path) -> None:

@@ -23,21 +23,9 @@ def test_text_is_the_published_one() -> None:
     assert text.startswith("First Citizen:\nBefore we proceed any further, hear me speak.")
 
 
-def test_codes_spell_the_text_in_a_sorted_alphabet() -> None:
-    encoded = load_shakespeare()
-    assert encoded.alphabet == "".join(sorted(encoded.alphabet))
-    assert "".join(encoded.alphabet[code] for code in encoded.codes) == read_text(packed())
-
-
 def test_split_is_the_published_one() -> None:
     train, held_out = load_shakespeare().split(0.9)
     assert (len(train), len(held_out)) == (1_003_854, 111_540)
-
-
-def test_text_is_read_once_and_cannot_be_changed() -> None:
-    assert load_shakespeare() is load_shakespeare()
-    with pytest.raises(ValueError, match="read-only"):
-        load_shakespeare().codes[0] = 1
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: b"text" + data[4:]])

@@ -9,11 +9,7 @@ import pytest
 from qkvary.data import translations
 from qkvary.data.downloads import DownloadError
 from qkvary.data.translations import fingerprint, load_translations
-from qkvary.papers.key_value.translation import translation_network
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.tasks.catalog import load_task
-from qkvary.tasks.config import TranslationTaskConfig
-from qkvary.tasks.translation import TranslationTask
 
 STEMS = ("train", "val", "test_2016_flickr")
 
@@ -92,14 +88,8 @@ LINES = gzip.compress(b"one\ntwo\nthree\n", mtime=0)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (
-            gzip.compress(b"one\ntwo\n", mtime=0),
-            r"as many lines in each .*, got 3 in .*de.gz and 2 in .*en.gz",
-        ),
-        (
-            gzip.compress(b"one\n\nthree", mtime=0),
-            r"on every line of .*val.en.gz, got none on line 2",
-        ),
+        (gzip.compress(b"one\ntwo\n", mtime=0), r"as many lines in each .*, got 3 in .*de.gz and"),
+        (gzip.compress(b"one\n\nthree", mtime=0), r"on every line of .*val.en.gz, got none on"),
         (gzip.compress(b"one\n\xff\n", mtime=0), r"expected UTF-8 text in .*en.gz, got 'utf-8"),
         (b"one\ntwo\nthree\n", r"expected gzip data in .*val.en.gz, got other data: Error -3"),
         (LINES[:-9], r"val.en.gz is incomplete"),
@@ -130,27 +120,6 @@ def test_two_files_are_read_line_by_line(tmp_path: Path) -> None:
     assert corpus.splits["train"]["fr"] == tuple(f"fr {number}" for number in range(36))
     assert corpus.splits["validation"] == {"en": ("en 36", "en 37"), "fr": ("fr 36", "fr 37")}
     assert corpus.splits["test"] == {"en": ("en 38", "en 39"), "fr": ("fr 38", "fr 39")}
-
-
-def test_a_translator_of_two_files_is_scored(tmp_path: Path) -> None:
-    """As the guide shows it."""
-    data = str(write_pair(tmp_path))
-    config = TranslationTaskConfig(
-        source="fr",
-        target="en",
-        data=data,
-        data_sha256=load_translations(data, ("en", "fr")).fingerprint,
-    )
-    task = load_task(config)
-    assert isinstance(task, TranslationTask)
-    network = translation_network(
-        d_model=8,
-        num_layers=1,
-        num_heads=2,
-        words=(task.source_words.vocabulary, task.target_words.vocabulary),
-    )
-    scores = task.evaluate(task.build(network, 0).eval(), "test")
-    assert scores.keys() == {"loss", "bleu", "published_bleu"}
 
 
 @pytest.mark.parametrize(

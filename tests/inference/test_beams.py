@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import math
 
 import pytest
 import torch
@@ -53,7 +52,7 @@ def exhaustive(
     return sorted(trimmed, key=lambda pair: -pair[1])
 
 
-WIDE = ["QKV", "Q-K=V", "Q-MQA", "I-K=V", "Q-K=V@w3", "Q=K-V@relative"]
+WIDE = ["QKV", "Q-MQA", "Q-K=V@w3", "Q=K-V@relative"]
 POWERS = [0.0, 1.0, 0.6]
 
 
@@ -134,11 +133,7 @@ def test_beams_end_before_stop_strings() -> None:
     [
         ({"beams": 0}, "expected from 1 to 1,024 beams, got 0"),
         ({"length_penalty": 1e308}, "expected a length penalty from -16 to 16, got 1e[+]308"),
-        ({"length_penalty": math.nan}, "expected a length penalty from -16 to 16, got nan"),
-        (
-            {"sampling": Sampling(temperature=1.0)},
-            "expected a greedy request without",
-        ),
+        ({"sampling": Sampling(temperature=1.0)}, "expected a greedy request without"),
         ({"sampling": Sampling(repetition_penalty=1.1)}, "expected a greedy request without"),
         ({"stop": ("a",)}, "expected a tokenizer for stop strings, got none"),
         ({"prompt": (9,)}, "expected tokens from 0 to 3, got 9"),

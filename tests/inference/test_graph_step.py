@@ -15,7 +15,7 @@ from tests.contracts.variant_cases import (
     distance,
     make_language_model_config,
     randomize,
-    variant_pairs,
+    variant_values,
 )
 
 CAPACITY = 15
@@ -56,7 +56,7 @@ def small_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("qkvary.inference.graph_step.LEAST_SIZE", 5)
 
 
-@variant_pairs("label, positions", FIXED, ["none", "learned"])
+@variant_values("label, positions", FIXED, ["none", "learned"])
 @torch.inference_mode()
 def test_steps_equal_one_pass(
     label: str, positions: str, kind: tuple[str, type[FixedStep]]

@@ -15,7 +15,6 @@ from qkvary.inference.sampling import (
     keep_min_p,
     keep_top_k,
     keep_top_p,
-    log_probabilities,
     penalise,
 )
 from tests.conftest import examples
@@ -142,9 +141,3 @@ def test_rows_without_filters_are_unchanged_by_other_rows() -> None:
     assert {row[1] for row in chosen} == {row[2] for row in chosen} == {3}
     assert {row[3] for row in chosen} == {3, 6}
     assert {row[4] for row in chosen} == {3}
-
-
-def test_log_probabilities_are_those_of_the_model() -> None:
-    found = log_probabilities(LOGITS.expand(2, -1), torch.tensor([3, 2]))
-    chances = loops.probabilities(LOGITS.tolist())
-    assert found == pytest.approx([math.log(chances[3]), math.log(chances[2])], rel=1e-12)

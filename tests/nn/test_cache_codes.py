@@ -126,7 +126,7 @@ def test_what_is_read_is_code_times_scale(bits: int, dtype: torch.dtype) -> None
         torch.testing.assert_close(read.double(), wanted, rtol=2.0**-24, atol=0)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7, 8, 12, 16, 31, 32, 48, 64, 80, 96, 128, 256])
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 12, 48, 64, 80])
 def test_a_rotation_keeps_lengths_and_spreads_a_single_channel(width: int) -> None:
     matrix = rotation(width, torch.float64, torch.device("cpu"))
     assert torch.allclose(matrix @ matrix.mT, torch.eye(width, dtype=torch.float64), atol=1e-14)

@@ -1,6 +1,5 @@
 """Stores of codes: independence of what comes later, bytes, crops, windows, reordered rows."""
 
-import itertools
 from typing import Any
 
 import torch
@@ -93,23 +92,6 @@ def test_codes_do_not_depend_on_how_tokens_arrive(
     assert single.nbytes >= count_kept_bytes(single)
 
 
-@examples(20)
-@given(options=OPTIONS, sizes=CUTS)
-def test_memory_for_known_tokens_is_taken_at_once_and_no_more(
-    options: CacheOptions, sizes: list[int]
-) -> None:
-    tokens = sum(sizes)
-    store = QuantizedStore(options, max_tokens=tokens)
-    x = entries(7, tokens=tokens)
-    addresses = set[int]()
-    for part in x.split(1, dim=2):
-        store.append(part, None)
-        if store._codes.capacity:
-            addresses.add(store._codes._buffer.data_ptr())  # type: ignore[union-attr]
-    assert len(addresses) <= 1
-    assert store.nbytes == count_kept_bytes(store) == reference_bytes(options, tokens)
-
-
 @examples(33)
 @given(options=OPTIONS, window=st.integers(11, 14), sizes=CUTS)
 def test_a_window_drops_the_oldest_and_reads_what_it_keeps(
@@ -187,18 +169,6 @@ def test_reordered_rows_are_those_they_were(options: CacheOptions, sizes: list[i
     following = entries(19, tokens=9)[rows]
     assert torch.equal(store.append(following, None), straight.append(following, None))
     assert same(store, straight)
-
-
-def test_what_is_read_is_close_to_what_was_stored() -> None:
-    x = entries(21, tokens=40, width=32)
-    for scales, rotated in itertools.product(SCALES, (False, True)):
-        errors: list[float] = []
-        for storage in STORAGES:
-            options = CacheOptions(storage=storage, scales=scales, rotate=rotated, block=8)
-            read = QuantizedStore(options).append(x, None)
-            errors.append(float((read - x).abs().max()))
-        assert errors == sorted(errors)
-        assert errors[0] < 0.03
 
 
 def test_a_residual_is_kept_bit_by_bit() -> None:

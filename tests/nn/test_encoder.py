@@ -30,18 +30,3 @@ def test_padding_that_is_not_finite_is_left_out_of_the_mean() -> None:
         expected = network(vectors, attention_mask=real)
         vectors[1, 3], vectors[1, 4] = torch.nan, 1e300
         assert torch.equal(network(vectors, attention_mask=real), expected)
-
-
-def test_dropout_drops_numbers_of_a_vector() -> None:
-    config = dataclasses.replace(
-        make_encoder_config("QKV"), reads_vectors=True, input_dropout=0.5, num_layers=1
-    )
-    network = Encoder(config).train()
-    vectors = torch.ones(1, 7, config.vocabulary)
-    torch.manual_seed(1)
-    kept = F.dropout(vectors, 0.5)
-    torch.manual_seed(1)
-    found = network(vectors)
-    still = Encoder(dataclasses.replace(config, input_dropout=0.0)).train()
-    still.load_state_dict(network.state_dict())
-    torch.testing.assert_close(found, still(kept))

@@ -14,7 +14,6 @@ from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache, ReplacedQuery
-from qkvary.nn.layout import Layout
 
 INIT = Initialization(scheme="xavier-matrices")
 SOURCE = torch.tensor([[2, 6, 5, 4, 3], [2, 4, 3, 1, 1]])
@@ -114,15 +113,6 @@ def test_it_is_the_transformer_of_torch() -> None:
     torch.testing.assert_close(model(TARGET, source=SOURCE), expected, rtol=1e-10, atol=1e-11)
 
 
-def test_padding_of_the_source_changes_nothing() -> None:
-    model = make_model(make_config("(Q=K-V)+", "same"))
-    longer = F.pad(SOURCE, (0, 3), value=1)
-    torch.testing.assert_close(model(TARGET, source=longer), model(TARGET, source=SOURCE))
-    torch.testing.assert_close(
-        model(TARGET, source=SOURCE)[1:], model(TARGET[1:], source=SOURCE[1:, :3])
-    )
-
-
 @pytest.mark.parametrize("label", ["Q=K-V", "(Q=K-V)+", "Q=K=V"])
 def test_the_published_mistake_replaces_the_query_where_lengths_agree(label: str) -> None:
     config = make_config(label, "published-code")
@@ -186,32 +176,22 @@ def test_what_has_no_meaning_is_refused() -> None:
         make_config(attention=AttentionConfig(d_model=12, num_heads=3))
     with pytest.raises(ValueError, match="expected a positive source_vocabulary and embedding dr"):
         make_config(embedding_dropout=1.0)
-    with pytest.raises(
-        ValueError, match="expected a padding token of both vocabularies, got 7 of 7"
-    ):
+    with pytest.raises(ValueError, match="expected a padding token of both vocabularies, got 7"):
         make_config(padding=7)
-    with pytest.raises(
-        ValueError, match="expected the norm placement pre in an encoder-decoder, g"
-    ):
+    with pytest.raises(ValueError, match="expected the norm placement pre in an encoder-decoder,"):
         make_config(block=BlockConfig(d_ff=19, norm_placement="post"))
     with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
         make_config("QKV@w4", "same")
-    with pytest.raises(ValueError, match="expected cross attention without window, stride and"):
-        make_config("QKV@s2", "same")
     with pytest.raises(ValueError, match="expected cross attention over the tokens of the source"):
         make_config("QKV@linear", "same")
     with pytest.raises(ValueError, match="expected layers without a decay in an encoder-decoder"):
         make_config("QKV@linear@decay-fixed")
     config = make_config("Q=K-V", "published-code")
     model = make_model(config)
-    with pytest.raises(
-        ValueError, match="expected cross attention that can be decoded step by step"
-    ):
+    with pytest.raises(ValueError, match="expected cross attention that can be decoded step by"):
         EncoderDecoderCache(config, *model.encode(SOURCE))
     with pytest.raises(ValueError, match="got no source and KVCache"):
         model(TARGET, cache=KVCache(config.layers))
-    with pytest.raises(ValueError, match="got no source and NoneType"):
-        model(TARGET)
     with pytest.raises(ValueError, match="expected at most 13 tokens, got 0 cached and 14 new"):
         model(TARGET, source=torch.full((2, 14), 3))
 
@@ -231,24 +211,3 @@ def test_the_source_is_projected_once() -> None:
         steps = [model(TARGET[:, index : index + 1], cache=cache) for index in range(4)]
         assert projected == [5, 5]
         torch.testing.assert_close(torch.cat(steps, dim=1), model(TARGET, source=SOURCE))
-
-
-def test_other_queries_see_the_same_keys() -> None:
-    mask = torch.tensor([[True, True, False], [True, False, False]])
-    memory = Layout(new_tokens=3, attention_mask=mask)
-    shared: Any = {"causal": False, "window": None, "dtype": torch.float64}
-    for positions in (torch.tensor([[4]]), torch.tensor([[5, 6]])):
-        other = memory.with_queries(positions)
-        expected = Layout(new_tokens=3, attention_mask=mask, query_positions=positions)
-        assert other.num_queries == expected.num_queries == positions.shape[1]
-        assert torch.equal(other.query_positions, positions)
-        assert torch.equal(other.distances(), expected.distances())
-        found = other.penalty(**shared)
-        assert torch.equal(found, expected.penalty(**shared))
-        # Made once.
-        assert found is memory.penalty(**shared)
-    assert memory.num_queries == 3
-    # A window goes by the queries.
-    near: Any = {**shared, "window": 1}
-    assert memory.penalty(**near).shape[2] == 3
-    assert memory.with_queries(torch.tensor([[4]])).penalty(**near).shape[2] == 1

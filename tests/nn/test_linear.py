@@ -1,8 +1,6 @@
 """Products through oneDNN: the values, the gradients, and what is left to torch."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,13 +16,11 @@ from qkvary.nn.linear import (
     apply,
     is_plain,
     linear,
-    multiply_transposed,
 )
 
 ROWS, INNER, WIDTH = 512, 96, 192
 
 Product = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-FOUND = linear_module._HAS_AVX512
 
 
 @pytest.fixture(autouse=True)
@@ -82,25 +78,6 @@ def test_values_and_gradients_are_those_of_the_formula(
     assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))
 
 
-def test_only_wanted_gradients_are_computed() -> None:
-    x, weight = make(ROWS, INNER), make(WIDTH, INNER, seed=1).requires_grad_()
-    with Watch() as watch:
-        linear(x, weight).sum().backward()
-    assert watch.count == 2
-    with Watch() as watch, torch.no_grad():
-        linear(x, weight)
-    assert watch.count == 1
-
-
-@pytest.mark.parametrize(("left", "right"), [(INNER, WIDTH), (WIDTH, INNER)])
-def test_transposed(left: int, right: int) -> None:
-    a, b = make(ROWS, left), make(ROWS, right, seed=1)
-    with Watch() as watch:
-        found = multiply_transposed(a, b)
-    assert watch.count == 1
-    assert is_close(found, a.double().t() @ b.double())
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
     x, weight = make(ROWS, INNER, dtype=dtype), make(WIDTH, INNER, seed=1, dtype=dtype)
@@ -108,13 +85,6 @@ def test_other_types_are_left_to_torch(dtype: torch.dtype) -> None:
         found = linear(x, weight)
     assert watch.count == 0
     assert torch.equal(found, F.linear(x, weight))
-
-
-def test_avx512_is_found_where_the_processor_has_it() -> None:
-    """The variable is what torch is told to use at most."""
-    _, _, flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")
-    has_it = {"avx512f", "avx512vl", "avx512bw", "avx512dq"} <= set(flags.splitlines()[0].split())
-    assert (has_it and "ATEN_CPU_CAPABILITY" not in os.environ) == FOUND
 
 
 def test_processors_without_avx512_leave_products_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +148,6 @@ def test_transformed_functions_are_left_to_torch() -> None:
     assert is_close(found, wanted.double())
 
 
-def test_a_plain_layer_is_torchs_but_for_the_product() -> None:
-    layer = torch.nn.Linear(INNER, WIDTH)
-    x = make(ROWS, INNER)
-    with Watch() as watch:
-        out = apply(layer, x)
-    assert watch.count == 1
-    assert is_close(out, exact(x, layer.weight, layer.bias))
-
-
 def test_what_waits_for_a_layer_is_not_passed_over() -> None:
     layer, x, called = torch.nn.Linear(5, 3), make(2, 5), list[str]()
     everywhere = torch.nn.modules.module
@@ -213,20 +174,3 @@ def test_what_waits_for_a_layer_is_not_passed_over() -> None:
         hook.remove()
     layer.forward = lambda _: x
     assert apply(layer, x) is x
-
-
-@pytest.mark.parametrize("has_bias", [False, True])
-def test_the_fused_loss_goes_there_too(has_bias: bool) -> None:
-    features = make(ROWS, INNER).requires_grad_()
-    head = make(WIDTH, INNER, seed=1).mul(0.1).requires_grad_()
-    bias = make(WIDTH, seed=2).requires_grad_() if has_bias else None
-    targets = torch.arange(ROWS) % WIDTH
-    inputs = [part for part in (features, head, bias) if part is not None]
-    with Watch() as watch:
-        loss = linear_cross_entropy(features, head, bias, targets)
-        found = torch.autograd.grad(loss, inputs)
-    assert watch.count == 3
-    wanted_loss = F.cross_entropy(exact(features, head, bias), targets, reduction="sum")
-    wanted = torch.autograd.grad(wanted_loss, inputs)
-    assert abs(loss.item() / wanted_loss.item() - 1) < 1e-6
-    assert all(is_close(a, b) for a, b in zip(found, wanted, strict=True))

@@ -11,7 +11,7 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.nn.attention import Attention
 from qkvary.nn.decoding import step
 
-LABELS = ("QKV", "Q-K=V", "Q=K-V", "Q-MQA@rotary", "I-K-V", "Q-K=V@decoupled-4@latent-6@kv-norm")
+LABELS = ("QKV", "Q-MQA@rotary", "I-K-V", "Q-K=V@decoupled-4@latent-6@kv-norm")
 
 
 class LowRankAdapter(nn.Module):

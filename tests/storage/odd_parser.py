@@ -38,7 +38,7 @@ def hang() -> None:
 
 
 def work() -> str:
-    end = time.process_time() + 1.5
+    end = time.process_time() + 0.9
     while time.process_time() < end:
         pass
     return "done"

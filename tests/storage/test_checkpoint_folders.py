@@ -8,7 +8,6 @@ from qkvary.storage import checkpoint_folders
 from qkvary.storage.checkpoint_folders import (
     FileContents,
     checkpoint_directory,
-    find_newest,
     keep_newest,
     keep_up_to,
     stored_steps,
@@ -188,21 +187,3 @@ def test_what_does_not_arrive_is_noticed(folder: Path, monkeypatch: pytest.Monke
         fill(folder, 17)
     assert stored_steps(folder) == (13, 7)
     assert not list(folder.glob(".tmp-*"))
-
-
-def test_the_first_that_can_be_read_is_found(folder: Path) -> None:
-    asked: list[int] = []
-
-    def read(step: int) -> str:
-        asked.append(step)
-        if step > 7:
-            raise DamagedError("not this one")
-        return f"step {step}"
-
-    reported: list[str] = []
-    assert find_newest(folder, (13, 7, 3), read=read, report=reported.append) == "step 7"
-    assert asked == [13, 7]
-    assert reported == ["checkpoint of step 13 is damaged: not this one"]
-    assert stored_steps(folder) == (13, 7), "who looks does not remove"
-    keep_up_to(folder, 7)
-    assert stored_steps(folder) == (7,)

@@ -14,9 +14,7 @@ MOUNTS = """\
 32 22 0:42 / /net/with\\040space rw - lustre mds:/scratch rw,flock
 33 22 0:43 / /lus rw - lustre mds:/scratch rw,localflock
 34 22 0:44 / /ssh rw - fuse.sshfs me@host: rw
-35 22 0:45 / /win rw - cifs //win/share rw,nobrl
 36 22 0:46 / /vm rw - 9p share rw
-37 22 0:47 / /gluster rw - fuse.glusterfs g:/v rw
 38 22 0:48 / /hidden rw - ext4 /dev/sdb rw
 39 22 0:49 / /hidden rw - nfs4 server:/top rw,local_lock=none
 40 22 0:50 / /netted rw - xfs /dev/sdc rw
@@ -40,9 +38,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("/net/with space/runs", "lustre", "all machines", None),
         ("/lus", "lustre", "this machine", "mounted with localflock"),
         ("/ssh/runs", "fuse.sshfs", "this machine", "mounted through ssh"),
-        ("/win/runs", "cifs", "this machine", "mounted with nobrl"),
         ("/vm/runs", "9p", "unknown", "it is not known whether locks"),
-        ("/gluster/runs", "fuse.glusterfs", "unknown", "it is not known whether locks"),
         ("/hidden/runs", "nfs4", "all machines", None),
         ("/netted/runs", "xfs", "this machine", None),
     ],

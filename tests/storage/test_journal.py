@@ -32,11 +32,6 @@ def test_any_event_comes_back(event: dict[str, object]) -> None:
     assert same(from_line(line[:-1]), event)
 
 
-def test_an_event_without_fields_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one field"):
-        to_line({})
-
-
 def test_every_cut_leaves_the_lines_before_it_and_those_appended_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,25 +110,6 @@ def test_rewind_forgets_what_came_later(tmp_path: Path) -> None:
     assert journal.mark() == FileEntry.of(path.read_bytes())
     journal.close()
     assert list(parse_journal(path.read_bytes(), where="").events) == [EVENTS[0], EVENTS[2]]
-
-
-def test_other_events_take_the_place_of_what_there_was(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    found = write(path, EVENTS[:2]) + b'{"torn'
-    path.write_bytes(found)
-    journal = Journal(path)
-    assert journal.torn_tail == b'{"torn'
-    contents = journal.contents()
-    assert list(contents.events) == EVENTS[:2]
-    assert contents.problems == (f"{path}, line 3: the line has no end",)
-    assert contents.gaps == (2,)
-    assert [journal.back_up().name for _ in range(2)] == ["damaged-1", "damaged-2"]
-    assert (tmp_path / "damaged-2" / "metrics.jsonl").read_bytes() == found
-    journal.replace([EVENTS[3], EVENTS[1]])
-    journal.append(EVENTS[4])
-    assert journal.mark() == FileEntry.of(path.read_bytes())
-    journal.close()
-    assert list(parse_journal(path.read_bytes(), where="").events) == [EVENTS[i] for i in (3, 1, 4)]
 
 
 def test_a_changed_beginning_is_noticed(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The advice on a missing package names what really brings it."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -38,11 +37,6 @@ def test_an_extra_has_the_package_that_it_is_named_for(module: str, extra: str) 
     assert describe_missing(f"{module}.part").endswith(f"run pip install 'qkvary[{extra}]'")
 
 
-def test_every_distribution_of_an_extra_is_known() -> None:
-    named = {DISTRIBUTIONS.get(module, module) for module in packages._EXTRAS}
-    assert set().union(*map(distributions, EXTRAS)) - named == set()
-
-
 @pytest.mark.parametrize("module", ["pandas", "wandb"])
 def test_a_package_in_no_extra_is_installed_by_its_name(module: str) -> None:
     expected = f"{module} is not installed: run pip install {module}"
@@ -69,16 +63,6 @@ def test_without_torch_a_public_name_says_what_to_install(run_python: Runner) ->
         result.stdout.splitlines()[0]
         == "torch is not installed: run pip install 'qkvary[train]' / torch"
     )
-
-
-def test_modules_of_posix_are_imported_in_one_place() -> None:
-    found = [
-        str(path.relative_to(PACKAGE))
-        for path in sorted(PACKAGE.rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Import) and POSIX & {one.name for one in node.names}
-    ]
-    assert found == ["storage/posix.py"] * 3
 
 
 def test_other_systems_are_named_before_anything_is_missing(run_python: Runner) -> None:

@@ -15,7 +15,7 @@ PARSER = "tests.storage.odd_parser"
 
 @pytest.fixture(autouse=True)
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parser_processes, "PARSER_SECONDS", 1.0)
+    monkeypatch.setattr(parser_processes, "PARSER_SECONDS", 0.6)
 
 
 def test_requests_are_answered_in_order() -> None:

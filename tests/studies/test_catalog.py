@@ -10,11 +10,6 @@ from qkvary.studies.catalog import load_study, study_names
 from tests.papers.definitions import module_of
 
 
-def test_the_published_protocols_are_there() -> None:
-    expected = {"quickstart", "synthetic-paper", "synthetic-published", "chars-paper"}
-    assert expected | {"chars-published"} <= set(study_names())
-
-
 def test_underscores_and_capitals_do_not_matter() -> None:
     assert load_study("Synthetic_Paper") == load_study("synthetic-paper")
 
@@ -25,7 +20,6 @@ def test_underscores_and_capitals_do_not_matter() -> None:
         ("quickstrat", "did you mean quickstart?"),
         ("lm-rotary-control", "did you mean lm-rotary-controls?"),
         ("zzzz", "choices: ablations-quick, "),
-        ("", "choices"),
     ],
 )
 def test_unknown_names_are_answered(name: str, says: str) -> None:
@@ -65,9 +59,7 @@ def test_every_protocol_is_found_by_its_name(name: str) -> None:
     ("text", "says"),
     [
         ("x = 1\n", "expected a STUDY in .* got None"),
-        ("STUDY = 'quickstart'\n", "got 'quickstart'"),
         ("import nothing_of_this_name\n", r"run pip install nothing_of_this_name \(line 1\)"),
-        ("import qkvary.nothing\n", r"ModuleNotFoundError: .*\(line 1\)"),
         ("\n\nSTUDY = (\n", r"SyntaxError: .*\(line 3\)"),
         ("\nraise KeyError('odd')\n", r"KeyError: 'odd' \(line 2\)"),
     ],
@@ -77,14 +69,6 @@ def test_files_that_are_no_study_are_refused(tmp_path: Path, text: str, says: st
     path.write_text(text, "utf-8")
     with pytest.raises(UsageError, match=says):
         load_study(str(path))
-
-
-def test_a_path_that_is_no_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="which is not a file"):
-        load_study(str(tmp_path / "none.py"))
-    (tmp_path / "data.txt").write_text("x", "utf-8")
-    with pytest.raises(UsageError, match="its name must end in"):
-        load_study(str(tmp_path / "data.txt"))
 
 
 def test_a_study_of_ones_own_is_found_by_its_path(tmp_path: Path) -> None:

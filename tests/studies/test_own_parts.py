@@ -18,8 +18,7 @@ from qkvary.checkpoints.models import save_model
 from qkvary.cli.main import main
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import make_attention
-from qkvary.nn.cache import KVCache, LayerCache
-from qkvary.nn.decoding import step
+from qkvary.nn.cache import LayerCache
 from qkvary.nn.own import own
 from qkvary.nn.terms import Scores, ScoreTerm
 from qkvary.storage.errors import UsageError
@@ -96,18 +95,6 @@ def test_steps_through_a_cache_are_one_pass(label: str) -> None:
     assert not torch.allclose(plain(x), whole)
 
 
-def test_the_native_step_takes_no_part_of_ones_own() -> None:
-    options = CacheOptions(layout="rotated", storage="preallocated")
-    sizes = {"d_model": 12, "num_heads": 3, "num_layers": 1, "vocabulary": 17, "max_tokens": 16}
-    taken: dict[str, bool] = {}
-    for label in ("QKV", *LABELS):
-        model = qk.LanguageModel(**sizes, variant=label).eval()
-        cache = KVCache(model.config.layers, max_tokens=16, options=options)
-        taken[label] = step.supports(model, cache)
-    assert not any(taken[label] for label in LABELS)
-    assert taken["QKV"] == (step.library() is not None)
-
-
 def test_a_temperature_of_each_head_divides_its_scores() -> None:
     config = AttentionConfig(d_model=12, num_heads=3, variant=parse_variant(LABELS[0]))
     layer = make_attention(config).double()
@@ -157,13 +144,6 @@ def test_another_process_knows_a_run_by_its_file(tmp_path: Path, run_python: Run
         "print(*(run.run_key() for run in runs))"
     )
     assert run_python(["-c", code]).stdout.split() == [run.run_key() for run in runs]
-
-
-def test_costs_say_what_they_leave_out() -> None:
-    costs = qk.cost("lm-10m", ["Q-K=V", LABELS[0]], context=64)
-    assert any("not counted: head-temperature" in note for note in costs.value.notes)
-    known, own_row = costs.value.rows[-2:]
-    assert own_row.parameters.total == known.parameters.total
 
 
 @pytest.mark.parametrize("label", [LABELS[0], LABELS[3]])

@@ -23,26 +23,6 @@ DATA = DataReference(
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "variants", "rotates"),
-    [
-        ("lm-1m", (), True),
-        ("lm-1m", ("Q-K=V@linear",), False),
-        ("lm-1m", ("Q-K=V@linear", "QKV"), True),
-        ("lm-1m", ("QKV@alibi",), False),
-        ("lm-1m", ("QKV*4,Q-K=V@linear*1",), True),
-        ("lm-1m-portable", ("Q-GQA-2@kv-norm",), True),
-        ("lm-1m-portable", ("QKV@linear",), False),
-    ],
-)
-def test_the_description_is_that_of_the_variants(
-    name: str, variants: tuple[str, ...], *, rotates: bool
-) -> None:
-    description = training_study(find_preset(name), DATA, variants=variants).description
-    assert ("rotate" in description) is rotates
-    assert description.count("tokens a parameter") == 1
-
-
 @pytest.mark.parametrize("name", preset_names())
 def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     preset = find_preset(name)
@@ -56,40 +36,6 @@ def test_without_overrides_a_preset_is_unchanged(name: str) -> None:
     assert (task.data, task.data_sha256, task.protocol) == ("/here", "f" * 64, preset.protocol)
     assert task.context == preset.context
     assert task.validation_tokens == (preset.validation_tokens or VALIDATION_TOKENS)
-
-
-def test_validations_are_the_published_ones_unless_the_preset_is_cut_short() -> None:
-    """Paper 1 scored 813 micro-batches of 6 rows, and 2,441 of 2, of 2,048 tokens.
-
-    Paper 3 scored 200 batches of 12 windows of 1,024 tokens, and reports step 100,000 of 105,000.
-    """
-    for name, tokens, reported in (
-        ("lm-300m", 9_990_144, 4_238),
-        ("lm-1.2b", 9_998_336, 7_500),
-        ("gpt2-124m", 2_457_600, 100_000),
-        ("gpt2-118m-narrow", 2_457_600, 100_000),
-    ):
-        for steps, expected in (
-            (None, tokens),
-            (reported, tokens),
-            (reported - 1, VALIDATION_TOKENS),
-        ):
-            (cell,) = training_study(
-                find_preset(name), DATA, options=TrainingOptions(steps=steps)
-            ).cells()
-            assert isinstance(cell.run.task, LanguageTaskConfig)
-            assert cell.run.task.validation_tokens == expected
-
-
-def test_guards_may_be_chosen() -> None:
-    preset = find_preset("lm-300m")
-    (usual,) = training_study(preset, DATA).cells()
-    options = TrainingOptions(on_nonfinite="skip", spike_guard=False)
-    (cell,) = training_study(preset, DATA, options=options).cells()
-    guards = usual.run.training.guards
-    assert (guards.on_nonfinite, guards.spikes) == ("stop", True)
-    expected = dataclasses.replace(guards, on_nonfinite="skip", spikes=False)
-    assert cell.run.training.guards == expected
 
 
 def test_the_table_fits_the_tokenizer() -> None:
@@ -169,13 +115,6 @@ def test_overrides_reach_the_run() -> None:
     assert (task.protocol, task.document_mask, run.device) == ("packed", True, "cuda:1")
 
 
-def test_a_compiled_preset_may_be_left_uncompiled() -> None:
-    preset = find_preset("gpt2-124m")
-    assert preset.training.execution.compile
-    (cell,) = training_study(preset, DATA, options=TrainingOptions(compile=False)).cells()
-    assert not cell.run.training.execution.compile
-
-
 def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
     (cell,) = training_study(
         find_preset("lm-300m"), DATA, options=TrainingOptions(batch_size=4)
@@ -184,17 +123,6 @@ def test_a_smaller_batch_lowers_the_rows_at_once() -> None:
     options = TrainingOptions(batch_size=4, micro_batch_size=5)
     with pytest.raises(UsageError, match="a micro-batch of at most the 4 rows of a step, got 5"):
         training_study(find_preset("lm-300m"), DATA, options=options)
-
-
-def test_several_variants_are_a_study_with_the_first_as_its_baseline() -> None:
-    study = training_study(
-        find_preset("lm-300m"), DATA, variants=("q,k=v", "QKV", "Q-GQA-4"), seeds=(3, 5)
-    )
-    assert study.variants == ("Q-K=V", "QKV", "Q-GQA-4")
-    assert study.baseline == "Q-K=V"
-    assert [(cell.seed, cell.variant) for cell in study.cells()] == [
-        (seed, label) for seed in (3, 5) for label in study.variants
-    ]
 
 
 def test_a_preset_about_a_variant_refuses_another() -> None:

@@ -88,7 +88,7 @@ def test_runs_that_are_the_same_are_the_same_run() -> None:
     assert len(set(keys.values())) == 5
 
 
-@pytest.mark.parametrize("label", ["Q-K=V", "I-K=V", "Q=K=V", "MQA", "Q-MQA", "QKV", "Q[map]=K-V"])
+@pytest.mark.parametrize("label", ["Q-K=V", "MQA", "QKV", "Q[map]=K-V"])
 @pytest.mark.parametrize(("width", "activation"), [(20, "gelu"), (1, "gelu"), (37, "swiglu")])
 def test_no_other_width_comes_nearer(label: str, width: int, activation: Any) -> None:
     network = make_setting("reverse").network
@@ -108,49 +108,9 @@ def test_no_other_width_comes_nearer(label: str, width: int, activation: Any) ->
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"variants": ("QKV",)}, "expected a table of its own with variants, got none"),
-        ({"equal_parameters": True, "metric": "a"}, "its own with equal_parameters, metric, got"),
-    ],
-)
-def test_what_differs_needs_a_table_of_its_own(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        separate("odd", table=None, **fields)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ([separate("odd", variants=("GQA-2",))], "expected variants of the study, got 'GQA-2'"),
-        (
-            [separate("odd", variants=())],
-            "setting 'odd': expected at least one of variants, got none",
-        ),
-        (
-            [separate("one", variants=("QKV",)), separate("two", table="one")],
-            "setting 'two': expected the variants of 'one', which shares the table 'one'",
-        ),
-    ],
-)
-def test_settings_that_do_not_fit_are_refused(settings: list[Setting], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_study(make_setting("reverse"), *settings, variants=LABELS)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        (
-            {"setting": "none"},
-            "expected a setting of the study in a contrast, got 'none'; choices: reverse, equal",
-        ),
-        (
-            {"variant": "I-K=V"},
-            "expected a variant of the setting 'equal' in a contrast, got 'I-K=V'; choices: QKV",
-        ),
-        (
-            {"reference": "GQA-2"},
-            "expected a variant of the setting 'reverse' in a contrast, got 'GQA-2'",
-        ),
+        ({"setting": "none"}, "expected a setting of the study in a contrast, got 'none';"),
+        ({"variant": "I-K=V"}, "expected a variant of the setting 'equal' in a contrast, got"),
+        ({"reference": "GQA-2"}, "expected a variant of the setting 'reverse' in a contrast, got"),
         ({"reference_setting": "seconds"}, "same metric on both sides of a contrast, got accuracy"),
     ],
 )
@@ -179,13 +139,6 @@ def test_every_table_has_the_rows_that_it_is_about(summary: Summary) -> None:
     assert {row.difference for row in summary.table("seconds").rows} == {None}
 
 
-def test_a_table_can_show_another_metric(summary: Summary) -> None:
-    table = summary.table("seconds")
-    assert table.metric == "test_second"
-    ours, other = table.row("MQA").mean, summary.table("reverse").row("MQA").mean
-    assert ours == pytest.approx((other or 0.0) / 2)
-
-
 def test_a_run_in_two_settings_counts_once(summary: Summary) -> None:
     assert (summary.counts.planned, summary.counts.done, len(summary.runs)) == (25, 25, 40)
     assert summary.training_seconds == pytest.approx(50.0)
@@ -204,12 +157,6 @@ def test_a_contrast_across_settings_is_the_paired_interval_over_settings(summary
     assert (row.table, gap.comparisons, gap.pairs, gap.pairs_planned) == ("equal", 3, 5, 5)
     assert (gap.low, gap.high) == pytest.approx((interval.low, interval.high))
     assert crossed.answer.startswith("Q-K=V (equal) against MQA (reverse), which has the same")
-
-
-def test_a_contrast_across_settings_waits_for_its_runs() -> None:
-    study = three_tables()
-    (crossed,) = summarise(study, []).contrasts[1:]
-    assert crossed.answer.endswith("no pair of runs has finished yet.")
 
 
 # ---- reports

@@ -10,7 +10,6 @@ from qkvary.data.shakespeare import load_shakespeare
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.characters import CharacterTask
 from qkvary.tasks.config import CharacterTaskConfig
-from tests.tasks.tiny_networks import tiny_network
 
 
 def make(**changes: object) -> CharacterTask:
@@ -85,13 +84,3 @@ def test_sampled_scores_the_same_random_windows_every_time() -> None:
     exact = task.evaluate(model, "test")
     assert scores["loss"] != exact["loss"]
     assert scores["loss"] == pytest.approx(exact["loss"], abs=0.3)
-
-
-def test_attention_example_prints_every_character() -> None:
-    task = make(context=29)
-    example = task.attention_example(task.build(tiny_network("characters", length=29), 0).eval())
-    assert example is not None
-    codes = held_out()[:29]
-    shown = "".join(example.tokens).replace("↵", "\n").replace("␣", " ")
-    assert shown == "".join(task.alphabet[code] for code in codes)
-    assert example.targets == (None,) * 29

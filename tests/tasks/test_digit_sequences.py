@@ -157,11 +157,3 @@ def encoder(length: int) -> object:
 
 def fields(value: object) -> dict[str, object]:
     return {name: getattr(value, name) for name in type(value).__dataclass_fields__}
-
-
-def test_attention_example_shows_the_first_validation_sequence() -> None:
-    task = make("sort")
-    example = task.attention_example(task.build(encoder(7), 0).eval())
-    assert example is not None
-    digits = [int(token) for token in example.tokens]
-    assert list(example.targets) == SOURCES["sort"](digits)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from qkvary.data.augmentation import Crops, draw_crops
-from qkvary.data.image_sets import CLASS_NAMES, IMAGE_SETS
+from qkvary.data.image_sets import IMAGE_SETS
 from qkvary.tasks.config import ImageTaskConfig
 from qkvary.tasks.images import ImageTask, crop_and_flip, split_rows
 from tests.data.small_images import draw
@@ -97,24 +97,6 @@ def test_one_class_scores_its_share_and_an_oracle_everything(split: str) -> None
         image.numpy().tobytes(): int(label) for image, label in zip(images, labels, strict=True)
     }
     assert task.evaluate(Answers(known), split)["accuracy"] == 1.0  # type: ignore[arg-type]
-
-
-def test_samples_are_the_first_validation_images_with_names(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    task = make()
-    rows = task.validation_rows
-    assert rows is not None
-    pixels, labels = draw(53, 6, 6, seed=0)[rows[:10]], draw(53, seed=10, below=11)[rows[:10]]
-    samples = task.samples(Answers(3))
-    assert [one.truth for one in samples] == [str(label) for label in labels]
-    assert {one.answer for one in samples} == {"3"}
-    for one, image in zip(samples, pixels, strict=True):
-        assert one.pictures is not None
-        np.testing.assert_array_equal(one.pictures, image[None, None])
-    monkeypatch.setitem(CLASS_NAMES, "images", tuple("abcdefghijk"))
-    assert [one.truth for one in task.samples(Answers(3))] == ["abcdefghijk"[i] for i in labels]
-    assert task.samples(Answers(3))[0].answer == "d"
 
 
 @pytest.mark.parametrize("size", [7, 12, 17])

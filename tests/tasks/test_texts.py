@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from qkvary.data.labelled_texts import load_labelled_texts
 from qkvary.nn.layout import Layout
 from qkvary.tasks.config import TextTaskConfig
-from qkvary.tasks.contract import ShowsSamples
 from qkvary.tasks.texts import PADDING, TextTask
-from tests.tasks.tiny_networks import tiny_network, tiny_task
+from tests.tasks.tiny_networks import tiny_network
 
 LABELS = ("fish", "fowl", "meat")
 CONTEXT = 5
@@ -133,24 +132,6 @@ def test_training_draws_every_window_of_the_training_texts_equally(folder: Path)
             share = every.count(window) / len(every)
             spread = (len(drawn) * share * (1 - share)) ** 0.5
             assert abs(drawn.count(window) - len(drawn) * share) <= 5 * spread
-
-
-def test_samples_are_windows_with_their_labels() -> None:
-    task = load_tiny()
-    assert isinstance(task, ShowsSamples)
-    with torch.inference_mode():
-        samples = task.samples(task.build(tiny_network("texts"), 0).eval())
-    assert len(samples) == 10
-    for sample in samples:
-        label = int(sample.truth.removeprefix("label-"))
-        assert sample.text[0] in "abcdefghijklmnopqrstuvwxyz"[2 * label : 2 * label + 2]
-        assert sample.answer in task.labels
-
-
-def load_tiny() -> TextTask:
-    config = tiny_task("texts")
-    assert isinstance(config, TextTaskConfig)
-    return TextTask(config)
 
 
 def test_padding_is_not_shown_as_attended(folder: Path) -> None:

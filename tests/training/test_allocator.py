@@ -13,7 +13,7 @@ import torch
 from qkvary.training.memory import keep_freed_memory
 
 def step():
-    return [torch.ones(2**22) for _ in range(8)]
+    return [torch.ones(2**21) for _ in range(8)]
 
 def count():
     step()
@@ -28,6 +28,7 @@ print(keep_freed_memory(), left_alone, count())
 """
 
 
+@pytest.mark.slow
 def test_freed_pages_are_reused(run_python: Runner) -> None:
     result = run_python(["-c", COUNT_FAULTS])
     assert result.returncode == 0, result.stderr

@@ -8,7 +8,6 @@ from torch import nn
 
 from qkvary.tasks.contract import SINGLE_PROCESS_CONTEXT, EvaluationContext, Split
 from qkvary.training.loop import train
-from qkvary.training.progress import BestStep, RunState
 from tests.training.toy import ToyTask, toy_run
 
 
@@ -63,10 +62,3 @@ def test_a_stopped_run_remembers_its_best(tmp_path: Path) -> None:
     assert first.status == "stopped"
     again = train(config, ScriptedTask(accuracies, seen=2), tmp_path)
     assert (again.metrics["best_step"], again.metrics["test_accuracy"]) == (26, 2)
-
-
-def test_the_best_step_comes_back() -> None:
-    state = RunState(best=BestStep(step=3, metric=0.5, test={"loss": 1.0}))
-    assert RunState.from_json(state.to_json()) == state
-    before = {name: value for name, value in RunState().to_json().items() if name != "best"}
-    assert RunState.from_json(before).best is None

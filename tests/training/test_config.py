@@ -2,11 +2,9 @@ import dataclasses
 
 import pytest
 
-from qkvary.arch.canonical import from_dict, to_dict
 from qkvary.training.config import (
     ExecutionConfig,
     OptimizerConfig,
-    RunConfig,
     ScheduleConfig,
     TrainingConfig,
 )
@@ -21,12 +19,8 @@ OPTIMIZER = OptimizerConfig(learning_rate=0.1)
         ({"name": "sgd"}, "expected optimizer out of adam, adamw, got 'sgd'"),
         ({"decay": "none"}, "expected decay out of all, matrices, got 'none'"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, got 0.0"),
-        ({"learning_rate": float("nan")}, "learning_rate must be positive and finite, got nan"),
         ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\)"),
-        ({"betas": (0.9,)}, "betas must be two numbers"),
-        ({"eps": 0.0}, "eps must be positive"),
         ({"weight_decay": -0.1}, "weight_decay must not be negative"),
-        ({"gradient_clip": 0.0}, "gradient_clip must be positive or None"),
     ],
 )
 def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
@@ -37,19 +31,11 @@ def test_an_optimizer_without_meaning_is_refused(fields: dict[str, object], mess
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (
-            {"name": "linear"},
-            "expected schedule out of constant, cosine_warmup, .*, multistep, one_cycle",
-        ),
-        ({"warmup_steps": -1}, "warmup_steps must not be negative"),
+        ({"name": "linear"}, "expected schedule out of constant, cosine_warmup, .*, multistep,"),
         ({"warmup_steps": 3}, "the constant schedule has no warm-up"),
         ({"floor": 0.1}, "floor and decay_steps require the schedule cosine, got constant"),
-        ({"name": "cosine_warmup", "decay_steps": 9}, "require the schedule cosine"),
         ({"name": "cosine", "floor": 1.5}, "floor must be between 0 and 1, got 1.5"),
-        (
-            {"name": "cosine", "warmup_steps": 5, "decay_steps": 5},
-            "decay_steps must be greater than the 5 warmup_steps, got 5",
-        ),
+        ({"name": "cosine", "warmup_steps": 5, "decay_steps": 5}, "decay_steps must be greater"),
     ],
 )
 def test_a_schedule_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
@@ -62,26 +48,6 @@ def test_training_needs_positive_counts(name: str) -> None:
     fields = {"steps": 3, "batch_size": 5, "evaluate_every": 2, "log_every": 1, name: 0}
     with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
         TrainingConfig(optimizer=OPTIMIZER, **fields)
-
-
-def test_stopping_when_solved_needs_a_threshold() -> None:
-    with pytest.raises(ValueError, match="stop_when_solved needs a solve_threshold"):
-        TrainingConfig(
-            steps=1, batch_size=1, evaluate_every=1, optimizer=OPTIMIZER, stop_when_solved=True
-        )
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"seed": -1}, "seed must be in"),
-        ({"seed": 2**63}, "seed must be in"),
-        ({"dtype": "float16"}, "expected dtype out of float32, float64, got 'float16'"),
-    ],
-)
-def test_a_run_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dataclasses.replace(toy_run(), **fields)
 
 
 def test_the_key_depends_on_all_that_matters() -> None:
@@ -113,21 +79,3 @@ def test_the_key_changes_with_the_numerics_version(monkeypatch: pytest.MonkeyPat
     before = toy_run().run_key()
     monkeypatch.setattr("qkvary.training.config.NUMERICS_VERSION", 999)
     assert toy_run().run_key() != before
-
-
-def test_a_run_comes_back_from_plain_data() -> None:
-    run = toy_run()
-    assert from_dict(RunConfig, to_dict(run)) == run
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"threads": 0}, "threads must be at least 1, got 0"),
-        ({"micro_batch_size": 0}, "micro_batch_size must be at least 1 or None, got 0"),
-        ({"precision": "fp8"}, "expected precision out of full, bf16, got 'fp8'"),
-    ],
-)
-def test_an_execution_without_meaning_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ExecutionConfig(**fields)  # type: ignore[arg-type]

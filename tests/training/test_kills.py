@@ -165,4 +165,4 @@ def check(killable: Killable, reference: Reference, quick_path: Path, count: int
 def test_killed_runs_end_bit_by_bit_like_others(
     killable: Killable, references: Callable[[str], Reference], quick_path: Path, kind: str
 ) -> None:
-    check(killable, references(kind), quick_path, trials("KILLS", 3))
+    check(killable, references(kind), quick_path, trials("KILLS", 2))

@@ -13,7 +13,7 @@ from qkvary.storage.checkpoint_folders import stored_steps
 from qkvary.storage.errors import DamagedError, UsageError
 from qkvary.storage.journal import parse_journal
 from qkvary.tasks.contract import Batch
-from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, GuardConfig, RunConfig
+from qkvary.training.config import ROUNDING_VERSION, ExecutionConfig, RunConfig
 from qkvary.training.distribution import SingleProcess
 from qkvary.training.gradients import step_seed
 from qkvary.training.loop import Outcome, train
@@ -87,14 +87,6 @@ def test_the_log_has_each_event_once(whole: tuple[Outcome, list[dict[str, Any]]]
     assert seconds == sorted(seconds)
 
 
-def test_times_add_up(whole: tuple[Outcome, list[dict[str, Any]]]) -> None:
-    timing = whole[0].timing
-    parts = timing["training_seconds"] + timing["evaluation_seconds"]
-    assert 0 < parts <= timing["total_seconds"]
-    assert timing["steps_per_second"] == 40 / timing["training_seconds"]
-    assert timing["cpu_seconds"] > 0
-
-
 def test_the_logged_loss_is_the_mean_of_its_interval(tmp_path: Path) -> None:
     train(toy_run(log_every=1), ToyTask(), tmp_path)
     single = [event["loss"] for event in log(tmp_path, "train")]
@@ -106,7 +98,7 @@ def test_the_logged_loss_is_the_mean_of_its_interval(tmp_path: Path) -> None:
         assert value == pytest.approx(sum(interval) / len(interval), rel=1e-12)
 
 
-@pytest.mark.parametrize("step", [0, 1, 6, 7, 12, 13, 14, 39, 40])
+@pytest.mark.parametrize("step", [0, 1, 7, 13, 40])
 def test_stopping_at_any_step_changes_nothing(
     tmp_path: Path, step: int, whole: tuple[Outcome, list[dict[str, Any]]]
 ) -> None:
@@ -121,7 +113,7 @@ def test_stopping_at_any_step_changes_nothing(
     assert resumed == ([(step, ROUNDING_VERSION)] if 0 < step < 40 else [])
 
 
-@pytest.mark.parametrize("step", [0, 1, 13])
+@pytest.mark.parametrize("step", [0, 13])
 def test_a_step_is_given_up_between_two_micro_batches(tmp_path: Path, step: int) -> None:
     """A step may take minutes: the checkpoint is of the last full one, and nothing changes."""
     micro = ExecutionConfig(micro_batch_size=2)
@@ -139,18 +131,6 @@ def test_a_step_is_given_up_between_two_micro_batches(tmp_path: Path, step: int)
     again = train(run, ToyTask(), tmp_path)
     assert again.state_sha256 == whole.state_sha256
     assert again.metrics == whole.metrics
-
-
-@pytest.mark.parametrize(
-    "change", [{"seed": 4}, {"dtype": "float64"}, {"task": dataclasses.replace(toy_run().task)}]
-)
-def test_seeds_and_types_matter_and_nothing_else(
-    tmp_path: Path, change: dict[str, Any], whole: tuple[Outcome, list[dict[str, Any]]]
-) -> None:
-    run = dataclasses.replace(toy_run(), **change)
-    torch.manual_seed(99)
-    same = run == toy_run()
-    assert (train(run, ToyTask(), tmp_path).state_sha256 == whole[0].state_sha256) == same
 
 
 def test_the_global_generator_is_seeded_by_seed_and_step() -> None:
@@ -193,8 +173,7 @@ def kill_after(
         train(run, ToyTask(), directory, stop=die, **options)
 
 
-@pytest.mark.parametrize("poison", ["loss", "gradient"])
-@pytest.mark.parametrize("step", [0, 1, 17, 39])
+@pytest.mark.parametrize(("step", "poison"), [(0, "loss"), (17, "gradient"), (39, "loss")])
 def test_what_is_not_finite_stops_the_run_before_the_update(
     tmp_path: Path, step: int, poison: str
 ) -> None:
@@ -233,14 +212,6 @@ def test_a_checkpoint_is_not_written_over_itself(
     assert outcome.status == "diverged"
     assert written == [1, 2, 3, 4, 5]
     assert stored_steps(tmp_path / "checkpoints") == (5,)
-
-
-def test_steps_that_were_all_skipped_have_no_mean_loss(tmp_path: Path) -> None:
-    guards = GuardConfig(skip_gradient_norm=1e-9)
-    outcome = train(toy_run(log_every=1, guards=guards), ToyTask(), tmp_path)
-    assert outcome.status == "done"
-    assert len(log(tmp_path, "skipped")) == 40
-    assert log(tmp_path, "train") == []
 
 
 def test_gradients_are_clipped_as_torch_does(tmp_path: Path) -> None:
@@ -307,21 +278,6 @@ def test_a_metric_of_which_less_is_better_is_solved_from_above(tmp_path: Path) -
     outcome = train(toy_run(steps=100, solve_threshold=1.0), task, tmp_path)
     below = [e["step"] for e in log(tmp_path, "validation") if e["loss"] <= 1.0]
     assert outcome.metrics["steps_to_solve"] == below[0]
-
-
-def test_progress_is_reported_at_most_four_times_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[Event] = []
-    train(toy_run(), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    few = len(events)
-    monkeypatch.setattr("qkvary.training.loop.PROGRESS_SECONDS", 0.0)
-    (tmp_path / "b").mkdir()
-    events.clear()
-    train(toy_run(), ToyTask(), tmp_path / "b", callbacks=Callbacks(on_event=events.append))
-    assert [event.step for event in events] == list(range(1, 41))
-    assert all(event.steps == 40 and event.loss for event in events)
-    assert few < 40
 
 
 def test_the_number_of_threads_is_put_back(tmp_path: Path) -> None:

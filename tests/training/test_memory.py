@@ -14,34 +14,16 @@ from qkvary.storage.errors import ResourceError, UsageError
 from qkvary.training import loop
 from qkvary.training.gradients import Gradients
 from qkvary.training.loop import train
-from qkvary.training.memory import require_device
 from qkvary.training.progress import Callbacks, Event
 from tests import forked
 from tests.training.small_language import SmallLanguage, small_run
 from tests.training.toy import ToyTask, toy_run
 
 
-def test_a_device_that_is_not_there_is_refused() -> None:
-    require_device("cpu")
-    with pytest.raises(UsageError, match=r"expected a device of this machine, got 'cuda:99'; choi"):
-        require_device("cuda:99")
-
-
 def test_a_run_on_a_gpu_that_is_not_there_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="got 'cuda:99'; choices: cpu"):
         train(dataclasses.replace(toy_run(), device="cuda:99"), ToyTask(), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("free", "warned"), [(0, True), (10**9, False), (None, False)])
-def test_a_disk_on_which_checkpoints_will_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int | None, warned: bool
-) -> None:
-    monkeypatch.setattr(loop, "free_bytes", lambda _path: free)
-    events: list[Event] = []
-    train(toy_run(steps=2), ToyTask(), tmp_path, callbacks=Callbacks(on_event=events.append))
-    said = [event.warning for event in events if "two checkpoints need about" in event.warning]
-    assert len(said) == warned
 
 
 def test_the_size_of_two_checkpoints_is_estimated(
@@ -90,7 +72,7 @@ def test_what_torch_says_without_memory_is_known() -> None:
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
 
 
-@pytest.mark.parametrize("step", [0, 1, 4, 9])
+@pytest.mark.parametrize("step", [0, 4])
 def test_a_run_that_ran_out_of_memory_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:

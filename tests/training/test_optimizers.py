@@ -34,16 +34,6 @@ def mixed_network() -> EncoderConfig:
     return dataclasses.replace(toy_network(), attention=(plain, identity))
 
 
-def test_all_parameters_decay_alike_without_identity() -> None:
-    assert set(weight_decays(ToyModel(0), toy_network(), CONFIG).values()) == {0.1}
-
-
-def test_an_identity_query_asks_for_its_own_decay_everywhere() -> None:
-    decays = weight_decays(ToyModel(0), toy_network("I-K-V"), CONFIG)
-    assert set(decays.values()) == {0.1 * 0.3125}
-    assert set(decays) == {name for name, _ in ToyModel(0).named_parameters()}
-
-
 def test_each_block_follows_its_own_layer() -> None:
     decays = weight_decays(ToyModel(0), mixed_network(), CONFIG)
     assert decays["blocks.0.weight"] == 0.1

@@ -105,10 +105,9 @@ def test_large_products_in_many_processes(
     one = rank_server.run(quick_path / "one", 1, **order)
     assert references.alone(dtype="float32").found[0]["onednn_products"] == 0
     assert one.found[0]["onednn_products"] > 0
-    for strategy in STRATEGIES:
-        together = rank_server.run(quick_path / strategy, 2, strategy=strategy, **order)
-        assert difference(together, one) <= TOLERANCE["float32"]
-        assert together.found[1]["onednn_products"] > 0
+    together = rank_server.run(quick_path / "two", 2, strategy="fsdp", **order)
+    assert difference(together, one) <= TOLERANCE["float32"]
+    assert together.found[1]["onednn_products"] > 0
 
 
 @pytest.mark.compile
@@ -228,12 +227,3 @@ def test_a_disk_that_is_full_for_one_process_ends_all(
     assert "No space left on device" in ended.printed[1]
     folders = [path.name for path in (quick_path / "checkpoints").iterdir()]
     assert folders == ["step-000000000003"]
-
-
-def test_another_run_in_the_folder_is_refused_by_all(
-    rank_server: RankServer, quick_path: Path
-) -> None:
-    rank_server.run(quick_path, 2, stop_after=3)
-    ended = rank_server.run(quick_path, 2, run={"clip": 0.7})
-    assert ended.codes == (2, 2)
-    assert all("belongs to another run" in printed for printed in ended.printed)

@@ -1,17 +1,14 @@
 """The presets are the published networks, with the published training."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
-from qkvary.arch.named_networks import gpt_124m, gpt_300m, gpt_1200m
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.parameters import network_parameters
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import UsageError
-from qkvary.training.config import TrainingConfig
 from qkvary.training.optimizers import learning_rate, weight_decays
 from qkvary.training.presets import PRESETS, Preset, find_preset, preset_names
 
@@ -19,17 +16,6 @@ GUIDE = Path(__file__).resolve().parents[2] / "docs/guide/presets.md"
 
 # Millions of parameters, and those of attention: as printed, or recomputed with the public code
 # where nothing is printed (head sharing at 300M) or the print is wrong (QKV at 1.2B: 323).
-TABLE_4 = {
-    "QKV": (305.53, 83.97),
-    "Q-K=V": (284.54, 62.98),
-    "Q=K-V": (284.54, 62.98),
-    "Q=K=V": (263.55, 41.98),
-    "GQA-4": (274.05, 52.48),
-    "MQA": (266.17, 44.61),
-    "Q-GQA-4": (268.80, 47.23),
-    "Q-GQA-8": (274.05, 52.48),
-    "Q-MQA": (264.86, 43.30),
-}
 TABLE_10 = {
     "QKV": (1215.10, 369.28),
     "Q-K=V": (1122.78, 276.96),
@@ -81,8 +67,7 @@ def millions(count: int) -> float:
 
 @pytest.mark.parametrize(
     ("name", "label", "figures"),
-    [("lm-300m", *row) for row in TABLE_4.items()]
-    + [("lm-1.2b", *row) for row in TABLE_10.items()],
+    [("lm-1.2b", *row) for row in TABLE_10.items()],
 )
 def test_networks_of_paper_1_have_the_published_sizes(
     name: str, label: str, figures: tuple[float, float]
@@ -95,14 +80,6 @@ def test_networks_of_paper_1_have_the_published_sizes(
     assert sum(parameter.numel() for parameter in built.parameters()) == counts.total
     found = sum(p.numel() for name, p in built.named_parameters() if ".attention." in name)
     assert found == counts.attention
-
-
-def test_table_5_to_the_last_parameter() -> None:
-    for label, total in (("QKV", 305_534_976), ("Q-K=V", 284_542_976), ("Q=K=V", 263_550_976)):
-        assert network_parameters(gpt_300m(label)).total == total
-    counts = network_parameters(gpt_300m())
-    assert (counts.embedding + counts.positions, counts.norms) == (53_608_448, 83_968)
-    assert counts.feed_forward == 167_874_560
 
 
 @pytest.mark.parametrize("name", PAPER_3)
@@ -148,96 +125,20 @@ def rate(preset: Preset, step: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "steps", "tokens_per_step", "tokens", "rows", "micro", "evaluate_every"),
-    [
-        ("lm-300m", 4_238, 2_359_296, 9_998_696_448, 1_152, 6, 200),
-        ("lm-1.2b", 8_477, 1_179_648, 8_847_360_000, 576, 2, 500),
-        ("gpt2-124m", 105_000, 491_520, 49_152_000_000, 480, 12, 1_000),
-    ],
-)
-def test_steps_and_tokens(
-    name: str,
-    steps: int,
-    tokens_per_step: int,
-    tokens: int,
-    rows: int,
-    micro: int,
-    evaluate_every: int,
-) -> None:
-    preset = find_preset(name)
-    training = preset.training
-    assert (training.steps, preset.tokens_per_step, preset.tokens) == (
-        steps,
-        tokens_per_step,
-        tokens,
-    )
-    assert (training.batch_size, training.execution.micro_batch_size) == (rows, micro)
-    assert training.evaluate_every == evaluate_every
-    assert training.execution.precision == "bf16"
-    assert (training.optimizer.name, training.optimizer.betas) == ("adamw", (0.9, 0.95))
-    assert (training.optimizer.weight_decay, training.optimizer.gradient_clip) == (0.1, 1.0)
-
-
-@pytest.mark.parametrize(
     ("name", "step", "expected"),
     [
         ("lm-300m", 0, "4.000e-07"),
-        ("lm-300m", 499, "2.000e-04"),
         ("lm-300m", 500, "2.000e-04"),
         ("lm-300m", 4_237, "2.000e-05"),
         ("lm-300m-poster", 999, "6.000e-05"),
-        ("lm-300m-poster", 4_237, "6.000e-06"),
-        ("lm-1.2b", 499, "3.000e-05"),
         ("lm-1.2b", 999, "6.000e-05"),
-        ("lm-1.2b", 7_500, "8.243e-06"),
         ("lm-1.2b", 8_476, "6.000e-06"),
         ("gpt2-124m", 1_999, "6.000e-04"),
         ("gpt2-124m", 100_000, "5.650e-04"),
-        ("gpt2-124m", 105_000, "5.614e-04"),
     ],
 )
 def test_learning_rates_at_published_steps(name: str, step: int, expected: str) -> None:
     assert f"{rate(find_preset(name), step):.3e}" == expected
-
-
-def test_the_cosine_of_paper_3_falls_to_a_tenth_only_where_it_was_never_seen() -> None:
-    training = find_preset("gpt2-124m").training
-    assert training.schedule.decay_steps == 600_000
-    longer = learning_rate(training.schedule, peak=6e-4, step=600_000, steps=600_001)
-    assert longer == pytest.approx(6e-5)
-
-
-def test_protocols() -> None:
-    for name in ("lm-300m", "lm-300m-poster", "lm-1.2b"):
-        preset = find_preset(name)
-        assert (preset.protocol, preset.corpus, preset.context) == (
-            "padded-paper",
-            "slimpajama",
-            2048,
-        )
-        assert preset.training.guards.skip_gradient_norm == 100.0
-        assert preset.training.optimizer.decay == "all"
-        assert preset.network.block.dropout == 0.1
-        assert preset.network.layers[0].dropout == preset.network.embedding_dropout == 0.0
-        assert preset.network.tied_head
-        assert preset.tokenizer == "gpt2"
-    gpt2 = find_preset("gpt2-124m")
-    assert (gpt2.protocol, gpt2.corpus, gpt2.context) == ("packed", "openwebtext", 1024)
-    assert (gpt2.network.block.dropout, gpt2.training.optimizer.decay) == (0.0, "matrices")
-    task = gpt2.task(data="somewhere", data_sha256="0" * 64)
-    assert (task.context, task.protocol, task.data_fingerprint) == (1024, "packed", "0" * 64)
-
-
-def test_rows_of_a_step_divide_among_the_devices_that_were_used() -> None:
-    for name, devices, parts in (
-        ("lm-300m", 8, 24),
-        ("lm-300m-poster", 8, 36),
-        ("lm-1.2b", 8, 36),
-        ("gpt2-124m", 1, 40),
-    ):
-        training: TrainingConfig = find_preset(name).training
-        assert training.execution.micro_batch_size is not None
-        assert training.batch_size == devices * parts * training.execution.micro_batch_size
 
 
 # ---- variants
@@ -262,17 +163,6 @@ def test_an_identity_query_brings_its_decay_and_its_scale() -> None:
     )
     derived = find_preset("gpt2-124m-identity-derived").network.layers[0]
     assert derived.identity_correction == pytest.approx(0.02 * 768**0.5)
-
-
-def test_the_baseline_gets_the_same_tuning() -> None:
-    plain, tuned = find_preset("gpt2-124m"), find_preset("gpt2-124m-decay-scale")
-    assert decays(tuned) == decays(find_preset("gpt2-124m-decay")) == {0.0, 2**-5}
-    scale = find_preset("gpt2-124m-scale")
-    assert decays(scale) == {0.0, 0.1}
-    for preset in (tuned, scale):
-        layer = preset.network.layers[0]
-        assert layer.score_scale / layer.variant.temperature == 1 / 16
-    assert dataclasses.replace(tuned.network, attention=plain.network.attention) == plain.network
 
 
 def test_a_preset_about_one_variant_refuses_others() -> None:
@@ -301,12 +191,7 @@ def test_a_vocabulary_is_padded_as_published() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "lm-300",
-            r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m, lm-300m-p",
-        ),
-        ("lm-2m", f"; did you mean .*choices: {', '.join(PRESETS)}$"),
-        ("GPT2_125m", "did you mean gpt2-124m"),
+        ("lm-300", r"expected a preset, got 'lm-300'; did you mean lm-300m\? choices: lm-300m,"),
         ("zzz", "got 'zzz'; choices: lm-300m, lm-300m-poster, lm-1.2b, gpt2-124m, "),
     ],
 )
@@ -315,23 +200,14 @@ def test_a_name_that_there_is_not(name: str, message: str) -> None:
         find_preset(name)
 
 
-def test_names_are_found_in_any_spelling() -> None:
-    assert find_preset(" LM_300M ") is PRESETS["lm-300m"]
-
-
-@pytest.mark.parametrize("preset", PRESETS.values(), ids=lambda preset: preset.name)
-def test_the_guide_tells_what_there_is(preset: Preset) -> None:
-    total = network_parameters(preset.network).total / 1e6
-    steps = preset.reported_step or preset.training.steps
-    row = (
-        f"| `{preset.name}` | {preset.variant} | {total:,.2f} M | {preset.context:,} | "
-        f"{preset.tokens_per_step:,} | {steps:,} | {preset.tokens / 1e9:.2f} | "
-        f"{preset.training.optimizer.learning_rate:g} | {preset.weight_decay:g} |"
-    )
-    assert row in GUIDE.read_text("utf-8")
-
-
-def test_sources_build_what_the_presets_hold() -> None:
-    assert PRESETS["lm-300m"].network == gpt_300m()
-    assert PRESETS["lm-1.2b"].network == gpt_1200m()
-    assert PRESETS["gpt2-163m-untied"].network == gpt_124m(tied_head=False)
+def test_the_guide_tells_what_there_is() -> None:
+    guide = GUIDE.read_text("utf-8")
+    for preset in PRESETS.values():
+        total = network_parameters(preset.network).total / 1e6
+        steps = preset.reported_step or preset.training.steps
+        row = (
+            f"| `{preset.name}` | {preset.variant} | {total:,.2f} M | {preset.context:,} | "
+            f"{preset.tokens_per_step:,} | {steps:,} | {preset.tokens / 1e9:.2f} | "
+            f"{preset.training.optimizer.learning_rate:g} | {preset.weight_decay:g} |"
+        )
+        assert row in guide

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qkvary.storage.errors import DamagedError, ResourceError, UsageError
 from qkvary.training.parallel import Replicated
-from qkvary.training.processes import Collectives, RankInfo, connect
+from qkvary.training.processes import Collectives, RankInfo
 
 T = TypeVar("T")
 
@@ -61,12 +61,6 @@ def test_all_add_in_the_same_order() -> None:
         together(5, lambda processes: processes.all_reduce([values[processes.rank]]))
         == [[float("inf")]] * 5
     )
-
-
-def test_all_gather_returns_the_values_of_all_ranks() -> None:
-    values = [None, {"a": [1, float("nan")]}, "é" * 300, [], 2**60]
-    found = together(5, lambda processes: processes.all_gather(values[processes.rank]))
-    assert [str(answers) for answers in found] == [str(values)] * 5
 
 
 def test_an_error_of_one_rank_is_raised_on_all() -> None:
@@ -131,22 +125,3 @@ def test_ranks_are_read_from_the_environment() -> None:
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="RANK"):
         RankInfo.from_environment(environment)
-
-
-def test_a_device_that_is_not_there_is_refused() -> None:
-    for device, message in (("mps", "expected cpu or cuda"), ("cuda", "a GPU for each process")):
-        place = RankInfo(rank=1000, size=1001, local_rank=1000)
-        with pytest.raises(UsageError, match=message), connect(place, device):
-            pass
-
-
-def test_waiting_for_missing_processes_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process listens at the address of rank 0."""
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", "1")
-    place = RankInfo(rank=1, size=2, local_rank=1)
-    with (
-        pytest.raises(ResourceError, match="has died or does not respond"),
-        connect(place, "cpu", timeout_seconds=0.5),
-    ):
-        pass

@@ -151,7 +151,7 @@ def journal(directory: Path) -> bytes:
 
 
 def test_one_that_hangs_is_given_up(rank_server: RankServer, quick_path: Path) -> None:
-    order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 2.0, "patience": 0.5}
+    order = {"sleep_after": 2, "sleep_rank": 1, "sleep_seconds": 1.3, "patience": 0.4}
     ended = rank_server.run(quick_path, 2, **order)
     assert ended.codes == (4, 4)
     assert "has died or does not respond" in ended.printed[0]
@@ -207,6 +207,7 @@ class Launched:
         assert self.agent.wait(GONE_SECONDS) != 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_no_process_survives_torchrun(
     rank_server: RankServer, reference: Callable[[int, str], Ended], quick_path: Path

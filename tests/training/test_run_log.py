@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.storage.journal import Journal, parse_journal
 from qkvary.storage.manifest import FileEntry
-from qkvary.training.run_log import LogDamage, describe_gaps, merge_gaps, restore_log
+from qkvary.training.run_log import LogDamage, restore_log
 from tests.storage.damage import DAMAGES, trials
 
 STEP = 20
@@ -136,34 +136,6 @@ def test_a_log_that_ends_early(path: Path, whole: int, torn: int) -> None:
     assert events(path)[:-1] == BEFORE[:whole]
 
 
-def test_a_log_that_is_gone(path: Path) -> None:
-    mark = write(path)
-    path.unlink()
-    cut = resume(path, mark)
-    assert cut
-    assert cut.message == (
-        f"{path} is {mark.size} bytes too short; the run resumes from a valid checkpoint, its log "
-        "lacks lines between steps 0 and 20"
-    )
-    assert [event["event"] for event in events(path)] == ["cut"]
-    assert resume(path, mark) == LogDamage(gaps=[[0, 20]], message="")
-
-
-@pytest.mark.parametrize("to_the_end", [False, True])
-def test_zeroed_bytes_are_no_torn_line(path: Path, to_the_end: bool) -> None:
-    mark = write(path)
-    lines = path.read_bytes().splitlines(keepends=True)
-    first, last = (sum(map(len, lines[:line])) + 7 for line in (2, 4))
-    data = path.read_bytes()
-    rest = b"" if to_the_end else data[last:]
-    path.write_bytes(data[:first] + bytes(len(data) - first - len(rest)) + rest)
-    cut = resume(path, mark)
-    assert cut
-    assert "line 3: the line holds zeroed bytes; the run resumes" in cut.message
-    assert cut.gaps == [[8, 20]]
-    assert events(path)[:-1] == BEFORE[:2] + ([] if to_the_end else BEFORE[5:])
-
-
 def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
     for seed in range(trials("DAMAGES", 70)):
         generator = random.Random(seed)
@@ -184,13 +156,3 @@ def test_damage_is_reported_and_costs_no_valid_line(path: Path) -> None:
         covered = [any(first <= step <= last for first, last in cut.gaps) for step in lost]
         assert all(covered), f"{damage.__name__}, seed {seed}"
         assert resume(path, mark) == LogDamage(gaps=cut.gaps, message="")
-
-
-def test_gaps_in_words() -> None:
-    assert describe_gaps([]) == ""
-    assert merge_gaps([[4, 8]], [], [[0, 4], [4, 8]]) == [[0, 4], [4, 8]]
-    many = [[step, step + 1] for step in range(998, 1003)]
-    assert describe_gaps(many) == (
-        "its log lacks lines between steps 998 and 999, 999 and 1,000, 1,000 and 1,001 "
-        "(and in 2 more places)"
-    )

@@ -23,14 +23,6 @@ def test_the_first_name_that_is_present_counts() -> None:
     assert fields(a=11.0).size("a") == 11
 
 
-def test_null_is_absent_but_mentioned() -> None:
-    config = fields(window=None)
-    assert not config.has("window")
-    assert config.mentions("window")
-    assert not config.mentions("heads")
-    assert config.optional_size("window") is None
-
-
 @pytest.mark.parametrize("value", [0, -1, True, "3", 2.5, math.nan, math.inf, [4], 2**41, 10**400])
 def test_a_size_is_a_positive_whole_number(value: object) -> None:
     with refuses("expected a whole number in 1 ... 2^40 for hidden_size of a llama configuration"):
@@ -50,13 +42,6 @@ def test_layers_are_plausible() -> None:
     assert fields(a=MOST_LAYERS).layers("a") == 10_000
     with refuses("expected at most 10,000 layers for a of a llama configuration, got 10001"):
         fields(a=MOST_LAYERS + 1).layers("a")
-
-
-def test_flags_are_true_or_false() -> None:
-    assert fields(a=False).flag("a", default=True) is False
-    assert fields(a=None).flag("a", default=True) is True
-    with refuses("expected true or false for a of a llama configuration, got 1"):
-        fields(a=1).flag("a", default=True)
 
 
 def test_lists_have_the_right_words_and_length() -> None:

@@ -5,15 +5,11 @@ Cache bytes are those of 16-bit numbers; of a window of w tokens the last w - 1 
 
 import pytest
 
-from qkvary.arch.blocks import Experts, FeedForward, ProjectedAttention
+from qkvary.arch.blocks import FeedForward, ProjectedAttention
 from qkvary.arch.families.attention_fields import MOST_KINDS
 from qkvary.arch.families.table import read_model
-from qkvary.arch.labels import format_label
 from qkvary.arch.models import Model, count_kinds
 from qkvary.costs.cache import layerwise_cache_bytes, model_cache_bytes
-from qkvary.costs.exact_savings import apply_saving, find_savings
-from qkvary.costs.formats import parse_format
-from qkvary.costs.parameters import active_parameters, model_parameters
 from tests.arch.families.config_files import load, read, read_without
 
 TEXT_NOTE = "counts the language model only: a vision or audio tower is not counted"
@@ -46,26 +42,6 @@ def windows(model: Model) -> list[int | None]:
     return [attention(model, index).config.variant.window for index in range(len(model.layers))]
 
 
-def total(model: Model) -> int:
-    return model_parameters(model).total
-
-
-def test_gemma_2_27b_sees_everything_in_every_second_layer() -> None:
-    model = read("gemma-2-27b")
-    assert windows(model) == [4096, None] * 23
-    # Keys and values, 16 KV heads of 128 channels, 2 bytes: 8 KiB a token and layer.
-    token = 2 * 16 * 128 * 2
-    assert token == 8192
-    assert model_cache_bytes(model, context=1000) == 46 * 1000 * token
-    expected = 23 * 4095 * token + 23 * 8192 * token
-    assert model_cache_bytes(model, context=8192) == expected == 2_315_067_392
-    layer = 2 * 4608 * 32 * 128 + 2 * 4608 * 16 * 128 + 3 * 4608 * 36864 + 4 * 4608
-    assert total(model) == 256000 * 4608 + 46 * layer + 4608 == 27_227_128_320
-    changed = read("gemma-2-27b", layer_types=[GLOBAL] * 45 + [LOCAL])
-    assert windows(changed) == [None] * 45 + [4096]
-    assert windows(read_without("gemma-2-27b", "sliding_window")) == [4096, None] * 23
-
-
 def test_gemma_3_without_what_published_files_leave_out() -> None:
     sizes = ("num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size")
     model = read_without("gemma-3-270m", *sizes, "layer_types", "sliding_window")
@@ -79,73 +55,6 @@ def test_gemma_3_without_what_published_files_leave_out() -> None:
     turned = read("gemma-3-270m", rope_parameters=nested)
     assert attention(turned, 5).config.position.rotary_base == 5.0
     assert attention(turned, 0).config.position.rotary_base == 7.0
-
-
-def test_gemma_4_31b() -> None:
-    model = read("gemma-4-31b")
-    assert windows(model) == ([1024] * 5 + [None]) * 10
-    # 50 local layers: keys and values, 16 KV heads of 256 channels, 2 bytes.
-    local = 2 * 16 * 256 * 2
-    # 10 global ones: keys and values, 4 KV heads of 512 channels, 2 bytes.
-    everywhere = 2 * 4 * 512 * 2
-    assert (local, everywhere) == (16_384, 8192)
-    for context in (1, 1023, 1024, 32_768, 262_144):
-        expected = 50 * min(context, 1023) * local + 10 * context * everywhere
-        assert model_cache_bytes(model, context=context) == expected
-    # 799 MiB of windows, 20 GiB of the rest.
-    assert model_cache_bytes(model, context=262_144) == 838_041_600 + 21_474_836_480
-    assert (model.max_tokens, model.vocabulary) == (262_144, 262_144)
-    assert model.notes == (
-        (
-            "keys and values of global layers follow from one tensor; counted as engines store "
-            "them, apart"
-        ),
-        TEXT_NOTE,
-    )
-
-
-def test_gemma_4_31b_saves_half_of_its_global_layers_exactly() -> None:
-    """Of 512 channels 128 are rotated: the value and they are 640 instead of 1024 channels."""
-    model = read("gemma-4-31b")
-    config = attention(model, 5).config
-    assert format_label(config.variant) == "Q-GQA-4@rotary"
-    assert config.position.rotary_dim(config.size_per_head) == 128
-    assert config.position.value_rope == "none"
-    assert format_label(attention(model).config.variant) == "GQA-16@rotary@w1024"
-    assert attention(model).config.position.rotary_fraction == 1.0
-    found = find_savings(model, context=32_768, stored_as=parse_format("bf16")).savings
-    of_global = {one.method: one for one in found if one.layers == tuple(range(5, 60, 6))}
-    now = 10 * 32_768 * 4 * 1024 * 2
-    sliced, turned = of_global["value and rotated slice"], of_global["rotate when read"]
-    assert (sliced.bytes_now, sliced.bytes_then) == (now, 10 * 32_768 * 4 * 640 * 2)
-    assert (turned.bytes_now, turned.bytes_then) == (now, 10 * 32_768 * 4 * 512 * 2)
-    assert (sliced.share_of_layers, turned.share_of_layers) == (0.375, 0.5)
-    assert {sliced.certainty, turned.certainty} == {"exact"}
-    needed = apply_saving(model, "rotate when read")
-    assert needed is not None
-    saved = model_cache_bytes(model, context=32_768) - model_cache_bytes(needed, context=32_768)
-    assert saved == now // 2 == 1_342_177_280
-
-
-def test_gemma_4_26b_has_experts_beside_its_dense_networks() -> None:
-    """25.2 billion parameters, 3.8 of them active, by its model card."""
-    model = read("gemma-4-26b-a4b")
-    # 25 local layers of 8 KV heads of 256 channels, 5 global ones of 2 KV heads of 512.
-    expected = 25 * 1023 * 2 * 8 * 256 * 2 + 5 * 32_768 * 2 * 2 * 512 * 2
-    assert model_cache_bytes(model, context=32_768) == expected == 880_599_040
-    expert = 3 * 2816 * 704
-    # The router has a matrix, a gain per channel and one per expert.
-    experts = 128 * expert + 2816 * 128 + 2816 + 128
-    local = 2 * 2816 * 16 * 256 + 2 * 2816 * 8 * 256 + 2 * 256
-    everywhere = 2 * 2816 * 16 * 512 + 2816 * 2 * 512 + 2 * 512
-    each = 3 * 2816 * 2112 + experts + 7 * 2816
-    assert total(model) == 262144 * 2816 + 25 * local + 5 * everywhere + 30 * each + 2816
-    assert total(model) == 25_233_141_760
-    assert active_parameters(model) == total(model) - 30 * 120 * expert == 3_822_530_560
-    dense, mixture = model.layers[0].feed_forward
-    assert isinstance(dense, FeedForward)
-    assert isinstance(mixture, Experts)
-    assert (mixture.count, mixture.active) == (128, 8)
 
 
 def test_gemma_4_e2b_keeps_15_of_35_layers() -> None:
@@ -166,26 +75,6 @@ def test_gemma_4_e2b_keeps_15_of_35_layers() -> None:
     )
     assert [len(attention(model, index).norms) for index in (0, 14, 15)] == [2, 2, 1]
     assert model.notes == (TEXT_NOTE,)
-
-
-def test_gemma_4_e2b_has_an_input_for_every_layer() -> None:
-    """The 2.3 billion that its model card calls effective are those without the second table."""
-    model = read("gemma-4-e2b")
-    own = [1536 * (256 + 256) * kind for kind in (1, 2)]
-    attend = [2 * 1536 * 8 * 256 * kind for kind in (1, 2)]
-    norms = [2 * 256 * kind for kind in (1, 2)]
-    kept = 12 * (own[0] + norms[0]) + 3 * (own[1] + norms[1])
-    shared = 16 * 256 + 4 * 512
-    dense = 3 * 1536 * 6144 * (15 + 2 * 20)
-    inputs = 35 * (2 * 1536 * 256 + 1536) + 1536 * 35 * 256 + 256
-    layers = 28 * attend[0] + 7 * attend[1] + kept + shared + dense + 35 * 4 * 1536 + inputs
-    second = 262144 * 35 * 256
-    assert total(model) == 262144 * 1536 + layers + 1536 + second == 4_628_569_344
-    assert total(model) - second == 2_279_759_104
-    plain = read_text("gemma-4-e2b", hidden_size_per_layer_input=0)
-    assert total(model) - total(plain) == second + inputs
-    assert total(read_text("gemma-4-e2b", hidden_size_per_layer_input=None)) == total(plain)
-    assert read_text_without("gemma-4-e2b", "hidden_size_per_layer_input").layers == model.layers
 
 
 def test_gemma_4_as_transformers_saves_it() -> None:

@@ -1,8 +1,6 @@
 """A character model agrees with its reference, and a damaged one is rejected."""
 
 import json
-import random
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +11,13 @@ import torch
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.checkpoints.formats.char_gpt import load
 from qkvary.checkpoints.models import LoadedModel
-from qkvary.storage.errors import DamagedError, QkvaryError, UnsafeError, UsageError
+from qkvary.storage.errors import DamagedError, QkvaryError, UsageError
 from tests.checkpoints.published_models import (
     KINDS,
     find_model,
-    loads_or_refuses,
     read_reference,
 )
 from tests.reference import char_gpt
-from tests.storage.damage import DAMAGES
 
 CONFIG = char_gpt.CONFIG
 WEIGHTS = char_gpt.make_weights(CONFIG)
@@ -79,20 +75,12 @@ def test_shared_heads_equal_the_loops(tmp_path: Path) -> None:
     ("changes", "error", "message"),
     [
         ({"vocab_size": 0}, DamagedError, "has vocab_size 0, expected a whole number from 1"),
-        ({"num_layers": 10**12}, DamagedError, "has num_layers 1000000000000, expected"),
         ({"num_layers": 10**6}, DamagedError, "has 1000000 layers, expected at most"),
         ({"num_layers": 3}, DamagedError, "but its configuration requires"),
-        ({"d_model": True}, DamagedError, "has d_model True, expected a whole number"),
-        ({"d_ff": [0] * 1000}, DamagedError, "has d_ff [0, 0"),
-        (
-            {"num_kv_heads": 3},
-            DamagedError,
-            "not describe a network: expected KV heads that divide",
-        ),
+        ({"num_kv_heads": 3}, DamagedError, "not describe a network: expected KV heads that"),
         ({"chars": "aa"}, DamagedError, "expected an alphabet of distinct characters"),
         ({"chars": "ab"}, DamagedError, "has a vocabulary of 13, but its tokenizer one of 2"),
         ({"ffn_activation": "gelu"}, UsageError, "has ffn_activation 'gelu', expected 'relu'"),
-        ({"layer_norm_eps": 1e-6}, UsageError, "has layer_norm_eps 1e-06, expected 1e-05"),
     ],
 )
 def test_invalid_configurations_are_rejected(
@@ -103,35 +91,3 @@ def test_invalid_configurations_are_rejected(
         load_checkpoint(tmp_path)
     assert message in str(caught.value)
     assert len(str(caught.value)) < 400
-
-
-@pytest.mark.parametrize(
-    ("name", "data", "error"),
-    [
-        ("model.safetensors", b"", DamagedError),
-        ("model.safetensors", b"\x80\x04pickle", UnsafeError),
-        ("config.json", b'{"chars": "ab"', DamagedError),
-        ("config.json", b'{"chars": "ab", "chars": "ab"}', DamagedError),
-        ("config.json", b'"chars"' + b"[" * 100_000, DamagedError),
-        ("config.json", b'{"chars": "\\ud800"}', DamagedError),
-    ],
-)
-def test_invalid_files_are_rejected(
-    name: str, data: bytes, error: type[QkvaryError], tmp_path: Path
-) -> None:
-    write(tmp_path, CONFIG, WEIGHTS)
-    (tmp_path / name).write_bytes(data)
-    with pytest.raises(error) as caught:
-        load_checkpoint(tmp_path)
-    assert len(str(caught.value).splitlines()) == 1
-
-
-def test_damage_always_gives_a_one_sentence_error(tmp_path: Path) -> None:
-    char_gpt.write_stand_in(tmp_path / "sound")
-    for seed in range(60):
-        generator = random.Random(seed)
-        shutil.copytree(tmp_path / "sound", tmp_path / "damaged")
-        files = [tmp_path / "damaged" / name for name in ("config.json", "model.safetensors")]
-        DAMAGES[seed % len(DAMAGES)](generator.choice(files), generator)
-        assert loads_or_refuses(tmp_path / "damaged")
-        shutil.rmtree(tmp_path / "damaged")

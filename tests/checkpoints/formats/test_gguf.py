@@ -1,7 +1,5 @@
 """GGUF files as checkpoints: what is not computed here is refused, damage is one sentence."""
 
-import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,6 @@ TOKENIZER = CharacterTokenizer("abcdefgh,.é", has_separator=True)
 WRITTEN = convert_network(NETWORK, "f32")
 METADATA = {**WRITTEN.metadata, **convert_tokenizer(TOKENIZER, 13).metadata}
 DATA = pack_file(METADATA, WRITTEN.tensors)
-HEADER = len(DATA) - sum(tensor.values.nbytes for tensor in WRITTEN.tensors.values())
 
 
 def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
@@ -39,23 +36,14 @@ def test_a_file_and_a_folder_with_one_load(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        (
-            {"general.architecture": "mamba"},
-            UsageError,
-            "architecture 'mamba'; choices: deepseek2, ",
-        ),
+        ({"general.architecture": "mamba"}, UsageError, "architecture 'mamba'; choices:"),
         ({"llama.block_count": 3}, DamagedError, "weights, but its configuration requires"),
         ({"llama.block_count": 10**6}, DamagedError, "has 1,000,000 layers and fewer tensors"),
-        ({"llama.block_count": "two"}, DamagedError, "has block_count 'two', expected 1 to"),
-        ({"llama.attention.head_count": 0}, DamagedError, "has attention.head_count 0, expected"),
         ({"llama.attention.head_count_kv": 3}, DamagedError, "does not describe a network"),
         ({"llama.expert_count": 8}, UsageError, "has expert_count, which this program does not"),
         ({"llama.rope.scaling.type": "su"}, UsageError, "has rope.scaling.type 'su', which this"),
-        ({"llama.attention.layer_norm_rms_epsilon": 2.0}, DamagedError, "above 0 and below 1"),
-        ({"llama.rope.dimension_count": 2}, UsageError, "has rope.dimension_count 2, expected 4"),
         ({"tokenizer.ggml.model": "bert"}, UsageError, "a tokenizer of the kind 'bert'; choices"),
         ({"tokenizer.ggml.token_type": [1, 2]}, DamagedError, "has 13 tokens and 2 types"),
-        ({"tokenizer.ggml.tokens": [1, 2]}, DamagedError, "has no list tokenizer.ggml.tokens"),
         ({"tokenizer.ggml.tokens": ["ab"] * 13}, DamagedError, "has an invalid tokenizer"),
         (
             {"tokenizer.ggml.pre": "tekken", "tokenizer.ggml.tokens": ["ab"] * 13},
@@ -85,30 +73,6 @@ def test_another_tensor_is_refused(name: str, message: str, tmp_path: Path) -> N
     (tmp_path / "a.gguf").write_bytes(pack_file(METADATA, tensors))
     with pytest.raises(UsageError, match=message):
         load(tmp_path)
-
-
-def test_a_thousand_damaged_headers_are_one_sentence_each(tmp_path: Path) -> None:
-    generator = random.Random(0)
-    path, found = tmp_path / "a.gguf", Counter[int]()
-    for _ in range(1000):
-        data = bytearray(DATA)
-        if generator.random() < 0.2:
-            data = data[: generator.randrange(HEADER)]
-        else:
-            place = generator.randrange(HEADER)
-            size = generator.choice((1, 1, 4, 8))
-            data[place : place + size] = generator.randbytes(size)
-        path.write_bytes(bytes(data))
-        try:
-            loaded = load(path)
-        except QkvaryError as error:
-            found[error.exit_code] += len(str(error).splitlines())
-        else:
-            found[0] += all(bool(torch.isfinite(one).all()) for one in loaded.network.parameters())
-    assert sum(found.values()) == 1000
-    # What is left is a value that has other valid ones, a name of a token for instance.
-    assert found[3] > 500
-    assert set(found) <= {0, 2, 3}
 
 
 def test_a_split_file_is_one(tmp_path: Path) -> None:

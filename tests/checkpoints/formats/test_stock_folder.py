@@ -171,21 +171,12 @@ def change(folder: Path, **fields: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "fields", "error", "message"),
     [
-        ("gpt2", {"layer_norm_epsilon": 2}, UsageError, "expected norm_eps above 0 and below 1"),
         ("gpt2", {"activation_function": "silu"}, UsageError, "expected one of gelu_new, gelu_py"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, UsageError, "expected false for scale"),
         ("gpt2", {"n_embd": "drop"}, UsageError, "expected the field n_embd"),
         ("gpt2", {"n_layer": 3}, DamagedError, "lacks the tensor transformer.h.2.ln_1.weight"),
         ("gpt2", {"n_layer": 900}, DamagedError, "has 900 layers, more than tensors"),
-        ("gpt2", {"n_positions": 18}, DamagedError, "weights, but its configuration requires"),
-        ("llama", {"hidden_act": "gelu"}, UsageError, "expected one of silu, swish, gelu_"),
         ("llama", {"mlp_bias": True}, UsageError, "expected false for mlp_bias"),
-        (
-            "llama",
-            {"model_type": "qwen2"},
-            DamagedError,
-            "lacks the tensor model.layers.0.self_attn",
-        ),
+        ("llama", {"model_type": "qwen2"}, DamagedError, "lacks the tensor model.layers.0.self_at"),
         ("llama", {"model_type": "mamba"}, UsageError, "expected a family that is loaded (gpt2, l"),
         ("llama", {"model_type": "seer"}, UsageError, "expected a model_type out of"),
     ],
@@ -234,7 +225,6 @@ def test_damaged_folders_are_refused(tmp_path: Path) -> None:
     "files",
     [
         {"chat_template.jinja": CHAT, "tokenizer_config.json": '{"chat_template": "older"}'},
-        {"tokenizer_config.json": json.dumps({"chat_template": CHAT})},
         {
             "tokenizer_config.json": json.dumps(
                 {

@@ -96,17 +96,6 @@ def test_llama_cpp_makes_the_same_tokens(
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_vocabulary_is_as_large_as_the_network_and_has_no_token_twice(
-    name: str, files: dict[str, llama_cpp.File]
-) -> None:
-    values = files[name].values
-    tokens = values["tokenizer.ggml.tokens"]
-    assert len(set(tokens)) == len(tokens) == TOKENIZERS[name].vocabulary + 2
-    assert values["tokenizer.ggml.token_type"][-2:] == [5, 5]
-    assert values.get("tokenizer.ggml.eos_token_id") == TOKENIZERS[name].separator
-
-
-@pytest.mark.parametrize("name", TOKENIZERS)
 def test_a_vocabulary_becomes_the_tokenizer_again(name: str) -> None:
     ours = TOKENIZERS[name]
     metadata = convert_tokenizer(ours, ours.vocabulary + 2).metadata

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache
 
 TYPES = ("sliding_attention", "full_attention", "sliding_attention")
 CONFIG: dict[str, Any] = {
@@ -73,34 +73,3 @@ def storage_bytes(layers: list[Any]) -> int:
     """Bytes of the storages that some layers hold, each once."""
     storages = {part.untyped_storage().data_ptr(): part for part in stored(layers)}
     return sum(part.untyped_storage().nbytes() for part in storages.values())
-
-
-class PerturbedLayer(DynamicLayer):
-    """Stores keys that are half a unit in the last place away, on a random side."""
-
-    def __init__(self, generator: torch.Generator) -> None:
-        super().__init__()
-        self.generator = generator
-
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        exact = key_states.double()
-        half = half_unit(key_states)
-        side = 2 * torch.randint(0, 2, exact.shape, generator=self.generator) - 1
-        moved = (exact + side * half).to(key_states.dtype)
-        return super().update(moved, value_states, *args, **kwargs)
-
-
-def half_unit(values: Tensor) -> Tensor:
-    """Half a unit in the last place of every number."""
-    spacing = torch.finfo(values.dtype).eps
-    exponent = torch.frexp(values.double()).exponent - 1
-    return torch.ldexp(torch.full(values.shape, spacing / 2, dtype=torch.float64), exponent)
-
-
-def perturbed_cache(model: Any, seed: int) -> DynamicCache:
-    """A stock cache whose K=V layers store perturbed keys."""
-    cache = DynamicCache(config=model.config.get_text_config())
-    generator = torch.Generator().manual_seed(seed)
-    for index in GLOBAL_LAYERS:
-        cache.layers[index] = PerturbedLayer(generator)
-    return cache

@@ -1,6 +1,5 @@
 """Our cache supports the operations of transformers, and rejects the rest."""
 
-import copy
 import random
 
 import pytest
@@ -20,7 +19,7 @@ def test_any_sequence_of_operations_leaves_what_is_computed_anew(
     label: str, options: CacheOptions
 ) -> None:
     model = make_model(label)
-    for seed in range(8):
+    for seed in range(4):
         choose = random.Random(seed)
         cache = model.make_cache(max_tokens=17, options=options)
         seen = torch.empty(2, 0, dtype=torch.long)
@@ -53,21 +52,6 @@ def test_any_sequence_of_operations_leaves_what_is_computed_anew(
 
 
 @torch.no_grad()
-def test_rows_can_be_chosen_by_a_mask_and_copies_are_independent() -> None:
-    model = make_model("Q-K=V")
-    ids = prompt(3, 4)
-    cache = model(ids).past_key_values
-    other = copy.deepcopy(cache)
-    cache.batch_select_indices(torch.tensor([True, False, True]))
-    new = prompt(2, 1, seed=1)
-    found = model(new, past_key_values=cache).logits
-    expected = model(torch.cat((ids[[0, 2]], new), dim=1)).logits[:, -1:]
-    assert distance(found, expected) < GATE
-    assert other.get_seq_length() == 4
-    assert other.nbytes == 3 * 4 * 2 * 20 * 8
-
-
-@torch.no_grad()
 def test_a_recording_cache_takes_tokens_of_a_window_back() -> None:
     model = make_model("Q-K=V@w3")
     cache, ids = model.make_cache(), prompt(2, 9)
@@ -82,18 +66,3 @@ def test_a_recording_cache_takes_tokens_of_a_window_back() -> None:
     used.activate_past_recording()
     assert not used.is_croppable
     assert used.get_seq_length() == 9
-
-
-def test_unsupported_operations_are_rejected() -> None:
-    model = make_model("Q-K=V@w3")
-    cache = model.make_cache()
-    with torch.no_grad():
-        model(prompt(2, 5), past_key_values=cache)
-    with pytest.raises(ValueError, match="expected a crop by at most 0 tokens, since a window has"):
-        cache.crop(-2)
-    with pytest.raises(ValueError, match="expected a negative number of tokens to crop by, got 2"):
-        cache.crop(2)
-    with pytest.raises(ValueError, match="expected the network that this cache was made for, got"):
-        cache.update(torch.ones(1, 1, 1, 1), torch.ones(1, 1, 1, 1), 0)
-    with pytest.raises(ValueError, match="expected a cache on the device of its network, got an o"):
-        cache.layers[0].offload()

@@ -1,5 +1,6 @@
 """Our networks in transformers: equal text by every decoding method, and equal bytes."""
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from qkvary.arch.caches import CacheOptions
 from qkvary.arch.canonical import canonical_json
 from qkvary.checkpoints.huggingface.cache import NetworkCache
-from qkvary.checkpoints.huggingface.causal import QKVConfig, QKVForCausalLM, register
+from qkvary.checkpoints.huggingface.causal import QKVForCausalLM, register
 from qkvary.costs.network import network_costs
 from qkvary.nn.cache_quantized import LEAST_GROWTH
 from qkvary.nn.language_model import LanguageModel
@@ -25,7 +25,8 @@ from tests.checkpoints.huggingface.causal_models import (
     make_model,
     prompt,
 )
-from tests.contracts.variant_cases import GATE, distance, make_language_model_config
+from tests.contracts.variant_cases import GATE, distance
+from tests.pairwise import pairwise
 
 LENGTH, STEPS = 5, 8
 
@@ -58,16 +59,10 @@ def test_generate_is_our_own_decoding_with_and_without_cache(label: str) -> None
     check_equal(cached, generate(model, ids, mask, use_cache=False))
     own = decode_greedily(model.network, ids, mask, STEPS)
     assert torch.equal(cached.sequences, own)
-    assert isinstance(cached.past_key_values, NetworkCache)
-
-
-@pytest.mark.parametrize("label", LABELS)
-def test_the_cache_holds_the_bytes_of_the_costs(label: str) -> None:
-    model = make_model(label)
-    cache = generate(model, prompt(3, LENGTH)).past_key_values
+    cache = cached.past_key_values
+    assert isinstance(cache, NetworkCache)
     costs = network_costs(model.network.config, length=LENGTH + STEPS - 1, dtype="float64")
-    assert costs.cache_bytes_per_sequence is not None
-    assert cache.nbytes == 3 * costs.cache_bytes_per_sequence
+    assert cache.nbytes == 3 * (costs.cache_bytes_per_sequence or 0)
     assert cache.get_seq_length() == LENGTH + STEPS - 1
 
 
@@ -82,9 +77,9 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("label", "options"),
     [
-        # Each label by two of the ways, by turns.
+        # Each label by one of the ways, by turns.
         pytest.param(
-            label, WAYS[way], id=f"{label}-{way}", marks=pytest.mark.slow if (i + j) % 2 else ()
+            label, WAYS[way], id=f"{label}-{way}", marks=pytest.mark.slow if (i + j) % 4 else ()
         )
         for i, label in enumerate(LABELS)
         for j, way in enumerate(WAYS)
@@ -117,7 +112,7 @@ def test_rejected_tokens_are_cropped(label: str) -> None:
     assert torch.equal(assisted.sequences, expected.sequences)
 
 
-WINDOWS = ("QKV@w3", "Q-K=V@w6", "GQA-2@w6", "Q-MQA@rotary@w4", "Q-K=V@w4@s3", "I-K=V@alibi@w5")
+WINDOWS = ("QKV@w3", "Q-MQA@rotary@w4", "Q-K=V@w4@s3", "I-K=V@alibi@w5")
 
 
 @pytest.mark.parametrize("assistant", WINDOWS)
@@ -130,25 +125,6 @@ def test_an_assistant_with_a_window_takes_tokens_back(label: str, assistant: str
     expected = generate(model, ids, use_cache=False)
     found = generate(model, ids, assistant_model=other)
     assert torch.equal(found.sequences, expected.sequences)
-
-
-def test_an_assistant_proposes_as_without_a_cache() -> None:
-    """A network is its own assistant: it accepts all that is proposed, windows included."""
-    model = make_model("Q-K=V@w3")
-    calls: list[int] = []
-    features = model.network.features
-
-    def count(tokens: Tensor, **options: Any) -> Tensor:
-        calls.append(tokens.shape[1])
-        return features(tokens, **options)
-
-    twin = make_model("Q-K=V@w3")
-    twin.generation_config.num_assistant_tokens = 4
-    twin.generation_config.assistant_confidence_threshold = 0.0
-    model.network.features = count
-    generate(model, prompt(1, 4).repeat(1, 2), assistant_model=twin, max_new_tokens=8)
-    # The prompt with 4 proposals, and the rest of 8 tokens; one by one there are 8 calls.
-    assert len(calls) <= 3
 
 
 def test_an_assistant_without_a_way_back_is_refused() -> None:
@@ -174,20 +150,7 @@ def test_a_quantised_cache_holds_codes_of_the_key_alone(bits: int, gate: float) 
     assert 0 < distance(found.scores[1][:1], expected.scores[1][:1]) < gate
 
 
-def test_a_cache_can_be_given_and_goes_on() -> None:
-    model = make_model("Q-MQA")
-    ids = prompt(2, LENGTH)
-    expected = generate(model, ids)
-    cache = model.make_cache(options=CacheOptions(layout="split"))
-    half = generate(model, ids, past_key_values=cache, max_new_tokens=3)
-    found = generate(model, half.sequences, past_key_values=cache, max_new_tokens=STEPS - 3)
-    assert torch.equal(found.sequences, expected.sequences)
-    costs = network_costs(model.network.config, length=LENGTH + STEPS - 1, dtype="float64")
-    assert cache.nbytes == 2 * 2 * (costs.cache_bytes_per_sequence or 0)
-
-
-@pytest.mark.parametrize("label", LABELS)
-@pytest.mark.parametrize("tied", [True, False])
+@pairwise("label, tied", itertools.product(LABELS, [True, False]), together=1, ids=str)
 def test_saved_and_loaded_is_the_same_bit_by_bit(label: str, tied: bool, tmp_path: Path) -> None:
     register()
     register()
@@ -210,16 +173,6 @@ def test_saved_and_loaded_is_the_same_bit_by_bit(label: str, tied: bool, tmp_pat
         canonical_json(model.network.config)
     )
     check_equal(generate(loaded, prompt(2, LENGTH)), generate(model, prompt(2, LENGTH)))
-
-
-def test_from_a_configuration_a_model_starts_as_our_network() -> None:
-    register()
-    config = make_language_model_config("Q-K=V", positions="learned")
-    torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(QKVConfig.of(config))
-    expected = LanguageModel(config, seed=0).state_dict()
-    for name, value in model.network.state_dict().items():
-        assert torch.equal(value, expected[name]), name
 
 
 def test_weights_that_are_missing_get_first_values(tmp_path: Path) -> None:

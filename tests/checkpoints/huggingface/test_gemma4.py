@@ -1,13 +1,13 @@
 """The smaller cache of Gemma 4 is the same function: equal logits, the promised bytes."""
 
+import itertools
 import random
 from typing import Any, get_args
 
 import pytest
 import torch
-import transformers
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, StaticCache
+from transformers.cache_utils import DynamicCache, DynamicLayer, StaticCache
 
 from qkvary.arch.families.table import read_model
 from qkvary.checkpoints.huggingface import gemma4
@@ -20,11 +20,10 @@ from tests.checkpoints.huggingface.gemma4_models import (
     TYPES,
     build,
     decode,
-    perturbed_cache,
-    randomize,
     storage_bytes,
     tokens,
 )
+from tests.pairwise import pairwise
 
 LAYOUTS = get_args(Layout)
 METHODS: dict[str, Method] = {
@@ -61,34 +60,6 @@ def test_logits_are_equal_bit_by_bit(name: str, dtype: torch.dtype) -> None:
     expected = decode(model, ids, dynamic(model))
     for layout in LAYOUTS:
         assert torch.equal(decode(model, ids, exact_cache(model, layout=layout)), expected)
-    uninstall(model)
-
-
-def test_the_weights_count() -> None:
-    """Gains of one would hide a forgotten gain; here it changes the logits."""
-    model, ids = build(), tokens(2, 17)
-    expected = decode(model, ids, dynamic(model))
-    cache = exact_cache(model)
-    cache.layers[4].make_key = gemma4.KeyFromValue(  # type: ignore[union-attr]
-        gain=torch.nn.Parameter(torch.ones(24)), rotary=model.model.rotary_emb, angles=3
-    )
-    assert not torch.allclose(decode(model, ids, cache), expected, atol=1e-3)
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_16_bits_differ_as_if_keys_were_half_a_unit_away(
-    layout: Layout, dtype: torch.dtype
-) -> None:
-    model, ids = build(dtype), tokens(5, 17)
-    expected = decode(model, ids, dynamic(model)).double()
-
-    def rms(cache: Cache) -> float:
-        return (decode(model, ids, cache).double() - expected).square().mean().sqrt().item()
-
-    perturbed = [rms(perturbed_cache(model, seed)) for seed in range(8)]
-    assert min(perturbed) > 0
-    assert rms(exact_cache(model, layout=layout)) < max(perturbed)
     uninstall(model)
 
 
@@ -142,8 +113,7 @@ def generate(model: Any, ids: Tensor, mask: Tensor, **options: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("name", GENERATIONS)
+@pairwise("name, layout", itertools.product(GENERATIONS, LAYOUTS), together=1, ids=str)
 def test_generate_gives_the_same_text_and_scores(model: Any, name: str, layout: Layout) -> None:
     options = GENERATIONS[name]
     ids = tokens(3, 11)
@@ -211,7 +181,7 @@ def act(caches: list[DynamicCache], name: str, rows: int, choose: random.Random)
 
 @torch.no_grad()
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("sequences", [10, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sequences", [5, pytest.param(200, marks=pytest.mark.slow)])
 def test_any_sequence_of_operations_leaves_what_the_stock_cache_has(
     layout: Layout, sequences: int
 ) -> None:
@@ -261,24 +231,6 @@ def test_installed_caches_are_smaller_however_they_are_made(model: Any) -> None:
     assert {type(stock.layers[index]) for index in GLOBAL_LAYERS} == {DynamicLayer}
     with torch.no_grad():
         assert type(model(ids).past_key_values.layers[1]) is DynamicLayer
-    uninstall(model)
-
-
-def test_towers_around_the_text_do_not_matter() -> None:
-    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = transformers.AutoConfig.for_model(
-        "gemma4",
-        text_config=CONFIG,
-        vision_config={**small, "num_key_value_heads": 2, "head_dim": 4, "intermediate_size": 8},
-        audio_config=None,
-    )
-    model = transformers.AutoModelForImageTextToText.from_config(config).eval()
-    randomize(model, 1)
-    ids = tokens(2, 9)
-    expected = model.generate(ids, max_new_tokens=5)
-    for layout in LAYOUTS:
-        install(model, layout=layout)
-        assert torch.equal(model.generate(ids, max_new_tokens=5), expected)
     uninstall(model)
 
 

@@ -16,7 +16,7 @@ from qkvary.conversions.caches.healing import (
     heal,
 )
 from qkvary.nn.language_model import LanguageModel
-from qkvary.storage.errors import StoppedError, UsageError
+from qkvary.storage.errors import StoppedError
 from tests.conversions.caches.networks import TOKENS, convert, make_config, make_network
 
 NETWORK = make_network(make_config()).float()
@@ -61,14 +61,6 @@ def test_attention_alone_learns_and_a_stopped_run_resumes_bit_for_bit(tmp_path: 
         heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3, stop=stop_after(12))
     assert list((tmp_path / "parts" / "checkpoints").iterdir())
     assert same(heal(task(), tmp_path / "parts", tokens=STEPS, learning_rate=2e-3), whole)
-
-
-def test_another_network_does_not_resume_it(tmp_path: Path) -> None:
-    with pytest.raises(StoppedError):
-        heal(task(), tmp_path, tokens=STEPS, learning_rate=2e-3, stop=stop_after(12))
-    other = Distillation(NETWORK, convert(NETWORK, "latent", 17).refitted, TOKENS, TOKENS[:2])
-    with pytest.raises(UsageError, match="belongs to another run"):
-        heal(other, tmp_path, tokens=STEPS, learning_rate=2e-3)
 
 
 def test_the_learning_rate_falls_with_the_root_of_the_tokens() -> None:

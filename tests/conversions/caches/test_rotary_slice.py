@@ -102,12 +102,3 @@ def test_fewer_channels_have_the_highest_frequency_of_their_neighbours(channels:
         sliced = (x @ found.query[:, head]) @ (y @ found.key)
         rest = (x @ maps.query[:, head]) @ (y @ found.rest[:, 0])
         assert float(sliced + rest) == pytest.approx(float(expected), rel=1e-10)
-
-
-def test_a_layer_without_rotation_has_an_empty_slice() -> None:
-    network = make_network(make_config("GQA-2@alibi"))
-    maps = read(network, INPUTS)
-    found = cut_slice(maps)
-    assert found.key.shape == (25, 0)
-    assert found.query.shape == (25, 6, 0)
-    assert torch.equal(found.rest, maps.key)

@@ -76,26 +76,6 @@ def test_a_budget_is_spent_but_not_exceeded(budget: Budget, numbers: int) -> Non
     assert share <= budget.share_of(config) + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({}, "--cache, such as 50%, or --bytes-per-token, not both"),
-        ({"share": 0.5, "bytes_per_token": 9.0}, "not both"),
-        ({"share": 1.0}, "above 0 and below 100%, got 1"),
-        ({"bytes_per_token": 0.0}, "bytes per token above 0, got 0"),
-    ],
-)
-def test_a_budget_is_a_share_or_bytes(given: dict[str, float], message: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        Budget(stored_as=F16, **given)
-    assert message in str(refused.value)
-
-
-def test_more_bytes_than_the_cache_has_are_refused() -> None:
-    with pytest.raises(UsageError, match="fewer bytes per token than the cache takes, 128"):
-        Budget(bytes_per_token=128, stored_as=F16).share_of(make_config("GQA-2@rotary"))
-
-
 def test_numbers_go_where_the_cost_falls_most() -> None:
     steep, flat = [8.0, 4.0, 2.0, 1.0, 0.5], [1.0, 0.9, 0.8, 0.7, 0.6]
     assert spend_by_cost([steep, flat], 5, least=1, step=1) == (4, 1)

@@ -11,25 +11,20 @@ QUERY = {
     "QKV": "I-K-V",
     "Q-K=V": "I-K=V",
     "Q-K-I": "I-K-I",
-    "Q-I-V": "I-K-V",
     "Q-I-I": "I-K-I",
-    "Q[residual]-K-V": "I-K-V",
     "Q-K[r3]-V[r2]": "I-K[r3]-V[r2]",
     "MQA": "I-K-V",
     "(Q-K=V)+": "(I-K=V)+",
-    "QKV@relative": "I-K-V@relative",
     "Q[residual]-I-V@decoupled-4": "I-K-V@decoupled-4",
     "QKV@w3@t0.5": "I-K-V@w3@t0.5",
 }
 VALUE = {
     "QKV": "Q-K-I",
-    "Q=K-V": "Q=K-I",
     "I-K-V": "I-K-I",
     "I-I-V": "I-I-I",
     "Q-I-V": "Q-I-I",
     "Q-K[r3]-V[r2]": "Q-K[r3]-I",
     "QKV@rotary": "Q-K-I@rotary",
-    "QKV@alibi": "Q-K-I@alibi",
 }
 
 
@@ -66,13 +61,10 @@ def test_both_in_one_layer_leave_one_key() -> None:
     ("label", "fields", "rewrite", "sentence"),
     [
         ("QKV", {"heads": 4}, "merge-query-key", "one head of 20 channels in layer 1, got 4 of 5"),
-        ("QKV", {"heads": 4}, "merge-value-output", "one head of 20 channels in layer 1"),
         ("QKV@rotary", {}, "merge-query-key", "no rotary positions in layer 1"),
         ("Q-K=V@rotary", {}, "merge-value-output", "a value with a projection of its own"),
-        ("Q=K-V", {}, "merge-query-key", "a query with a projection of its own"),
         ("QKV", {"bias": True}, "merge-query-key", "no query bias in layer 1"),
         ("QKV@soft", {}, "merge-query-key", "the core softmax in layer 1, got soft"),
-        ("QKV@soft", {"bias": True}, "merge-value-output", "the core softmax in layer 1"),
     ],
 )
 def test_conditions_that_fail_are_named(

@@ -3,7 +3,6 @@
 import dataclasses
 
 import pytest
-import torch
 
 from qkvary.costs.network import network_costs
 from qkvary.nn.language_model import LanguageModel
@@ -11,9 +10,10 @@ from tests.contracts.variant_cases import randomize
 from tests.conversions.networks import EXACT, convert, count, judge, labels, make_network
 
 
-@pytest.mark.parametrize("features", [1, 10, 21])
-@pytest.mark.parametrize("per_head", [True, False], ids=["per head", "per layer"])
-@pytest.mark.parametrize("label", ["(Q=K-V)+", "(Q-GQA-2)+@alibi@t0.5", "(Q=K=V)+@diag-mean"])
+@pytest.mark.parametrize(
+    ("label", "per_head", "features"),
+    [("(Q=K-V)+", True, 1), ("(Q-GQA-2)+@alibi@t0.5", False, 10), ("(Q=K=V)+@diag-mean", True, 21)],
+)
 def test_the_published_form_is_reduced(label: str, per_head: bool, features: int) -> None:
     config = make_network(label).config
     layer = config.layers[0]
@@ -29,13 +29,3 @@ def test_the_published_form_is_reduced(label: str, per_head: bool, features: int
     sets = 4 if per_head else 1
     assert count(made) == count(network) + 2 * sets * ((1 + 9) - (features + 1))
     assert network_costs(made.config, length=7).parameters.total == count(made)
-
-
-def test_temperatures_and_biases_are_told() -> None:
-    network = make_network("(Q=K-V)+")
-    made = convert(network, "reduce-plus", layer=2)
-    assert labels(made.network) == ["(Q=K-V)+", "Q=K-V@key-bias"]
-    tau = float(network.state_dict()["stack.blocks.1.attention.plus.weight"].sum())
-    assert made.notes[0].startswith(f"layer 2: tau {tau:.3g}, biases from ")
-    gain = made.network.state_dict()["stack.blocks.1.attention.key_bias.gain"]
-    assert torch.allclose(gain, torch.tensor([tau]).double())

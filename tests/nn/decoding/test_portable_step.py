@@ -7,11 +7,8 @@ import pytest
 import torch
 
 from qkvary.arch.caches import CacheLayout, CacheOptions, CacheScales, CacheStorage
-from qkvary.arch.networks import BlockConfig
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
-from qkvary.nn.quantized_weights import quantize_weights
 from tests.nn.decoding import test_step_codes as codes
 from tests.nn.decoding.cases import GATES, distance
 from tests.nn.decoding.test_step import (
@@ -20,7 +17,6 @@ from tests.nn.decoding.test_step import (
     PROMPT,
     compare,
     make,
-    matrices_of,
     new_cache,
     texts,
 )
@@ -126,46 +122,3 @@ def test_caches_of_codes(
     options = {"scales": scales, "residual": residual, "group": 48, "block": 3}
     cache = codes.new_cache(model, storage, "rotated", **options)
     assert codes.compare(model, cache, rows=2) < FLOAT32
-
-
-@pytest.mark.parametrize("label", [PORTABLE, MLA])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype, label: str) -> None:
-    model = make(label, d_model=32, dtype=dtype, positions="none")
-    tokens = texts(2)
-    with torch.no_grad():
-        expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
-        own = distance(model(tokens)[:, PROMPT:], expected)
-    assert compare(model, "rotated", rows=2) < min(GATES[dtype], 4 * own)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("label", [PORTABLE, MLA])
-def test_weights_of_8_bits(label: str, dtype: torch.dtype) -> None:
-    block = BlockConfig(d_ff=131, activation="swiglu", bias=False)
-    plain = make(label, d_model=72, block=block, positions="none", dtype=dtype)
-    model, reference = quantize_weights(copy.deepcopy(plain)), plain.double()
-    for own, kept in zip(matrices_of(reference), matrices_of(model), strict=True):
-        own.copy_(kept)
-    tokens, cache = texts(2), new_cache(model, "rotated")
-    model(tokens[:, :PROMPT], cache=cache)
-    assert step.supports(model, cache)
-    found = NativeStep(model, cache)(tokens[:, PROMPT], None)
-    gate = FLOAT32 if dtype == torch.float32 else GATES[dtype]
-    assert distance(found, reference(tokens)[:, PROMPT]) < gate
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("label", [PORTABLE, MLA])
-def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch, label: str) -> None:
-    model = make(label, d_model=64, positions="none")
-    found: list[torch.Tensor] = []
-    for threads in (1, 2, 5):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        cache = new_cache(model, "rotated")
-        model(texts(2)[:, :PROMPT], cache=cache)
-        take = NativeStep(model, cache)
-        found.append(torch.stack([take(texts(2)[:, PROMPT + i], None) for i in range(NEW)]))
-    assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], found[2])

@@ -21,6 +21,7 @@ from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.quantized_weights import quantize_weights
 from tests.contracts.variant_cases import randomize
 from tests.nn.decoding.cases import GATES, distance, draw
+from tests.pairwise import pairwise
 
 PROMPT, NEW, VOCABULARY, LONGEST = 5, 4, 23, 17
 FLOAT32 = 1e-5
@@ -191,22 +192,38 @@ def test_every_number_of_rows_with_padding(rows: int) -> None:
         assert compare(model, "sources", rows=rows, mask=mask.mT.contiguous().mT) < FLOAT32
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V@rotary"])
+LATENT = ["Q-GQA-2@decoupled-6@kv-norm", "Q-GQA-2@decoupled-6@latent-72@kv-norm"]
+"""A latent with fixed matrices, and with trained ones."""
+STATE = "Q-GQA-2@linear@decay-learned"
+
+
+@pairwise(
+    "label, dtype",
+    itertools.product(["QKV", "Q-K=V@rotary", STATE, *LATENT], [torch.bfloat16, torch.float16]),
+    together=1,
+    ids=str,
+)
 def test_half_precision_is_no_further_than_the_network(label: str, dtype: torch.dtype) -> None:
     model = make(label, d_model=32, dtype=dtype, positions="none")
     tokens = texts(2)
     with torch.no_grad():
         expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
         own = distance(model(tokens)[:, PROMPT:], expected)
-    assert compare(model, "sources", rows=2) < min(GATES[dtype], 4 * own)
+    layout = "sources" if label in ("QKV", "Q-K=V@rotary") else "rotated"
+    assert compare(model, layout, rows=2) < min(GATES[dtype], 4 * own)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("rows", [1, 2, 5, 8])
 @pytest.mark.parametrize(
     ("label", "d_model", "tied"),
-    [("QKV", 20, True), ("Q-K=V", 128, False), ("Q-K[d/4]-V[r3]", 72, True)],
+    [
+        ("QKV", 20, True),
+        ("Q-K=V", 128, False),
+        ("Q-K[d/4]-V[r3]", 72, True),
+        (LATENT[0], 72, True),
+        (LATENT[1], 72, False),
+    ],
 )
 def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
     label: str, d_model: int, tied: bool, rows: int
@@ -220,7 +237,7 @@ def test_weights_of_8_bits_are_read_as_the_numbers_they_stand_for(
         own.copy_(kept)
     tokens = texts(rows)
     expected = reference(tokens)[:, PROMPT]
-    cache = new_cache(model, "sources")
+    cache = new_cache(model, "rotated")
     model(tokens[:, :PROMPT], cache=cache)
     assert step.supports(model, cache)
     found = NativeStep(model, cache)(tokens[:, PROMPT], None)
@@ -244,12 +261,13 @@ def matrices_of(model: LanguageModel) -> list[Tensor]:
     return found
 
 
-def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make("Q-K=V", d_model=64, heads=4)
+@pytest.mark.parametrize("label", ["Q-K=V", STATE, *LATENT])
+def test_threads_do_not_change_a_bit(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make(label, d_model=64, positions="none")
     found: list[Tensor] = []
     for threads in (1, 2, 5):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        cache = new_cache(model, "sources")
+        cache = new_cache(model, "rotated")
         with torch.no_grad():
             model(texts(2)[:, :PROMPT], cache=cache)
             take = NativeStep(model, cache)
@@ -415,6 +433,7 @@ def failing(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 
 
 @torch.no_grad()
+@pytest.mark.compile
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_memory_that_is_full_is_an_error_and_not_the_end(
     failing: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch, threads: int

@@ -7,18 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from qkvary.arch.caches import CacheOptions
-from qkvary.arch.labels import parse_label
-from qkvary.inference.stepping import Stepper
 from qkvary.nn.cache import KVCache
-from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
-from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.linear_attention import State
-from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import (
     FLOAT32,
-    LONGEST,
     NEW,
     PROMPT,
     compare,
@@ -72,16 +66,6 @@ def test_every_number_of_queries_and_channels(label: str, heads: int, size: int)
     assert compare(model, "rotated") < FLOAT32
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_no_further_than_the_network(dtype: torch.dtype) -> None:
-    model = make("Q-GQA-2@linear@decay-learned", d_model=32, dtype=dtype)
-    tokens = texts(2)
-    with torch.no_grad():
-        expected = copy.deepcopy(model).double()(tokens)[:, PROMPT:]
-        own = distance(model(tokens)[:, PROMPT:], expected)
-    assert compare(model, "rotated", rows=2) < min(GATES[dtype], 4 * own)
-
-
 @torch.no_grad()
 def test_padding_before_and_among_the_tokens_adds_nothing() -> None:
     """A finished row goes on as padding; its state fades and nothing is added."""
@@ -97,19 +81,6 @@ def test_padding_before_and_among_the_tokens_adds_nothing() -> None:
         found = take(tokens[:, place], mask[:, : place + 1])
         real = mask[:, place]
         assert distance(found[real], expected[real, place]) < FLOAT32
-
-
-def test_threads_do_not_change_a_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make("Q-GQA-2@linear@decay-learned", d_model=64, heads=4)
-    found: list[Tensor] = []
-    for threads in (1, 3):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        cache = new_cache(model, "rotated")
-        with torch.no_grad():
-            model(texts(2)[:, :PROMPT], cache=cache)
-            take = NativeStep(model, cache)
-            found.append(torch.stack([take(texts(2)[:, PROMPT + i], None) for i in range(NEW)]))
-    assert torch.equal(found[0], found[1])
 
 
 def states(cache: KVCache) -> list[Tensor]:
@@ -152,38 +123,3 @@ def kept_states(cache: KVCache) -> list[Tensor]:
     return [
         part for state in kept if isinstance(state, State) for part in state if part is not None
     ]
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("storage", ["preallocated", "int8"])
-def test_layers_with_states_and_layers_with_entries(storage: str) -> None:
-    plain = make("QKV", d_model=32)
-    config = plain.config.with_variant(parse_label("Q-K=V*1,QKV@linear*1"))
-    model = LanguageModel(config, seed=1).eval()
-    tokens = texts(2)
-    options = CacheOptions(layout="rotated", storage=storage)  # type: ignore[arg-type]
-    caches = [KVCache(config.layers, max_tokens=LONGEST, options=options) for _ in range(2)]
-    for cache in caches:
-        model(tokens[:, :PROMPT], cache=cache)
-    assert step.supports(model, caches[0])
-    take = NativeStep(model, caches[0])
-    for place in range(PROMPT, PROMPT + NEW):
-        by_layers = model(tokens[:, place : place + 1], cache=caches[1])[:, -1]
-        assert distance(take(tokens[:, place], None), by_layers) < FLOAT32
-
-
-@torch.no_grad()
-def test_what_is_taken_and_by_whom() -> None:
-    model = make("QKV@linear")
-    tokens = texts(1)
-    options = CacheOptions(storage="preallocated", kernel="fastest")
-    cache = KVCache(model.config.layers, max_tokens=LONGEST, options=options)
-    model(tokens[:, :PROMPT], cache=cache)
-    take = Stepper(model, cache)
-    take(tokens[:, PROMPT])
-    # No timed step of a state could be taken back.
-    assert list(take.chosen.values()) == ["step"]
-    assert cache.length == PROMPT + 1
-    assert not step.supports(model, KVCache(model.config.layers))
-    other = make("Q[map]=K-V@linear")
-    assert not step.supports(other, new_cache(other, "rotated"))

@@ -12,12 +12,11 @@ from qkvary.arch.labels import parse_variant
 from qkvary.arch.networks import BlockConfig, CrossSharing, EncoderDecoderConfig
 from qkvary.inference.beams import search
 from qkvary.inference.requests import Request
-from qkvary.inference.stepping import Stepper
 from qkvary.nn.decoding import step
 from qkvary.nn.decoding.step import NativeStep
 from qkvary.nn.encoder_decoder import EncoderDecoder, EncoderDecoderCache
 from tests.contracts.variant_cases import randomize
-from tests.nn.decoding.cases import GATES, distance
+from tests.nn.decoding.cases import distance
 from tests.nn.decoding.test_step import FLOAT32, PLAIN, compare
 from tests.nn.decoding.test_step import make as make_language_model
 
@@ -125,20 +124,6 @@ def test_what_a_step_does_not_take() -> None:
     growing = EncoderDecoderCache(model.config, *model.encode(SOURCE), max_tokens=7)
     assert not step.supports(model, growing)
     assert not step.supports(make("QKV", dtype=torch.float64), new_cache(model))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@torch.no_grad()
-def test_steps_of_every_kernel_are_one_function(dtype: torch.dtype) -> None:
-    """In double precision, which the library does not compute, layers take every step."""
-    model = make("Q-K=V", dtype=dtype)
-    expected = model(TARGET, source=SOURCE)[:, PROMPT:]
-    for kernel in ("native", "layer"):
-        cache = new_cache(model, kernel=kernel)
-        model(TARGET[:, :PROMPT], cache=cache)
-        take = Stepper(model, cache)
-        steps = torch.stack([take(token) for token in TARGET[:, PROMPT:].unbind(1)], dim=1)
-        assert distance(steps, expected) < GATES[dtype], kernel
 
 
 def test_beams_are_those_of_layers() -> None:

@@ -116,6 +116,7 @@ def test_runs_cover_all_keys_and_none_is_empty(
     "processors, dtype, is_biased",
     itertools.product([1, 40], triton_attention.TYPES, [False, True]),
     ids=str,
+    together=1,
 )
 def test_any_number_of_runs_gives_the_same(
     monkeypatch: pytest.MonkeyPatch, processors: int, dtype: torch.dtype, is_biased: bool
@@ -138,6 +139,7 @@ def test_any_number_of_runs_gives_the_same(
     assert distance(triton_attention.attend_triton(problem), expected) < GATES[dtype]
 
 
+@pytest.mark.compile
 def test_kernels_are_built_for_gpus_that_are_not_here(run_python: Runner, tmp_path: Path) -> None:
     """Built, not run: types fit, memory suffices, and one tensor's tiles are read once."""
     environment = {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}

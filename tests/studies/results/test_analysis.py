@@ -4,12 +4,8 @@ import dataclasses
 import random
 from typing import Any
 
-import pytest
-
-from qkvary.papers.key_value.studies.synthetic_published import STUDY
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.results.analysis import summarise
-from tests.conftest import Runner
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 
 QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
@@ -23,33 +19,6 @@ def two_tasks() -> Any:
         variants=("QKV", "q,k=v"),
         published=published_tables("three-projections-table-2"),
     )
-
-
-def test_the_summary_has_every_part() -> None:
-    study = two_tasks()
-    records = make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW}))
-    logs = {records[0].run_key: [{"event": "train", "step": 1, "loss": 2.0, "seconds": 0.1}]}
-    summary = summarise(study, records, curves=logs)
-    assert (summary.study, summary.baseline) == ("made-up", "QKV")
-    assert summary.variants == ("QKV", "Q-K=V")
-    assert (summary.counts.planned, summary.counts.done, summary.counts.failed) == (20, 18, 2)
-    assert len(summary.runs) == 20
-    assert [table.name for table in summary.tables] == [
-        "average of reverse, sort", "reverse", "sort",
-    ]  # fmt: skip
-    assert {chart.table for chart in summary.frontiers} == {t.name for t in summary.tables}
-    assert len(summary.curves) == 1
-    assert summary.published[0].cells
-    assert summary.learning_rates == ()
-    assert summary.environments == ((("qkvary", "0.1.0"), ("torch", "2.13.0")),)
-    assert summary.training_seconds == pytest.approx(40.0)
-    assert summary.total_seconds == pytest.approx(60.0)
-    assert summary.started == "2026-01-02T03:04:05Z"
-    assert summary.method.family == 3
-    assert "Bonferroni's correction for 3 comparisons" in " ".join(summary.method.sentences)
-    assert summary.table("sort").row("Q-K=V").counts.failed == 1
-    with pytest.raises(KeyError, match="expected a table of the summary, got 'swap'; choices: "):
-        summary.table("swap")
 
 
 def test_the_order_of_records_changes_nothing() -> None:
@@ -67,17 +36,6 @@ def test_every_table_counts_every_planned_run() -> None:
         for row in table.rows:
             parts = (row.counts.done, row.counts.failed, row.counts.diverged, row.counts.missing)
             assert sum(parts) == row.counts.planned == 5 * len(table.settings)
-
-
-def test_the_tables_use_the_chosen_learning_rate_and_the_list_keeps_all_runs() -> None:
-    study = make_study(learning_rates=(1e-3, 1e-2))
-    records = make_records(study, lambda c: 0.5 if c.learning_rate == 1e-3 else 0.8 + 0.01 * c.seed)
-    summary = summarise(study, records)
-    row = summary.table("reverse").row("QKV")
-    assert (row.counts.planned, row.learning_rates) == (5, (1e-2,))
-    assert row.mean == pytest.approx(0.83)
-    assert (summary.counts.planned, len(summary.runs)) == (20, 20)
-    assert [one.learning_rate for one in summary.learning_rates if one.chosen] == [1e-2, 1e-2]
 
 
 def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
@@ -99,53 +57,3 @@ def test_a_failed_run_that_knows_less_is_no_other_machine() -> None:
     assert len(summarise(study, [changed, records[2]]).environments) == 2
     failed = make_record(study.cells()[0], "failed", environment=known[1])
     assert len(summarise(study, [failed, changed]).environments) == 1
-
-
-def test_what_the_configuration_decides_is_no_other_machine() -> None:
-    study = make_study(seeds=(1, 2))
-    kernels = {"QKV": "sdpa", "Q-K=V": "explicit"}
-    records = [
-        make_record(
-            cell,
-            0.5 + 0.1 * cell.seed,
-            environment={"cpu": "one", "kernel": kernels[cell.variant], "device": f"{cell.seed}"},
-        )
-        for cell in study.cells()
-    ]
-    summary = summarise(study, records)
-    assert summary.environments == ((("cpu", "one"),),)
-    assert not any("machines" in text for text in summary.caveats)
-
-
-def test_planned_contrasts_are_summarised_and_their_correction_is_stated() -> None:
-    study = dataclasses.replace(two_tasks(), contrasts=(("q,k=v", "QKV"),))
-    records = make_records(study, by_variant({"QKV": QKV, "Q-K=V": LOW}))
-    summary = summarise(study, records)
-    (contrast,) = summary.contrasts
-    assert (contrast.variant, contrast.reference) == ("Q-K=V", "QKV")
-    assert [row.table for row in contrast.rows] == [table.name for table in summary.tables]
-    words = " ".join(summary.method.sentences)
-    assert "a family of their own, 95 % with Bonferroni's correction for 3 comparisons" in words
-    without = summarise(two_tasks(), records)
-    assert without.contrasts == ()
-    assert "contrasts" not in " ".join(without.method.sentences)
-    assert (without.tables, without.answers) == (summary.tables, summary.answers)
-
-
-def test_a_published_study_can_be_summarised_before_it_ran() -> None:
-    summary = summarise(STUDY, [])
-    assert summary.counts.missing == summary.counts.planned == len(STUDY.cells())
-
-
-@pytest.mark.parametrize(
-    ("module", "absent"),
-    [
-        ("qkvary.papers.tables", ("torch", "numpy", "scipy")),
-        ("qkvary.studies.results.summary", ("torch", "numpy", "scipy")),
-        ("qkvary.studies.results.analysis", ("torch",)),
-    ],
-)
-def test_imports_stay_light(run_python: Runner, module: str, absent: tuple[str, ...]) -> None:
-    code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
-    done = run_python(["-c", code])
-    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr

@@ -1,15 +1,13 @@
 """The answer in sentences, and what limits it."""
 
-import dataclasses
 from collections.abc import Sequence
 
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
-from tests.studies.made_up import Outcome, by_variant, make_records, make_setting, make_study
+from tests.studies.made_up import Outcome, by_variant, make_records, make_study
 
 QKV = [0.91, 0.95, 0.90, 0.97, 0.93]
 LOW = [0.81, 0.86, 0.83, 0.85, 0.80]
-NEAR = [0.92, 0.94, 0.91, 0.95, 0.94]
 
 
 def summary_of(**values: Sequence[Outcome]) -> Summary:
@@ -17,34 +15,6 @@ def summary_of(**values: Sequence[Outcome]) -> Summary:
     outcomes = {"QKV": QKV, **{labels[name]: list(value) for name, value in values.items()}}
     study = make_study(variants=tuple(outcomes))
     return summarise(study, make_records(study, by_variant(outcomes)))
-
-
-def test_before_the_first_pair_there_is_no_answer() -> None:
-    study = make_study()
-    summary = summarise(study, [])
-    assert summary.answers == (
-        "No pair of runs has finished, so nothing can be said about QKV yet.",
-    )
-    assert summary.caveats[0] == (
-        "0 of 10 runs finished (10 missing); means and differences are over those that did."
-    )
-
-
-def test_a_study_of_the_baseline_alone_compares_nothing() -> None:
-    study = make_study(variants=("QKV",))
-    summary = summarise(study, make_records(study, lambda _: 0.9))
-    assert summary.answers == (
-        "QKV has a test accuracy of 0.9000 (reverse).",
-        "There is nothing to compare: QKV is the only variant.",
-    )
-
-
-def test_a_table_without_the_baseline_says_nothing_about_it() -> None:
-    alone = dataclasses.replace(make_setting("more heads"), table="alone", variants=("MQA",))
-    study = make_study(make_setting("usual"), alone, variants=("QKV", "MQA"))
-    summary = summarise(study, make_records(study, lambda _: 0.9))
-    assert {table.name for table in summary.tables} == {"reverse", "alone"}
-    assert not [text for text in summary.answers if "alone" in text]
 
 
 def test_failed_diverged_and_missing_runs_are_the_first_caveat() -> None:

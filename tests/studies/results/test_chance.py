@@ -31,21 +31,6 @@ def test_a_tenth_of_the_way_is_learnt(best: float, learns: bool) -> None:
     assert learns or len(said) == 1
 
 
-def test_one_setting_of_several_is_named() -> None:
-    settings = (make_setting("lost"), make_setting("learnt", "sort"))
-    study = make_study(*settings, variants=("QKV", "Q-K=V"), seeds=(1, 2))
-    values = {
-        (name, label): score
-        for name, score in (("lost", 0.11), ("learnt", 0.9))
-        for label in study.variants
-    }
-    said = headline(study, values)
-    assert said[0] == (
-        "Nothing was learnt on lost: no variant does visibly better than guessing (accuracy 0.100)."
-    )
-    assert len(said) > 1
-
-
 @pytest.mark.parametrize(("share", "learns"), [(0.91, False), (0.89, True)])
 def test_a_loss_is_compared_with_the_logarithm_of_the_vocabulary(
     share: float, learns: bool

@@ -43,14 +43,6 @@ def test_pairs_share_setting_and_seed() -> None:
     assert (pairing.pairs, pairing.pairs_planned, pairing.unit) == (1, 3, "seed")
 
 
-def test_several_settings_are_averaged_for_each_seed() -> None:
-    ours = {(name, seed): 0.5 + shift * seed for name, shift in (("a", 0.01), ("b", 0.03))
-            for seed in SEEDS}  # fmt: skip
-    pairing = pair(ours, ("a", "b"))
-    assert pairing.differences == pytest.approx([0.02 * seed for seed in SEEDS])
-    assert (pairing.pairs, pairing.unit) == (10, "seed")
-
-
 def test_tasks_count_alike_however_many_settings_they_have() -> None:
     values = {"a": 0.0, "b": 0.2, "c": 0.7}
     tasks = {"a": "reverse", "b": "reverse", "c": "sort"}
@@ -99,34 +91,6 @@ def test_a_lost_run_takes_a_unit_away_and_never_changes_what_the_units_are() -> 
         assert compare_family({"v": pairing})["v"].verdict == "not distinguished"
 
 
-def test_pairs_without_a_whole_seed_or_task_give_no_difference() -> None:
-    settings = ("a", "b", "c")
-    ours = {(name, seed): 0.6 for name in settings for seed in SEEDS}
-    for number, seed in enumerate(SEEDS):
-        del ours[settings[number % 3], seed]
-    result = compare_family({"v": pair(ours, settings)})["v"]
-    assert (result.unit, result.mean, result.verdict) == ("seed", None, "no interval")
-    assert result.sentence == (
-        "not compared: 10 of 15 pairs finished, too few for a difference over all settings"
-    )
-    tasks = {"a": "reverse", "b": "reverse", "c": "sort"}
-    lost = pair({("a", 1): 0.6, ("b", 1): 0.7}, settings, tasks=tasks, seeds=(1,))
-    assert (lost.unit, lost.differences, lost.pairs) == ("setting", (), 2)
-
-
-def test_settings_of_a_task_with_many_count_less() -> None:
-    """A difference in the only setting of one task, and none in the nine of another."""
-    settings = tuple(f"s{index}" for index in range(10))
-    tasks = {name: "reverse" if name == "s0" else "sort" for name in settings}
-    ours = {(name, 1): 0.6 if name == "s0" else 0.5 for name in settings}
-    pairing = pair(ours, settings, tasks=tasks, seeds=(1,))
-    assert pairing.weights == pytest.approx((1 / 2, *[1 / 18] * 9))
-    result = compare_family({"v": pairing})["v"]
-    assert result.mean == pytest.approx(0.05)
-    assert result.verdict == "not distinguished"
-    assert result.detectable is None or result.detectable > 0.1
-
-
 def family(*groups: list[float]) -> dict[str, Pairing]:
     return {
         f"v{index}": Pairing(
@@ -161,19 +125,8 @@ def test_a_family_is_corrected_for_its_size() -> None:
     assert verdicts == ["worse", "not distinguished", "no interval"]
 
 
-def test_a_correction_can_take_a_verdict_back() -> None:
-    weak = [0.11, 0.02, 0.10, 0.03, 0.07]
-    assert compare_family(family(weak))["v0"].verdict == "better"
-    crowd = compare_family(family(weak, *[NOISE] * 19))
-    assert crowd["v0"].verdict == "not distinguished"
-
-
 def test_intervals_stay_within_what_is_possible() -> None:
     result = compare_family(family([0.2, -0.9]))["v0"]
     assert (result.low, result.high) == (-1.0, 1.0)
     assert result.detectable is None
     assert "no possible difference would have been seen" in result.sentence
-
-
-def test_nothing_to_compare_is_an_empty_family() -> None:
-    assert compare_family({}) == {}

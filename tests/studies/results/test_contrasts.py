@@ -62,19 +62,3 @@ def test_a_contrast_with_the_baseline_agrees_with_the_tables() -> None:
     summary = summarise(study, make_records(study, by_variant({**VALUES})))
     (row,) = summary.contrasts[0].rows
     assert row.difference == summary.table("reverse").row("Q=K=V").difference
-
-
-def test_single_settings_are_corrected_among_themselves() -> None:
-    summary = summary_of({**VALUES}, make_setting("short"), make_setting("long", length=11))
-    sizes = {row.table: row.difference.comparisons for row in summary.contrasts[0].rows}
-    assert sizes == {"reverse": 2, "short": 4, "long": 4}
-    assert "in reverse (" in summary.contrasts[0].answer
-    assert "short" not in summary.contrasts[0].answer
-
-
-def test_before_the_first_pair_there_is_nothing_to_say() -> None:
-    answers = [contrast.answer for contrast in summarise(study_of(), []).contrasts]
-    assert answers == [
-        "I-K=V against Q=K=V: no pair of runs has finished yet.",
-        "(Q=K=V)+ against Q=K=V: no pair of runs has finished yet.",
-    ]

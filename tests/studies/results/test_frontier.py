@@ -99,24 +99,8 @@ def test_a_lead_that_is_not_distinguished_is_one_of_the_means_only() -> None:
     )
 
 
-def test_a_place_on_the_frontier_may_rest_on_noise_too() -> None:
-    rows = (row("A", 0.9, 100, None), row("B", 0.91, 200, None), row("C", 0.99, 300, None))
-    chart = charts(*rows, A_B="not distinguished", A_C="worse", B_C="worse")["parameters"]
-    found = points(chart)
-    assert {point.standing for point in found.values()} == {"frontier"}
-    assert found["B"].sentence == (
-        "on the frontier, but not shown to be better than A, which costs less"
-    )
-    assert found["C"].sentence == "on the frontier"
-
-
 def test_a_loss_is_better_where_it_is_lower() -> None:
     rows = (row("A", 1.5, 100, None), row("B", 1.9, 200, None))
     chart = charts(*rows, higher=False, A_B="better")["parameters"]
     assert points(chart)["B"].standing == "dominated"
     assert points(chart)["A"].standing == "frontier"
-
-
-def test_equal_points_do_not_dominate_each_other() -> None:
-    chart = charts(row("A", 1.0, 100, None), row("B", 1.0, 100, None), A_B="no interval")
-    assert all(not point.dominated_by for point in chart["parameters"].points)

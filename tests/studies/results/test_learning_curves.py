@@ -87,7 +87,3 @@ def test_a_resumed_run_counts_each_step_once() -> None:
     ]
     curve = curves(log)["train loss"]
     assert (curve.steps, curve.runs, curve.mean) == ((10, 20), (1, 1), (2.0, 1.0))
-
-
-def test_without_logs_there_are_no_curves() -> None:
-    assert curves() == {}

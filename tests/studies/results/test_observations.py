@@ -44,19 +44,6 @@ def test_a_value_of_a_failed_run_is_not_a_result() -> None:
     assert (observation.row.state, observation.row.message) == ("failed", "out of memory")
 
 
-def test_records_of_other_studies_are_passed_over() -> None:
-    ours, theirs = make_study(seeds=(1,)), make_study(seeds=(8,))
-    records = make_records(theirs, lambda _: 0.5)
-    assert count(observe(ours, records)).missing == 2
-
-
-def test_without_several_learning_rates_all_runs_are_used() -> None:
-    study = make_study()
-    marked, table = choose_learning_rates(study, observe(study, []))
-    assert table == ()
-    assert all(run.row.selected for run in marked)
-
-
 RATES = (1e-4, 1e-3, 1e-2)
 
 
@@ -118,12 +105,3 @@ def test_a_rate_at_which_a_run_diverged_is_not_chosen_over_one_that_held() -> No
     _, table = choose_learning_rates(study, observe(study, records))
     assert [row.learning_rate for row in table if row.chosen] == [1e-3]
     assert table[2].counts.diverged == 1
-
-
-def test_where_nothing_finished_no_rate_is_called_chosen_but_runs_are_counted() -> None:
-    study = make_study(seeds=(1, 2), variants=("QKV",), learning_rates=RATES)
-    outcomes = {1e-4: None, 1e-3: "failed", 1e-2: None}
-    records = make_records(study, lambda cell: outcomes[cell.learning_rate])
-    marked, table = choose_learning_rates(study, observe(study, records))
-    assert not any(row.chosen for row in table)
-    assert count([run for run in marked if run.row.selected]).failed == 2

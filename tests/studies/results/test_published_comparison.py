@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from qkvary.papers.key_value.protocols import NUMBER_FLOORS, character_network
 from qkvary.papers.recomputation import published_tables
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
@@ -15,9 +14,7 @@ from qkvary.studies.results.published_comparison import compare_published
 from qkvary.studies.results.result_tables import build_tables
 from qkvary.studies.results.summary import PublishedComparison
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
-from qkvary.studies.study import Setting, Study
-from qkvary.tasks.config import CharacterTaskConfig
-from qkvary.training.config import OptimizerConfig, TrainingConfig
+from qkvary.studies.study import Study
 from tests.studies.made_up import make_record, make_setting, make_study
 
 TASKS = ("reverse", "sort", "sub", "swap", "copy")
@@ -59,89 +56,6 @@ def test_exchanged_columns_are_compared_by_their_contents() -> None:
     assert cells["QKV", "reverse"].published_std == 0.38
 
 
-@pytest.mark.parametrize(
-    ("name", "column", "setting"),
-    [
-        ("key-value-notebook-characters", "validation", (64, 192, 6, 10_000)),
-        ("key-value-notebook-characters-1000", "early", (64, 192, 6, 1_000)),
-    ],
-)
-def test_a_column_of_one_size_is_compared_with_that_setting_only(
-    name: str, column: str, setting: tuple[int, int, int, int]
-) -> None:
-    def study(*sizes: tuple[int, int, int, int]) -> Study:
-        settings = (
-            Setting(
-                name=f"n{context} d{width} L{layers}",
-                task=CharacterTaskConfig(context=context),
-                network=character_network(
-                    context=context, d_model=width, num_heads=3, num_layers=layers
-                ),
-                training=TrainingConfig(
-                    optimizer=OptimizerConfig(learning_rate=5e-4),
-                    steps=steps,
-                    batch_size=64,
-                    evaluate_every=100,
-                ),
-            )
-            for context, width, layers, steps in sizes
-        )
-        return make_study(*settings, variants=("QKV", "Q=K-V"), seeds=(1,))
-
-    context, width, layers, steps = setting
-    others = ((8, width, layers, steps), (context, 96, layers, steps), (context, width, 2, steps))
-    for sizes in ((setting,), (setting, *others)):
-        cells = compare(study(*sizes), name, 1.5, metric="test_loss").cells
-        assert {cell.column for cell in cells} == {column}
-        assert all(cell.ours == pytest.approx(1.5) for cell in cells)
-    for other in (*others, (context, width, layers, steps + 1)):
-        assert compare(study(other), name, 1.5, metric="test_loss").cells == ()
-
-
-def test_runs_that_did_not_finish_leave_our_side_empty() -> None:
-    comparison = compare(FIVE, "three-projections-table-2", float("nan"))
-    assert comparison.cells
-    assert all(cell.ours is None and cell.deviation is None for cell in comparison.cells)
-
-
-def test_a_table_about_other_tasks_has_no_cells() -> None:
-    comparison = compare(FIVE, "three-projections-table-3")
-    assert comparison.cells == ()
-    assert "MNIST" in comparison.not_compared
-
-
-def test_both_metrics_of_a_setting_are_compared_and_rates_told_apart() -> None:
-    study = load_study("numbers-paper")
-    records = [
-        make_record(
-            cell,
-            0.0,
-            metric="test_loss",
-            metrics={
-                "test_loss": cell.learning_rate * 1e3 + cell.seed,
-                "test_accuracy": cell.run.sequence_length / 1000 + cell.seed / 10,
-            },
-        )
-        for cell in study.cells()
-    ]
-    comparison = summarise(study, records).published[0]
-    cells = {(cell.variant, cell.column): cell for cell in comparison.cells}
-    assert len(cells) == 3 * 2 * (8 + 1)
-    for variant in study.variants:
-        for rate, loss in (("1e-3", 3.0), ("1e-4", 2.1)):
-            for context in (16, 32, 64, 128):
-                at = f"{rate}_{context}"
-                assert cells[variant, f"loss_{at}"].ours == pytest.approx(loss)
-                assert cells[variant, f"accuracy_{at}"].ours == pytest.approx(context / 1e3 + 0.2)
-        assert cells[variant, "loss_mean"].ours == pytest.approx(2.55)
-        mean = cells[variant, "accuracy_mean"]
-        assert mean.ours == pytest.approx(0.26)
-        assert mean.ours_std == pytest.approx(np.std([0.016, 0.032, 0.064, 0.128]))
-        assert mean.deviation == pytest.approx(0.26 - (mean.published or 0.0))
-    assert comparison.not_compared == ()
-    assert comparison.notes == (NUMBER_FLOORS["as-published"],)
-
-
 def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> None:
     """As many further runs of the same kind: the interval of a test of two means of one spread."""
     study = load_study("numbers-paper")
@@ -165,7 +79,3 @@ def test_a_published_mean_is_expected_where_a_repeat_of_our_runs_would_lie() -> 
     assert other.repeats is False
     alone = summarise(dataclasses.replace(study, seeds=(0,)), records).published[0].cells
     assert all(one.repeats is None for one in alone)
-
-
-def test_without_a_number_of_published_runs_no_repeat_is_expected() -> None:
-    assert all(cell.repeats is None for cell in compare(FIVE, "three-projections-table-2").cells)

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from qkvary.studies.results.observations import observe
-from qkvary.studies.results.result_tables import build_tables, compare_pairwise, headline_family
+from qkvary.studies.results.result_tables import build_tables, compare_pairwise
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
 from qkvary.studies.running.records import Record
@@ -63,36 +63,6 @@ def test_a_state_that_does_not_grow_is_divided_by_the_tokens_of_a_sequence() -> 
     table = tables_of(study, records)["reverse"]
     found = [table.row(label).costs for label in caches]
     assert [cost.cache_bytes_per_token for cost in found if cost is not None] == [12, 12]
-
-
-def test_a_missing_row_is_an_error_with_choices() -> None:
-    study = make_study()
-    table = tables_of(study, [])["reverse"]
-    with pytest.raises(KeyError, match="expected a variant of 'reverse', got 'MQA'; choices: QKV"):
-        table.row("MQA")
-
-
-def test_averages_come_first_and_settings_last() -> None:
-    study = make_study(
-        make_setting("r7"), make_setting("r11", length=11), make_setting("sort", "sort")
-    )
-    tables = tables_of(study, make_records(study, by_variant({"QKV": QKV, "Q-K=V": SHARED})))
-    assert [(table.name, table.kind) for table in tables.values()] == [
-        ("average of reverse, sort", "average"),
-        ("reverse", "task"),
-        ("sort", "task"),
-        ("r7", "setting"),
-        ("r11", "setting"),
-    ]
-    assert tables["reverse"].settings == ("r7", "r11")
-    assert headline_family(list(tables.values())) == 3
-    comparisons = {
-        name: table.row("Q-K=V").difference.comparisons  # type: ignore[union-attr]
-        for name, table in tables.items()
-    }
-    assert comparisons == {
-        "average of reverse, sort": 3, "reverse": 3, "sort": 3, "r7": 2, "r11": 2,
-    }  # fmt: skip
 
 
 def test_tasks_with_different_metrics_are_not_averaged() -> None:
@@ -173,23 +143,6 @@ def test_steps_of_several_tasks_are_averaged_as_their_difference_is() -> None:
     assert ours.difference.mean == pytest.approx(215.5)
 
 
-def test_every_difference_of_a_table_has_the_same_units() -> None:
-    settings = [make_setting(f"r{length}", length=length) for length in range(3, 13)]
-    study = make_study(*settings, variants=("QKV", "Q-K=V", "MQA"))
-    tables = tables_of(
-        study,
-        make_records(
-            study,
-            lambda c: (
-                "failed" if (c.variant, c.setting, c.seed) == ("MQA", "r7", 2) else 0.5 + c.seed / 9
-            ),
-        ),
-    )
-    rows = [tables["reverse"].row(variant) for variant in ("Q-K=V", "MQA")]
-    assert [row.difference.unit for row in rows if row.difference] == ["seed", "seed"]
-    assert [row.difference.units for row in rows if row.difference] == [5, 4]
-
-
 def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
     """Else a variant that fails in the hard setting would look better than one that does not."""
     study = make_study(make_setting("easy"), make_setting("hard", length=11), seeds=(1, 2))
@@ -210,14 +163,6 @@ def test_a_mean_over_settings_that_lack_results_is_not_given() -> None:
     assert (row.counts.done, row.counts.diverged) == (2, 2)
     assert tables["easy"].row("Q-K=V").mean == pytest.approx(0.9)
     assert tables["hard"].row("Q-K=V").mean is None
-
-
-def test_a_study_without_any_record_has_tables_of_missing_runs() -> None:
-    study = make_study()
-    row = tables_of(study, [])["reverse"].row("Q-K=V")
-    assert (row.counts.missing, row.mean, row.costs, row.training_seconds) == (5, None, None, None)
-    assert row.difference is not None
-    assert row.difference.verdict == "no interval"
 
 
 def steps_records(study: Study, steps: dict[str, list[int | str | None]]) -> list[Record]:
@@ -253,20 +198,6 @@ def test_steps_to_solve_count_unsolved_and_diverged_runs_at_the_horizon() -> Non
     assert 0.1 < low < 0.5 < high < 0.9
 
 
-def test_the_baseline_has_steps_but_no_difference() -> None:
-    study = make_study()
-    records = steps_records(study, {"QKV": [100] * 5, "Q-K=V": [200] * 5})
-    table = tables_of(study, records)["reverse"]
-    baseline, row = table.row("QKV").solving, table.row("Q-K=V").solving
-    assert baseline is not None
-    assert row is not None
-    assert row.difference is not None
-    assert (baseline.difference, baseline.p_sign, baseline.median_steps) == (None, None, 100.0)
-    assert row.difference.sentence == (
-        "no interval: later by 100 steps in all 5 pairs, which leaves no spread to go by"
-    )
-
-
 def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     study = make_study(variants=("QKV", "Q-K=V", "MQA"))
     records = make_records(
@@ -281,40 +212,3 @@ def test_duels_are_symmetric_and_corrected_for_all_pairs() -> None:
     assert pairwise["QKV", "Q-K=V"].verdict == "better"
     assert pairwise["Q-K=V", "QKV"].verdict == "worse"
     assert pairwise["Q-K=V", "QKV"].mean == pytest.approx(-(pairwise["QKV", "Q-K=V"].mean or 0))
-
-
-def test_utilization_is_the_mean_of_the_runs_that_measured_it() -> None:
-    study = make_study(seeds=(1, 2, 3))
-    shares = {("Q-K=V", 1): 0.25, ("Q-K=V", 3): 0.5}
-    records = [make_record(cell, 0.5) for cell in study.cells()]
-    for number, record in enumerate(records):
-        share = shares.get((record.variant, record.seed))
-        if share is not None:
-            timing = {**record.timing, "utilization": share}
-            records[number] = dataclasses.replace(record, timing=timing)
-    table = tables_of(study, records)["reverse"]
-    assert table.row("Q-K=V").utilization == 0.375
-    assert table.row("QKV").utilization is None
-
-
-def test_costs_are_averaged_over_settings_and_need_all_of_them() -> None:
-    study = make_study(make_setting("short"), make_setting("long", length=11), seeds=(1,))
-    records = [
-        make_record(
-            cell,
-            0.5,
-            costs={
-                "parameters": {"total": 100 if cell.setting == "short" else 300},
-                "macs_per_token": 10,
-                "macs_per_sequence": 70,
-                "cache_bytes_per_token": 64 if cell.setting == "short" else None,
-            },
-        )
-        for cell in study.cells()
-    ]
-    row = tables_of(study, records)["reverse"].row("QKV")
-    assert row.costs is not None
-    assert row.costs.parameters_total == 200
-    assert row.costs.cache_bytes_per_token is None
-    short_only = [record for record in records if "length': 7" in str(record.config)]
-    assert tables_of(study, short_only)["reverse"].row("QKV").costs is None

@@ -25,6 +25,7 @@ from qkvary.studies.study import Cell, Study
 from qkvary.tasks.config import TranslationTaskConfig
 from qkvary.text.names import slug
 from qkvary.training.progress import Callbacks
+from tests.forked import ForkedPython
 from tests.storage.quick_disk import quick_folder
 from tests.studies.toy_study import ROOT, table, toy_study
 from tests.training.recorded_tracker import Recorded
@@ -38,7 +39,6 @@ from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from tests.studies.toy_study import toy_study
 options = RunnerOptions(workers=1, quiet=True, checkpoint_seconds=0.1)
-assert "torch" not in sys.modules
 study = toy_study([7], steps=160)
 summary = run_study(study, Store(Path(sys.argv[1]) / "runs"), options)
 sys.exit(summary.exit_code)
@@ -50,7 +50,7 @@ STRICT = CellOptions(records_failures=False)
 def start(root: Path) -> "subprocess.Popen[bytes]":
     path = f"{ROOT / 'src'}{os.pathsep}{ROOT}"
     command = [sys.executable, "-c", RUNNER, str(root)]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
+    return ForkedPython(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path})
 
 
 def in_this_process(study: Study, root: Path) -> None:
@@ -188,10 +188,10 @@ def resume(root: Path, cell: Cell, steps: int) -> Path:
 
 
 def test_the_record_and_the_page_say_what_a_log_lacks(tmp_path: Path) -> None:
-    study = toy_study([7], steps=160)
+    study = toy_study([7], steps=60)
     (cell, *_) = study.cells()
     resume(tmp_path / "whole", cell, 1000)
-    log = resume(tmp_path / "cut", cell, 120) / "metrics.jsonl"
+    log = resume(tmp_path / "cut", cell, 45) / "metrics.jsonl"
     log.write_bytes(log.read_bytes().replace(b'"loss":', b'"loss":1', 1))
     resume(tmp_path / "cut", cell, 1000)
     records = [Store(tmp_path / name).record(cell.run_key) for name in ("whole", "cut")]

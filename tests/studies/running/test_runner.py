@@ -42,16 +42,16 @@ def wait_for(what: Callable[[], object]) -> None:
 
 
 def test_every_run_is_made_once_and_never_again(root: Path) -> None:
-    study = toy_study(range(4))
+    study = toy_study(range(2))
     summary = run_toy(study, root)
-    assert (summary.planned, summary.done, summary.executed, summary.missing) == (8, 8, 8, 0)
+    assert (summary.planned, summary.done, summary.executed, summary.missing) == (4, 4, 4, 0)
     assert (summary.exit_code, summary.message, summary.notes) == (0, "", ())
     before = table(study, root)
     again = run_toy(study, root)
-    assert (again.done, again.executed, again.exit_code) == (8, 0, 0)
+    assert (again.done, again.executed, again.exit_code) == (4, 0, 0)
     assert table(study, root) == before
     assert set(ends(root).values()) == set(starts(root).values()) == {1}
-    assert len(executions(root)) == 16
+    assert len(executions(root)) == 8
     assert leftovers(root) == []
 
 
@@ -61,7 +61,7 @@ def test_results_are_published_while_runs_remain(
     monkeypatch.setattr(live, "FIRST_SECONDS", 0.0)
     monkeypatch.setattr(live, "INTERVAL_SECONDS", 0.0)
     monkeypatch.setattr(live, "SHARE", 1e9)
-    study, store = toy_study(range(4)), Store(root / "runs")
+    study, store = toy_study(range(3)), Store(root / "runs")
     done: list[int] = []
 
     def publish() -> None:
@@ -71,21 +71,21 @@ def test_results_are_published_while_runs_remain(
     assert done == sorted(set(done))
     # The last run may have been written when the one before it is announced.
     assert 1 <= done[0] < done[-1]
-    assert done[0] < 8
+    assert done[0] < 6
 
 
 def test_the_number_of_workers_changes_nothing(root: Path, second_root: Path) -> None:
-    study = toy_study(range(3))
+    study = toy_study(range(2))
     run_toy(study, root, workers=1)
-    run_toy(study, second_root, workers=5)
+    run_toy(study, second_root, workers=3)
     assert table(study, root) == table(study, second_root)
 
 
 def test_failed_and_diverged_runs_do_not_stop_the_others(root: Path) -> None:
     """Two fail, two diverge, the rest is done; the exit code is set only with ``strict``."""
-    study = toy_study([0, RAISES, 1, DIVERGES, 2, TALKS])
+    study = toy_study([0, RAISES, DIVERGES, TALKS])
     summary = run_toy(study, root)
-    assert (summary.done, summary.failed, summary.diverged, summary.missing) == (8, 2, 2, 0)
+    assert (summary.done, summary.failed, summary.diverged, summary.missing) == (4, 2, 2, 0)
     assert summary.exit_code == 0
     assert run_toy(study, root, strict=True).exit_code == 1
     records = [Store(root / "runs").record(cell.run_key) for cell in study.cells()]
@@ -105,7 +105,7 @@ def test_failed_runs_are_repeated_only_on_request(root: Path) -> None:
     assert sorted(counts.values()) == [1, 1, 2, 2]
 
 
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_run_that_crashes_workers_counts_as_failed(
     root: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,9 +116,9 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
     monkeypatch.setattr(scheduler, "BUSY_SECONDS", 0.001)
-    study = toy_study([0, 1, CRASHES])
+    study = toy_study([0, CRASHES])
     summary = run_toy(study, root, workers=workers)
-    assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)
+    assert (summary.done, summary.failed, summary.exit_code) == (2, 2, 0)
     keys = [cell.run_key for cell in study.cells() if cell.seed == CRASHES]
     assert [starts(root)[key] for key in keys] == [MAX_CRASHES + 1] * 2
     deaths = [note for note in summary.notes if "crashed with signal SIGSEGV" in note]
@@ -166,7 +166,7 @@ def killed_sweep(root: Path, seeds: range, generator: random.Random, step_second
     for _ in range(100):
         runner = start_runner(root, seeds, step_seconds=step_seconds)
         # What is killed: nothing, the runner, or one of its workers (twice as often).
-        deadline = time.monotonic() + generator.uniform(0.3, 2.0)
+        deadline = time.monotonic() + generator.uniform(0.1, 0.8)
         while runner.poll() is None and kills < 12:
             if kills and time.monotonic() > deadline + 5:
                 break
@@ -215,7 +215,7 @@ def test_a_sweep_whose_processes_are_killed_ends_like_any_other(
     root: Path, second_root: Path
 ) -> None:
     """Every run has one record, and the table is the same, byte for byte."""
-    check_sweeps(root, second_root, trials("SWEEPS", 1), 24)
+    check_sweeps(root, second_root, trials("SWEEPS", 1), 12)
 
 
 def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
@@ -238,13 +238,13 @@ def shared(root: Path, runners: int, runs: int, mutant: str = "") -> list[int]:
     return sorted(starts(root).values())
 
 
-@pytest.mark.parametrize("runners", [4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runners", [3, pytest.param(8, marks=pytest.mark.slow)])
 def test_runners_that_begin_at_once_share_the_work(
     root: Path, second_root: Path, runners: int
 ) -> None:
     """No run is made twice, and none is left out."""
-    assert shared(root, runners, 20) == [1] * 20
-    study = toy_study(range(10), steps=3)
+    assert shared(root, runners, 8) == [1] * 8
+    study = toy_study(range(4), steps=3)
     run_toy(study, second_root)
     assert table(study, root) == table(study, second_root)
     assert leftovers(root) == []

@@ -91,10 +91,10 @@ def exchange(task: Task, end: TaskEnd) -> TaskEnd:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (flip, "expected packed runs in the result of a task"),
+        pytest.param(flip, "expected packed runs in the result", marks=pytest.mark.slow),
         (cut, "expected packed runs"),
         (exchange, "not one of the task"),
-        (drop, "no result returned"),
+        pytest.param(drop, "no result returned", marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_result_is_refused_and_its_run_repeated(
