@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
-from qkvary.storage.durable import remove_file
 from qkvary.storage.errors import (
     BusyError,
     DamagedError,
@@ -17,6 +16,7 @@ from qkvary.storage.errors import (
     QkvaryError,
     ResourceError,
 )
+from qkvary.storage.file_systems import find_file_system
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
     STOPPING,
@@ -26,18 +26,14 @@ from qkvary.studies.running.cells import (
 )
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
-from qkvary.studies.running.executors.task import (
-    execute_task,
-    marker_path,
-    scratch_name,
-    write_marker,
-)
+from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
 from qkvary.studies.running.live import Display, ProgressView, Publisher
 from qkvary.studies.running.records import Record
-from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
+from qkvary.studies.running.run_archive import add_run
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 
+T = TypeVar("T")
 POLL_SECONDS = 0.25
 """Seconds to wait for the end of a task."""
 BUSY_SECONDS = 0.5
@@ -78,14 +74,7 @@ class Scheduler:
         self.cells = {cell.run_key: cell for cell in cells}
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
-        self.is_shared = executor.shared_folder
-        self.marker = marker_path(task.store)
-        is_marked = executor.is_remote and self.is_shared
-        self.task = replace(
-            task,
-            marker=str(self.marker) if is_marked else None,
-            scratch=None if self.is_shared else scratch_name(task.store),
-        )
+        self.is_shared, self.task = executor.shared_folder, task
         self.again: dict[str, int] = {}
         """Versions of the records of runs to be made again."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
@@ -94,8 +83,6 @@ class Scheduler:
         """The tasks that have ended, and were not looked at."""
         self.waiting: set[str] = set()
         """Runs that other processes hold."""
-        self.held: dict[str, tuple[PackedRun, CellEnd]] = {}
-        """Results that another process keeps from being added."""
         self.lost: Counter[str] = Counter()
         """Tasks of each run that were lost consecutively without having started it."""
         self.notes: list[str] = []
@@ -114,7 +101,7 @@ class Scheduler:
         try:
             self.find_open_runs()
             prepare_sets(self.left.values(), self.note)
-            self.prepare_nodes()
+            self.mark_store()
             self.submit(self.left)
             while self.left and not self.is_ending:
                 self.settle(POLL_SECONDS)
@@ -124,7 +111,6 @@ class Scheduler:
                 self.display.refresh()
             if self.is_ending:
                 self.stop()
-            self.add_held()
         except NewerFormatError as error:
             self.abort(error.exit_code, str(error))
         except BaseException:
@@ -169,17 +155,15 @@ class Scheduler:
             for step in cell.kept_networks
         )
 
-    def prepare_nodes(self) -> None:
-        """Write the marker, and remove those of killed runners; or check the sizes of results.
-
-        Raises:
-            UsageError: if the networks of a run are too large for a result.
-        """
+    def mark_store(self) -> None:
+        """Let nodes of a cluster recognise the store, or use one of their own."""
         if not self.is_shared:
-            check_networks(self.left.values())
-        if self.task.marker is None:
-            return
-        write_marker(self.marker, self.note)
+            self.task = replace(self.task, scratch=scratch_name(self.store.path))
+        elif self.executor.is_remote:
+            self.task = replace(self.task, mark=mark_folder(self.store.path.absolute()))
+            file_system = find_file_system(self.store.path)
+            if file_system is not None and file_system.lock_problem:
+                self.note(file_system.lock_problem)
 
     def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
         """Submit runs, in tasks of runs with the same needs."""
@@ -244,13 +228,13 @@ class Scheduler:
             ends: What became of them where they were executed, as far as they were.
         """
         missing, left = list[str](), list[str]()
-        for key in self.not_held(keys):
+        for key in [key for key in keys if key in self.left]:
             one = ends.get(key)
             if self.has_ended(key):
                 self.end(key, one or ELSEWHERE)
             elif one is None or one.outcome == "stopped":
                 left.append(key)
-            elif self.is_shared or one.outcome == "busy":
+            elif self.is_shared or one.outcome == "busy" or self.is_running(key):
                 # Another process holds it, or its record is not visible here yet.
                 self.waiting.add(key)
             else:
@@ -259,10 +243,6 @@ class Scheduler:
             self.handle_loss(missing, DamagedError(_MISSING))
         if left and not self.is_ending:
             self.submit(left)
-
-    def not_held(self, keys: Iterable[str]) -> list[str]:
-        """Return those of some runs that have not ended, and whose results do not wait."""
-        return [key for key in keys if key in self.left and key not in self.held]
 
     def has_ended(self, key: str) -> bool:
         """Return whether a run has a record, and not one to be made again."""
@@ -275,7 +255,6 @@ class Scheduler:
         if now < self.looked + BUSY_SECONDS:
             return
         self.looked = now
-        self.add_held()
         for key in sorted(self.waiting):
             if not self.is_running(key):
                 self.waiting.discard(key)
@@ -287,30 +266,20 @@ class Scheduler:
                 return
 
     def add_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Add the runs that a node returned to the store; none of them if one is damaged."""
-        runs = list(read_runs(end.runs, "the result of a task")) if end.runs else []
-        for run in runs:
+        """Add the runs that a node returned to the store, unless another process holds them.
+
+        Raises:
+            DamagedError: if one is not a run of the task; then none is added.
+        """
+        for run in end.runs:
             key = run.record.run_key
             if key not in keys or run.config != self.cells[key].run.identity():
                 raise DamagedError("the result of a task has a run that is not one of the task")
-        for run in runs:
+        for run in end.runs:
             key = run.record.run_key
-            self.held[key] = run, end.ends.get(key, MADE)
-        for problem in self.add_held():
-            self.note(f"{problem}; its result waits")
-
-    def add_held(self) -> list[str]:
-        """Add results to the store; return why others have to wait for another process."""
-        problems: list[str] = []
-        for key, (run, one) in list(self.held.items()):
-            try:
-                added = add_run(run, self.store, again=self.again.get(key))
-            except BusyError as error:
-                problems.append(f"{self.cells[key].title}: {error}")
-                continue
-            del self.held[key]
-            self.end(key, one if added else ELSEWHERE)
-        return problems
+            _try_while_busy(
+                lambda run=run, key=key: add_run(run, self.store, again=self.again.get(key))
+            )
 
     # ---- losses, and ends before all is done
 
@@ -319,7 +288,7 @@ class Scheduler:
         for key in keys:
             if key in self.left and self.has_ended(key):
                 self.end(key, MADE)
-        left = self.not_held(keys)
+        left = [key for key in keys if key in self.left]
         if self.is_ending or not left:
             return
         reason = _describe(error)
@@ -367,13 +336,8 @@ class Scheduler:
 
     def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        for _ in range(CLAIM_ATTEMPTS):
-            try:
-                return self.store.claim(key, self.cells[key].run.identity())
-            except BusyError:
-                # Another process may only look at the run.
-                time.sleep(CLAIM_SECONDS)
-        return None
+        identity = self.cells[key].run.identity()
+        return _try_while_busy(lambda: self.store.claim(key, identity))
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of those that are executed."""
@@ -403,10 +367,8 @@ class Scheduler:
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal, and remove the marker."""
+        """Restore the terminal."""
         self.display.close()
-        if self.task.marker is not None and self.marker.exists():
-            remove_file(self.marker)
 
     def forget_deaths(self, begun: set[str]) -> None:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
@@ -490,6 +452,16 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
     }.values():
         task.check_data(report)
+
+
+def _try_while_busy(attempt: Callable[[], T]) -> T | None:
+    """Return what a function that claims a run returns; None if another process keeps the run."""
+    for _ in range(CLAIM_ATTEMPTS):
+        with suppress(BusyError):
+            return attempt()
+        # Another process may only look at the run.
+        time.sleep(CLAIM_SECONDS)
+    return None
 
 
 def _describe(error: Exception) -> str:

@@ -290,7 +290,8 @@ def _newest_checkpoint(directory: Path) -> str:
     return f"step {steps[0]}" if steps else ""
 
 
-def _config_bytes(config: Mapping[str, Any]) -> bytes:
+def config_bytes(config: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``config.json``."""
     return (encode(config, indent=1) + "\n").encode()
 
 
@@ -320,7 +321,7 @@ def _restore(
         for name in (MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME):
             remove_file(directory / name)
     path = directory / CONFIG_NAME
-    expected = _config_bytes(config)
+    expected = config_bytes(config)
     found = path.read_bytes() if path.exists() else None
     if found != expected:
         if found is not None:
@@ -380,7 +381,7 @@ class Claim:
             ResourceError: if the disk is full, broken or not writable; the run stays open.
         """
         directory = self.directory
-        files = {CONFIG_NAME: _config_bytes(self.config), RECORD_NAME: to_json(record)}
+        files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
         for name, data in ((ATTENTION_NAME, attention), (SAMPLES_NAME, samples)):

@@ -18,6 +18,7 @@ from typing import Any
 from qkvary.arch.own import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
+from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.study import Cell
 
 
@@ -101,8 +102,8 @@ class Task:
     """Versions of the records of finished runs to be made again, by run key."""
     resources: Resources = Resources()
     """What each of them needs."""
-    marker: str | None = None
-    """A file in the store, by which a node knows that it sees the same folder."""
+    mark: tuple[Path, str] | None = None
+    """A file in the store and a line of it, by which a node knows that it sees the same folder."""
     scratch: str | None = None
     """Name of the folder of unfinished runs, on a node that does not see the store."""
 
@@ -135,8 +136,8 @@ class TaskEnd:
     """The end of each run by its key; a run that was not reached has none."""
     warnings: tuple[str, ...] = ()
     """Warnings, with the titles of the runs."""
-    runs: bytes = b""
-    """The finished runs, packed, if the node does not see the store."""
+    runs: tuple[FinishedRun, ...] = ()
+    """The finished runs, if the node does not see the store."""
     error: QkvaryError | None = None
     """Why no run can continue, for example because the disk is full."""
 
