@@ -115,7 +115,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
-    monkeypatch.setattr(scheduler, "BUSY_SECONDS", 0.001)
+    monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.001)
     study = toy_study([0, 1, CRASHES])
     summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (4, 2, 0)

@@ -31,13 +31,11 @@ from qkvary.studies.running.live import Display, ProgressView, Publisher
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.run_archive import add_run
 from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.study import Cell
+from qkvary.studies.study import Cell, Study
 
 T = TypeVar("T")
 POLL_SECONDS = 0.25
-"""Seconds to wait for the end of a task."""
-BUSY_SECONDS = 0.5
-"""Seconds between two checks of runs that other processes hold."""
+"""Seconds to wait for the end of a task, and between two checks of runs that others hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 KILL_SECONDS = 2.0
@@ -51,30 +49,28 @@ class Scheduler:
 
     def __init__(
         self,
-        name: str,
-        cells: Iterable[Cell],
-        executor: Executor,
+        study: Study,
         task: Task,
+        executor: Executor,
         *,
-        retry_failed: bool,
-        publish: Callable[[], str] | None,
+        retry_failed: bool = False,
+        publish: Callable[[], str] | None = None,
     ) -> None:
         """Count all runs as left.
 
         Args:
-            name: Name of the study.
-            cells: The runs.
-            executor: Executes tasks.
+            study: The study.
             task: A task, without its runs.
+            executor: Executes tasks.
             retry_failed: Whether to repeat failed runs.
             publish: Shows the results so far to the user.
         """
-        self.store, self.executor, self.retry_failed = Store(task.store), executor, retry_failed
+        self.task, self.executor, self.retry_failed = task, executor, retry_failed
+        self.store, self.is_shared = Store(task.store), executor.shared_folder
         # Several cells may share one run.
-        self.cells = {cell.run_key: cell for cell in cells}
+        self.cells = {cell.run_key: cell for cell in study.cells()}
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
-        self.is_shared, self.task = executor.shared_folder, task
         self.again: dict[str, int] = {}
         """Versions of the records of runs to be made again."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
@@ -86,11 +82,10 @@ class Scheduler:
         self.lost: Counter[str] = Counter()
         """Tasks of each run that were lost consecutively without having started it."""
         self.notes: list[str] = []
-        self.executed = self.signal = self.exit_code = 0
+        self.signal = self.exit_code = 0
         self.message = ""
-        self.looked = 0.0
         self.publisher = Publisher(publish)
-        self.view = ProgressView(name=name, total=len(self.cells), running=self.read_progress)
+        self.view = ProgressView(name=study.name, cells=self.cells, running=self.read_progress)
         self.display = Display()
 
     # ---- the loop
@@ -106,8 +101,8 @@ class Scheduler:
             while self.left and not self.is_ending:
                 self.settle(POLL_SECONDS)
                 self.look_at_waiting()
-                if self.left and not self.is_ending and (said := self.publisher.publish()):
-                    self.note(said)
+                if self.left and not self.is_ending:
+                    self.note(self.publisher.publish(len(self.view.records)))
                 self.display.refresh()
             if self.is_ending:
                 self.stop()
@@ -120,7 +115,7 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self.close()
+            self.display.close()
 
     @property
     def is_ending(self) -> bool:
@@ -144,7 +139,7 @@ class Scheduler:
                 self.again[key] = self.store.version(key) or 0
                 continue
             del self.left[key]
-            self.count(cell, record)
+            self.view.records[key] = record
 
     def lacks_network(self, cell: Cell, record: Record) -> bool:
         """Return whether an earlier study did not keep a network that the run reached."""
@@ -162,8 +157,7 @@ class Scheduler:
         elif self.executor.is_remote:
             self.task = replace(self.task, mark=mark_folder(self.store.path.absolute()))
             file_system = find_file_system(self.store.path)
-            if file_system is not None and file_system.lock_problem:
-                self.note(file_system.lock_problem)
+            self.note((file_system and file_system.lock_problem) or "")
 
     def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
         """Submit runs, in tasks of runs with the same needs."""
@@ -173,9 +167,7 @@ class Scheduler:
             groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
         tasks: list[Task] = []
         for needs, group in groups.items():
-            obstacle = self.executor.find_obstacle(needs)
-            if obstacle and obstacle not in self.notes:
-                self.note(obstacle)
+            self.note(self.executor.find_obstacle(needs) or "", once=True)
             for first in range(0, len(group), size):
                 some = group[first : first + size]
                 cells = tuple(self.cells[key] for key in some)
@@ -190,35 +182,42 @@ class Scheduler:
     def settle(self, seconds: float) -> None:
         """Wait up to some seconds for tasks to end, and look at their runs."""
         with suppress(Empty):
-            self.settle_one(self.ended.get(timeout=seconds))
+            self.handle_end(self.ended.get(timeout=seconds))
             while True:
-                self.settle_one(self.ended.get_nowait())
+                self.handle_end(self.ended.get_nowait())
 
-    def settle_one(self, future: Future[TaskEnd]) -> None:
+    def handle_end(self, future: Future[TaskEnd]) -> None:
         """Look at the runs of a task that has ended."""
         keys = self.futures.pop(future)
         try:
             end = future.result()
+            self.check_results(keys, end)
         except ConnectionError as error:
             self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            return
         # Executors raise whatever their libraries do.
         except Exception as error:  # noqa: BLE001
             self.handle_loss(keys, error)
-        else:
-            self.handle_end(keys, end)
-
-    def handle_end(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Look at the runs of a task that has returned."""
+            return
         for text in end.warnings:
             self.note(text)
-        try:
-            self.add_results(keys, end)
-        except DamagedError as error:
-            self.handle_loss(keys, error)
-            return
+        for run in end.runs:
+            again = self.again.get(run.record.run_key)
+            _try_while_busy(lambda run=run, again=again: add_run(run, self.store, again=again))
         if end.error is not None:
             self.abort(end.error.exit_code, str(end.error))
         self.look_at(keys, end.ends)
+
+    def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
+        """Refuse the end of a task if a run that returned is none of the task.
+
+        Raises:
+            DamagedError: if one is not.
+        """
+        for run in end.runs:
+            key = run.record.run_key
+            if key not in keys or run.config != self.cells[key].run.identity():
+                raise DamagedError("the result of a task has a run that is not one of the task")
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
         """Read from the store what became of runs, and submit those that are open.
@@ -251,35 +250,15 @@ class Scheduler:
 
     def look_at_waiting(self) -> None:
         """Look at the runs that other processes hold: they end, or become open."""
-        now = time.monotonic()
-        if now < self.looked + BUSY_SECONDS:
-            return
-        self.looked = now
         for key in sorted(self.waiting):
             if not self.is_running(key):
                 self.waiting.discard(key)
                 self.look_at([key], {})
             elif not self.futures:
-                text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
-                if text not in self.notes:
-                    self.note(text)
+                self.note(
+                    f"waiting for {self.store.owner(key)}: {self.cells[key].title}", once=True
+                )
                 return
-
-    def add_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Add the runs that a node returned to the store, unless another process holds them.
-
-        Raises:
-            DamagedError: if one is not a run of the task; then none is added.
-        """
-        for run in end.runs:
-            key = run.record.run_key
-            if key not in keys or run.config != self.cells[key].run.identity():
-                raise DamagedError("the result of a task has a run that is not one of the task")
-        for run in end.runs:
-            key = run.record.run_key
-            _try_while_busy(
-                lambda run=run, key=key: add_run(run, self.store, again=self.again.get(key))
-            )
 
     # ---- losses, and ends before all is done
 
@@ -296,7 +275,7 @@ class Scheduler:
             self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
         often = [key for key in left if key in self.left and self.lost[key] > MAX_CRASHES]
         text = f"were lost {MAX_CRASHES + 1} times, the last: {reason}"
-        if often and (self.is_shared or not self.executed):
+        if often and (self.is_shared or not self.view.seconds):
             self.abort(ResourceError.exit_code, f"the tasks of this study {text}")
             return
         # Other runs have returned.
@@ -364,10 +343,6 @@ class Scheduler:
         with suppress(Exception):
             self.executor.kill()
         self.forget_deaths(begun)
-        self.close()
-
-    def close(self) -> None:
-        """Restore the terminal."""
         self.display.close()
 
     def forget_deaths(self, begun: set[str]) -> None:
@@ -407,34 +382,27 @@ class Scheduler:
 
     def end(self, key: str, one: CellEnd) -> None:
         """Note that a run has ended, and show how, as its record says."""
-        cell = self.left.pop(key, None)
         self.waiting.discard(key)
-        record = None if cell is None else self.store.record(key)
-        if cell is None or record is None:
+        record = self.store.record(key)
+        if record is None or self.left.pop(key, None) is None:
             return
-        self.count(cell, record)
+        self.view.records[key] = record
         if one.outcome == "made":
-            self.executed += 1
-            self.view.add_seconds(cell, one.seconds)
-        self.view.estimate(self.left.values())
+            self.view.seconds[key] = one.seconds
+        self.view.estimate()
         if one.outcome == "made":
+            cell = self.cells[key]
             result = record.message.splitlines()[0] if record.message else ""
             if not result and record.headline is not None:
                 result = f"{cell.run.task.metric} {record.headline:.4g}"
             show = self.display.ended if record.status == "done" else self.note
             show(f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)")
 
-    def count(self, cell: Cell, record: Record) -> None:
-        """Count a run that has ended."""
-        self.view.counts[record.status] += 1
-        if record.status == "done":
-            self.view.add(cell, record.headline)
-        self.publisher.add()
-
-    def note(self, text: str) -> None:
-        """Show a message, and keep it."""
-        self.notes.append(text)
-        self.display.note(text)
+    def note(self, text: str, *, once: bool = False) -> None:
+        """Show a message unless it is empty, and keep it; only the first time if ``once``."""
+        if text and not (once and text in self.notes):
+            self.notes.append(text)
+            self.display.note(text)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
