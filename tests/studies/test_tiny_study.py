@@ -76,7 +76,7 @@ def test_records_hold_the_metrics_of_their_task(ran: tuple[Path, RunSummary]) ->
 def test_attention_and_curves_are_kept(ran: tuple[Path, RunSummary]) -> None:
     store = Store(ran[0])
     for cell in tiny_study().cells():
-        attention = from_bytes(store.attention(cell.run_key) or b"")
+        attention = from_bytes(store.file(cell.run_key, "attention.safetensors") or b"")
         assert attention.maps.shape == (2, 3, 7, 7)
         steps = [
             event["step"] for event in store.curve(cell.run_key) if event["event"] == "validation"

@@ -131,7 +131,7 @@ def table(study: Study, root: Path) -> list[str]:
             for event in store.curve(cell.run_key)
             if event["event"] != "resumed"
         ]
-        attention = store.attention(cell.run_key)
+        attention = store.file(cell.run_key, "attention.safetensors")
         maps = None if attention is None else from_bytes(attention).maps.tolist()
         rows.append(
             encode(

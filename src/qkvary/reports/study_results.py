@@ -15,7 +15,7 @@ from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.samples import samples_from_bytes
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import ATTENTION_NAME, SAMPLES_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.text.names import folder_name
 
@@ -99,7 +99,7 @@ def _gather_attention(
             for one in (example, *example.others)
         )
 
-    found = _first_of_each(summary, store.attention, read, damage)
+    found = _first_of_each(summary, store, ATTENTION_NAME, read, damage)
     return tuple(one for some in found for one in some)
 
 
@@ -110,7 +110,7 @@ def _gather_samples(summary: Summary, store: Store, damage: list[str]) -> tuple[
         found = samples_from_bytes(data)
         return RunSamples(setting=run.setting, variant=run.variant, seed=run.seed, samples=found)
 
-    return tuple(_first_of_each(summary, store.samples, read, damage))
+    return tuple(_first_of_each(summary, store, SAMPLES_NAME, read, damage))
 
 
 T = TypeVar("T")
@@ -118,7 +118,8 @@ T = TypeVar("T")
 
 def _first_of_each(
     summary: Summary,
-    load: Callable[[str], bytes | None],
+    store: Store,
+    name: str,
     read: Callable[[bytes, RunRow], T],
     damage: list[str],
 ) -> list[T]:
@@ -129,7 +130,7 @@ def _first_of_each(
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
             continue
         try:
-            data = load(run.run_key)
+            data = store.file(run.run_key, name)
             if data is not None:
                 found[place] = read(data, run)
         except DamagedError as error:

@@ -76,8 +76,10 @@ def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_p
         assert other.record(key) == store.record(key)
         assert other.curve(key) == store.curve(key)
         assert other.find_damage(key) is None
-    assert other.attention(KEYS[1]) is None, "only the maps asked for are packed"
-    assert other.samples(KEYS[1]) is None
+    assert other.file(KEYS[1], "attention.safetensors") is None, (
+        "only the maps asked for are packed"
+    )
+    assert other.file(KEYS[1], "samples.safetensors") is None
 
 
 @pytest.mark.parametrize("without", ["maps", "samples"])
@@ -85,7 +87,10 @@ def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without:
     path, other = tmp_path / "runs.jsonl.xz", Store(tmp_path / "other")
     pack_runs(store, KEYS, path, shown=KEYS[:1], without=(without,))
     unpack_runs(path, other)
-    kept = {"maps": other.attention(KEYS[0]), "samples": other.samples(KEYS[0])}
+    kept = {
+        "maps": other.file(KEYS[0], "attention.safetensors"),
+        "samples": other.file(KEYS[0], "samples.safetensors"),
+    }
     assert [name for name, data in kept.items() if data is None] == [without]
     assert other.record(KEYS[0]) == store.record(KEYS[0])
 

@@ -68,8 +68,9 @@ def test_results_are_published_while_runs_remain(
         done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
 
     assert run_study(study, store, options(1), publish=publish).exit_code == 0
-    assert done == sorted(set(done))
-    # The last run may have been written when the one before it is announced.
+    # A run may have been written when the one before it is announced.
+    assert done == sorted(done)
+    assert len(done) < 8
     assert 1 <= done[0] < done[-1]
     assert done[0] < 8
 

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -179,11 +180,8 @@ def execute_cell(
     claims: list[Claim] = []
 
     def claim() -> Outcome:
-        key = cell.run_key
-        if store.state(key) == "running":
-            return "busy"
         try:
-            found = store.claim(key, cell.run.identity(), again=again)
+            found = store.claim(cell.run_key, cell.run.identity(), again=again)
         except BusyError:
             return "busy"
         claims.extend([found] if found else [])
@@ -193,22 +191,25 @@ def execute_cell(
     if outcome != "made":
         return CellEnd(outcome=outcome)
     callbacks.on_start(cell)
+    directory = store.directory(cell.run_key)
     if not claims:
-        made = train(
-            cell, store.directory(cell.run_key), stop=stop, callbacks=callbacks, options=options
-        )
+        made = train(cell, directory, stop=stop, callbacks=callbacks, options=options)
         return CellEnd(outcome="made" if made else "stopped")
-    return _execute(claims[0], cell, train, stop, callbacks, options)
+
+    def attempt(logged: Callbacks) -> RunResult | None:
+        return train(cell, directory, stop=stop, callbacks=logged, options=options)
+
+    return _record(claims[0], cell, attempt, callbacks, options)
 
 
-def _execute(
+def _record(
     claim: Claim,
     cell: Cell,
-    train: TrainFunction,
-    stop: Callable[[], bool],
+    attempt: Callable[[Callbacks], RunResult | None],
     callbacks: Callbacks,
     options: CellOptions,
 ) -> CellEnd:
+    """Train a claimed run and record it, or release it."""
     started = time.perf_counter()
 
     def warn(text: str) -> None:
@@ -222,13 +223,12 @@ def _execute(
         record_failure(claim, cell, describe_crashes(claim, reason))
         return CellEnd(outcome="made")
     copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
-    around = callbacks
     if copy is not None:
-        around = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
+        callbacks = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
     try:
         made = None
         try:
-            made = _attempt(claim, cell, train, stop, around, options)
+            made = _attempt(claim, cell, partial(attempt, callbacks), warn, options)
         finally:
             if made is None:
                 claim.release()
@@ -245,16 +245,12 @@ def _execute(
 def _attempt(
     claim: Claim,
     cell: Cell,
-    train: TrainFunction,
-    stop: Callable[[], bool],
-    callbacks: Callbacks,
+    attempt: Callable[[], RunResult | None],
+    warn: Callable[[str], None],
     options: CellOptions,
 ) -> RunResult | None:
+    """Train a run, from its start if all its checkpoints are damaged; an error is a result too."""
     started = now()
-
-    def attempt() -> RunResult | None:
-        return train(cell, claim.directory, stop=stop, callbacks=callbacks, options=options)
-
     try:
         try:
             return attempt()
@@ -263,8 +259,7 @@ def _attempt(
                 advice = f"move {claim.directory} away to start again"
                 raise NoValidCheckpointError(f"{error}; {advice}") from error
             folder = claim.restart()
-            restart = f"the run starts again, and the damaged files are in {folder}"
-            callbacks.on_event(Event(step=0, steps=0, warning=f"{error}; {restart}"))
+            warn(f"{error}; the run starts again, and the damaged files are in {folder}")
             return attempt()
     except QkvaryError:
         raise

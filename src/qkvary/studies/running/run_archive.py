@@ -21,9 +21,11 @@ from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO, read_file
 from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import (
+    ATTENTION_NAME,
     CONFIG_NAME,
     JOURNAL_NAME,
     RECORD_NAME,
+    SAMPLES_NAME,
     Store,
     config_bytes,
     network_names,
@@ -179,8 +181,8 @@ def read_run(
         config=cast("dict[str, Any]", decode((directory / CONFIG_NAME).read_bytes())),
         record=record,
         journal=journal.read_bytes() if journal.exists() else None,
-        attention=store.attention(key) if "maps" in extras else None,
-        samples=store.samples(key) if "samples" in extras else None,
+        attention=store.file(key, ATTENTION_NAME) if "maps" in extras else None,
+        samples=store.file(key, SAMPLES_NAME) if "samples" in extras else None,
         networks={
             folder.name: {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
             for folder in folders
