@@ -12,7 +12,7 @@ from qkvary.cli.main import main
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.studies.pretraining import DataReference, training_study
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import note_training
+from qkvary.studies.trainings import note_training
 from qkvary.training import presets
 from tests.cli.tiny_training import (
     LONG,

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
+from qkvary.tasks.attention_maps import from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 

@@ -12,10 +12,10 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
-from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
+from qkvary.tasks.attention_maps import from_bytes
 from qkvary.tasks.config import SequenceTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.forked import ForkedPython

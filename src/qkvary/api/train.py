@@ -40,8 +40,8 @@ from qkvary.studies.running.cells import (
 )
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import find_similar_run, note_training, with_execution
 from qkvary.studies.study import Cell, Study
+from qkvary.studies.trainings import find_similar_run, note_training, with_execution
 from qkvary.text.units import duration, read_count
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names

@@ -19,8 +19,8 @@ from qkvary.reports.training import training_report
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import page_name
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import page_name
 
 if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet

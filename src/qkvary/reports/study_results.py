@@ -12,11 +12,11 @@ from qkvary.reports.samples import RunSamples
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow, Summary
-from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
-from qkvary.studies.running.samples import samples_from_bytes
 from qkvary.studies.running.store import ATTENTION_NAME, SAMPLES_NAME, Store
 from qkvary.studies.study import Study
+from qkvary.tasks.attention_maps import from_bytes
+from qkvary.tasks.sample_files import samples_from_bytes
 from qkvary.text.names import folder_name
 
 

@@ -16,9 +16,9 @@ from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import describe
 from qkvary.studies.running import records
-from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Claim, Store
+from qkvary.tasks.attention_maps import from_bytes
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished

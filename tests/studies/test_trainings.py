@@ -11,7 +11,8 @@ from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
 from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
 from qkvary.studies.running.store import JOURNAL_NAME, Store
-from qkvary.studies.running.trainings import (
+from qkvary.studies.study import Study
+from qkvary.studies.trainings import (
     FOLDER,
     describe_older,
     find_training,
@@ -19,7 +20,6 @@ from qkvary.studies.running.trainings import (
     note_training,
     page_name,
 )
-from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 
 DATA = DataReference(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.running.attention_maps import from_bytes, to_bytes
+from qkvary.tasks.attention_maps import from_bytes, to_bytes
 from qkvary.tasks.examples import AttentionExample
 
 
