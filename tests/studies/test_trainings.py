@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
+from qkvary.studies.pretraining import TrainingOptions, training_study
 from qkvary.studies.running.store import JOURNAL_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.studies.trainings import (
@@ -22,7 +23,7 @@ from qkvary.studies.trainings import (
 )
 from qkvary.training.presets import find_preset
 
-DATA = DataReference(
+DATA = PlannedSet(
     name="some", folder="here", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
 )
 NAME = "train lm-10m on some"

@@ -5,12 +5,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
@@ -22,22 +21,16 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
+from qkvary.storage.interruption import STOPPING, stop_in_order
 from qkvary.storage.locks import Owner
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
     NO_OPTIONS,
-    DataReference,
     TrainingOptions,
     describe_effort,
     training_study,
 )
-from qkvary.studies.running.cells import (
-    STOPPING,
-    CellOptions,
-    execute_cell,
-    handle_endings,
-    leave_terminal,
-)
+from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
@@ -109,7 +102,7 @@ def train(
         def study_of(steps: int | None) -> Study:
             return training_study(
                 chosen,
-                _refer_to(planned),
+                planned,
                 variants=labels,
                 seeds=numbers,
                 options=replace(options, steps=steps, threads=threads),
@@ -249,17 +242,6 @@ def _prepare(
     return made[0] if made else open_prepared(Path(path))
 
 
-def _refer_to(planned: "PlannedSet") -> DataReference:
-    data = planned.data
-    return DataReference(
-        name=planned.name,
-        folder="" if data is None else str(data.path.resolve()),
-        fingerprint="" if data is None else data.fingerprint,
-        vocabulary=planned.vocabulary,
-        has_test=data is None or "test" in data.splits,
-    )
-
-
 def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
     """Show steps and passes over the text of the runs that are not done."""
     runs = [cell.run for cell in study.cells() if store.state(cell.run_key) != "done"]
@@ -325,7 +307,14 @@ def _train_cells(
         records_failures=False,
     )
     stopping, left = threading.Event(), list(study.cells())
-    with _Progress(shown) as progress, _stop_on_signal(stopping.set, shown) as received:
+
+    def stop(_number: int) -> None:
+        stopping.set()
+        if shown.command:
+            with suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
+
+    with _Progress(shown) as progress, stop_in_order(stop) as received:
         while left:
             busy: list[Cell] = []
             for cell in left:
@@ -351,26 +340,6 @@ def _train_cells(
                 progress.wait(busy[0], store.owner(busy[0].run_key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
-
-
-@contextmanager
-def _stop_on_signal(stop: Callable[[], None], shown: Terminal) -> Generator[list[int]]:
-    """Stop the training in order at the first signal to end, and at once at the second."""
-    received: list[int] = []
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        if received:
-            os._exit(128 + number)
-        received.append(number)
-        leave_terminal(number)
-        stop()
-        if shown.command:
-            # A handler may interrupt a print, so it must not print itself.
-            with suppress(OSError):
-                os.write(2, f"\n{STOPPING}\n".encode())
-
-    with handle_endings(receive):
-        yield received
 
 
 class _Progress(AbstractContextManager["_Progress"]):

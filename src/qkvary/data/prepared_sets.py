@@ -290,7 +290,13 @@ class PlannedSet:
     """The name of the set."""
     vocabulary: int
     """The size of its vocabulary."""
-    data: PreparedData | None
+    folder: str = ""
+    """Its folder, if it is prepared."""
+    fingerprint: str = ""
+    """sha256 of the set, if it is prepared."""
+    has_test: bool = True
+    """Whether the set has a test split; without one, the validation split is scored at the end."""
+    data: PreparedData | None = None
     """The set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if it is not prepared and they are known."""
@@ -298,7 +304,14 @@ class PlannedSet:
     @classmethod
     def of(cls, data: PreparedData) -> Self:
         """Return a set that is prepared."""
-        return cls(name=data.name, vocabulary=data.tokenizer.vocabulary, data=data)
+        return cls(
+            name=data.name,
+            vocabulary=data.tokenizer.vocabulary,
+            folder=str(data.path.resolve()),
+            fingerprint=data.fingerprint,
+            has_test="test" in data.splits,
+            data=data,
+        )
 
 
 def plan_set(

@@ -1,23 +1,17 @@
 """Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
 
 ``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. The
-store holds what it did. The caller supplies the function that trains, which needs torch. The
-signals that end a run in order are handled by all callers in one way.
+store holds what it did. The caller supplies the function that trains, which needs torch.
 """
 
-import os
-import signal
-import stat
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
@@ -31,8 +25,6 @@ from qkvary.text.names import slug
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
-STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
-"""The message when a training or a study is interrupted."""
 RUNNER_GONE = threading.Event()
 """Set in a worker whose runner has ended."""
 TERMINATED = threading.Event()
@@ -45,43 +37,6 @@ Outcome = Literal["made", "elsewhere", "busy", "stopped"]
 """``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
 can be resumed."""
 Log = Callable[[Mapping[str, JsonValue]], None]
-
-
-def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
-    chosen = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        chosen.append(signal.SIGHUP)
-    return tuple(chosen)
-
-
-@contextmanager
-def handle_endings(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Call ``handler`` for these signals inside the block, and what was called before after it.
-
-    Only the main thread can do so; another leaves them as they are.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in ending_signals()}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-def leave_terminal(number: int) -> None:
-    """Discard what is printed after SIGHUP: the terminal is gone, and writing to it fails."""
-    if number != signal.SIGHUP:
-        return
-    for stream in (1, 2):
-        with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(stream).st_mode):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream)
-                os.close(null)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,21 +73,9 @@ class RunResult:
     """Samples, if it has any."""
 
 
-class TrainFunction(Protocol):
-    """Trains a run in a folder that this process owns."""
-
-    def __call__(
-        self,
-        cell: Cell,
-        directory: Path,
-        /,
-        *,
-        stop: Callable[[], bool],
-        callbacks: Callbacks,
-        options: CellOptions,
-    ) -> RunResult | None:
-        """Return the result; None if ``stop`` ended the run after a checkpoint."""
-        ...
+TrainFunction = Callable[..., RunResult | None]
+"""Trains a run in a folder that this process owns: ``train(cell, folder, stop=, callbacks=,
+options=)`` returns its result, or None if ``stop()`` ended it after a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,8 +165,8 @@ def _record(
         reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
         record_failure(claim, cell, describe_crashes(claim, reason))
         return CellEnd(outcome="made")
-    copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
-    if copy is not None:
+    copy = _copy_log(claim, cell, options, warn)
+    if options.tracker is not None:
         callbacks = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
     try:
         made = None
@@ -238,8 +181,7 @@ def _record(
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
         # After the record: a tracker that hangs loses no run.
-        if copy is not None:
-            copy.finish()
+        copy.finish()
 
 
 def _attempt(

@@ -8,12 +8,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
 from rich.console import Console
 
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.cells import CellOptions, handle_endings, leave_terminal
+from qkvary.storage.interruption import stop_in_order
+from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
@@ -127,14 +127,7 @@ def run_study(
         kind = LiveDisplay if console.is_terminal else PlainDisplay
         runner.display = kind(console, runner.view)
 
-    def handle_signal(number: int, _frame: FrameType | None) -> None:
-        if runner.signal:
-            runner.kill()
-            os._exit(128 + number)
-        runner.signal = number
-        leave_terminal(number)
-
-    with handle_endings(handle_signal):
+    with stop_in_order(runner.interrupt, runner.kill):
         runner.run()
     counts = runner.view.count()
     troubled = chosen.strict and (counts["failed"] or counts["diverged"])

@@ -17,9 +17,9 @@ from qkvary.storage.errors import (
     ResourceError,
 )
 from qkvary.storage.file_systems import find_file_system
+from qkvary.storage.interruption import STOPPING
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
-    STOPPING,
     CellEnd,
     describe_crashes,
     record_failure,
@@ -336,7 +336,11 @@ class Scheduler:
             self.executor.kill()
         self.forget_deaths(begun)
 
-    def kill(self) -> None:
+    def interrupt(self, number: int) -> None:
+        """End the study early after a signal."""
+        self.signal = number
+
+    def kill(self, _number: int) -> None:
         """Kill the tasks on purpose, which is no crash of their runs."""
         begun = self.find_running()
         # Whatever is wrong with the scheduler: the process ends now.
@@ -348,15 +352,12 @@ class Scheduler:
     def forget_deaths(self, begun: set[str]) -> None:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
-        while left:
-            running = set(filter(self.is_running, left))
-            for key in left - running:
+        while left and time.monotonic() < deadline:
+            for key in {key for key in left if not self.is_running(key)}:
+                left.discard(key)
                 claim = self.try_claim(key)
                 if claim is not None:
                     claim.release()
-            left = running
-            if time.monotonic() > deadline:
-                return
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:

@@ -243,7 +243,7 @@ def test_a_lost_scheduler_is_no_lost_task(root: Path) -> None:
     assert summary.message == "the scheduler cannot be reached: the cluster is gone"
     notes = " ".join(summary.notes)
     assert "EOFError: cut" in notes
-    assert "TypeError: expected the end of a task, got str" in notes
+    assert "AttributeError: 'str' object has no attribute" in notes
 
 
 def test_a_run_on_a_device_has_main_memory_too() -> None:

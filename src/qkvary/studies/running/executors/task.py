@@ -5,7 +5,6 @@ A node that does not see the store uses a store of its own, and returns the fini
 
 import importlib
 import os
-import signal
 import socket
 import tempfile
 import threading
@@ -15,12 +14,12 @@ from pathlib import Path
 
 from qkvary.storage.durable import explain_os_errors, make_directory, remove_dir
 from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.interruption import stop_in_order
 from qkvary.studies.running.cells import (
     RUNNER_GONE,
     TERMINATED,
     CellEnd,
     execute_cell,
-    handle_endings,
 )
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.run_archive import FinishedRun, read_run
@@ -35,13 +34,11 @@ def execute_task(task: Task) -> TaskEnd:
     error: QkvaryError | None = None
     stopping = threading.Event()
 
-    def stop(_number: int, _frame: object) -> None:
-        if stopping.is_set():
-            os._exit(128 + signal.SIGTERM)
+    def stop(_number: int) -> None:
         stopping.set()
         TERMINATED.set()
 
-    with handle_endings(stop):
+    with stop_in_order(stop):
         try:
             store = _find_store(task)
             try:
