@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.running.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study

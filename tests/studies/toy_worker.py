@@ -23,9 +23,9 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
+from qkvary.studies.records import make_record
 from qkvary.studies.running import store
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
-from qkvary.studies.running.records import make_record
 from qkvary.studies.study import Cell
 from qkvary.tasks.attention_maps import to_bytes
 from qkvary.tasks.examples import AttentionExample

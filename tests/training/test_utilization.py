@@ -9,8 +9,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from qkvary.studies.records import Record, from_json, to_json
 from qkvary.studies.running.cells import execute_cell
-from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
 from qkvary.studies.study import Cell

@@ -30,8 +30,8 @@ from qkvary.studies.pretraining import (
     describe_effort,
     training_study,
 )
+from qkvary.studies.records import Record
 from qkvary.studies.running.cells import CellOptions, execute_cell
-from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
 from qkvary.studies.trainings import find_similar_run, note_training, with_execution

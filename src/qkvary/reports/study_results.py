@@ -10,9 +10,9 @@ import numpy as np
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples
 from qkvary.storage.errors import DamagedError
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow, Summary
-from qkvary.studies.running.records import Record
 from qkvary.studies.running.store import ATTENTION_NAME, SAMPLES_NAME, Store
 from qkvary.studies.study import Study
 from qkvary.tasks.attention_maps import from_bytes

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from qkvary.studies.records import make_record
 from qkvary.studies.running import live
 from qkvary.studies.running.live import (
     FIRST_SECONDS,
@@ -14,7 +15,6 @@ from qkvary.studies.running.live import (
     ProgressView,
     Publisher,
 )
-from qkvary.studies.running.records import make_record
 from qkvary.studies.study import Cell
 from tests.studies.toy_study import toy_study
 

@@ -15,8 +15,8 @@ from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, Uns
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import describe
-from qkvary.studies.running import records
-from qkvary.studies.running.records import Record
+from qkvary.studies import records
+from qkvary.studies.records import Record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.tasks.attention_maps import from_bytes
 from tests.storage.damage import DAMAGES, trials

@@ -18,7 +18,7 @@ from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.studies.running.records import Record, make_record
+from qkvary.studies.records import Record, make_record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from qkvary.studies.running.records import Record
+from qkvary.studies.records import Record
 from qkvary.studies.study import Cell
 from qkvary.text.names import count
 from qkvary.text.units import duration

@@ -19,7 +19,7 @@ from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import from_line, to_line
 from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO, read_file
-from qkvary.studies.running.records import Record, from_json, to_json
+from qkvary.studies.records import Record, from_json, to_json
 from qkvary.studies.running.store import (
     ATTENTION_NAME,
     CONFIG_NAME,

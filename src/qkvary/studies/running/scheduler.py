@@ -18,6 +18,7 @@ from qkvary.storage.errors import (
 )
 from qkvary.storage.file_systems import find_file_system
 from qkvary.storage.interruption import STOPPING
+from qkvary.studies.records import Record
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
     CellEnd,
@@ -28,7 +29,6 @@ from qkvary.studies.running.executors.contract import Executor, Resources, Task,
 from qkvary.studies.running.executors.local import WorkerDiedError
 from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
 from qkvary.studies.running.live import Display, ProgressView, Publisher
-from qkvary.studies.running.records import Record
 from qkvary.studies.running.run_archive import add_run
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell, Study

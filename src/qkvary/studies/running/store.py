@@ -41,7 +41,7 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
-from qkvary.studies.running.records import Record, from_json, to_json
+from qkvary.studies.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
 

@@ -16,8 +16,8 @@ from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError, UsageError
+from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
-from qkvary.studies.running.records import make_record
 from qkvary.studies.running.store import network_name
 from qkvary.studies.study import Cell
 from qkvary.tasks.attention_maps import to_bytes

@@ -12,11 +12,11 @@ import pytest
 
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
+from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.records import make_record
 from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.store import Store
