@@ -11,7 +11,7 @@ from qkvary.studies.results.analysis import summarise
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.attention_maps import from_bytes
+from qkvary.tasks.example_files import maps_from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
@@ -76,7 +76,7 @@ def test_records_hold_the_metrics_of_their_task(ran: tuple[Path, RunSummary]) ->
 def test_attention_and_curves_are_kept(ran: tuple[Path, RunSummary]) -> None:
     store = Store(ran[0])
     for cell in tiny_study().cells():
-        attention = from_bytes(store.file(cell.run_key, "attention.safetensors") or b"")
+        attention = maps_from_bytes(store.file(cell.run_key, "attention.safetensors") or b"")
         assert attention.maps.shape == (2, 3, 7, 7)
         steps = [
             event["step"] for event in store.curve(cell.run_key) if event["event"] == "validation"

@@ -15,8 +15,8 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
-from qkvary.tasks.attention_maps import from_bytes
 from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.example_files import maps_from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.forked import ForkedPython
 from tests.studies.toy_worker import executions
@@ -132,7 +132,7 @@ def table(study: Study, root: Path) -> list[str]:
             if event["event"] != "resumed"
         ]
         attention = store.file(cell.run_key, "attention.safetensors")
-        maps = None if attention is None else from_bytes(attention).maps.tolist()
+        maps = None if attention is None else maps_from_bytes(attention).maps.tolist()
         rows.append(
             encode(
                 [

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from qkvary.storage.errors import DamagedError
+from qkvary.tasks.example_files import samples_from_bytes, samples_to_bytes
 from qkvary.tasks.examples import Sample
-from qkvary.tasks.sample_files import samples_from_bytes, samples_to_bytes
 
 
 def sample(number: int, pictures: bool) -> Sample:

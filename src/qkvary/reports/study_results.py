@@ -15,8 +15,7 @@ from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow, Summary
 from qkvary.studies.running.store import ATTENTION_NAME, SAMPLES_NAME, Store
 from qkvary.studies.study import Study
-from qkvary.tasks.attention_maps import from_bytes
-from qkvary.tasks.sample_files import samples_from_bytes
+from qkvary.tasks.example_files import maps_from_bytes, samples_from_bytes
 from qkvary.text.names import folder_name
 
 
@@ -83,7 +82,7 @@ def _gather_attention(
     cells = {setting.name: setting.task.right_cell for setting in study.settings}
 
     def read(data: bytes, run: RunRow) -> tuple[RunAttention, ...]:
-        example = from_bytes(data)
+        example = maps_from_bytes(data)
         return tuple(
             RunAttention(
                 setting=run.setting,

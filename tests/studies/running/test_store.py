@@ -18,7 +18,7 @@ from qkvary.storage.manifest import describe
 from qkvary.studies import records
 from qkvary.studies.records import Record
 from qkvary.studies.running.store import Claim, Store
-from qkvary.tasks.attention_maps import from_bytes
+from qkvary.tasks.example_files import maps_from_bytes
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
@@ -81,7 +81,7 @@ def test_from_open_to_done(store: Store) -> None:
     assert store.owner(KEY) is None
     assert store.record(KEY) == record
     assert [event["step"] for event in store.curve(KEY)] == list(range(20))
-    attention = from_bytes(store.file(KEY, "attention.safetensors") or b"")
+    attention = maps_from_bytes(store.file(KEY, "attention.safetensors") or b"")
     assert (attention.tokens, attention.targets) == (("a", "b"), (1, None))
     assert store.keys() == (KEY,)
     assert names(store) == [

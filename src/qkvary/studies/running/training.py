@@ -20,11 +20,10 @@ from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
 from qkvary.studies.running.store import network_name
 from qkvary.studies.study import Cell
-from qkvary.tasks.attention_maps import to_bytes
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ShowsSamples, Task
-from qkvary.tasks.sample_files import samples_to_bytes
+from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.loop import train
@@ -125,7 +124,7 @@ def train_cell(
     )
     return RunResult(
         record=record,
-        attention=None if outcome.attention is None else to_bytes(outcome.attention),
+        attention=None if outcome.attention is None else maps_to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_shown else None,
     )
 
