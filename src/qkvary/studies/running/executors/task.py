@@ -12,7 +12,7 @@ import time
 from hashlib import sha256
 from pathlib import Path
 
-from qkvary.storage.durable import explain_os_errors, make_directory, remove_dir
+from qkvary.storage.durable import AppendFile, make_directory, remove_dir
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.storage.interruption import stop_in_order
 from qkvary.studies.running.cells import (
@@ -107,8 +107,9 @@ def mark_folder(store: Path) -> tuple[Path, str]:
     """
     make_directory(store)
     path, line = store / f"cluster-{socket.gethostname()}", f"{os.getpid()} {time.time_ns()}"
-    with explain_os_errors(path), path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
+    file = AppendFile(path)
+    file.append(f"{line}\n".encode())
+    file.close()
     return path, line
 
 
