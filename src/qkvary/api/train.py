@@ -121,15 +121,15 @@ def train(
         if not dry_run:
             study = _train(study, store, planned, options, distribution, call, shown)
     # What describes the runs is not needed to train them.
-    from qkvary.api.training_result import TrainingResult, describe_plan, describe_runs
+    from qkvary.api.training_plan import plan_report
+    from qkvary.api.training_result import TrainingResult, describe_runs
 
-    if distribution.rank:
-        return TrainingResult(
-            None, Report(subject="", question=study.question), study=study, store=store
-        )
-    if dry_run:
-        return describe_plan(study, store, planned)
-    return describe_runs(study, store, call, find_warning(planned))
+    if distribution.rank or dry_run:
+        # Under torchrun one process reports.
+        nothing = Report(subject="", question=study.question)
+        report = nothing if distribution.rank else plan_report(study, store, planned)
+        return TrainingResult(None, report, study=study, store=store)
+    return describe_runs(study, store, call, planned.problem)
 
 
 def _train(
@@ -201,16 +201,9 @@ def _find_data(
             planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
     else:
         planned = PlannedSet.of(_prepare(reference, preset, tokenizer, shown, distribution))
-    if (warning := find_warning(planned)) is not None:
-        shown.warn(warning)
+    if planned.problem is not None:
+        shown.warn(planned.problem)
     return planned
-
-
-def find_warning(planned: "PlannedSet") -> str | None:
-    """Return a problem of the data, or None."""
-    from qkvary.data.prepared_sets import find_share_error
-
-    return None if planned.data is None else find_share_error(planned.data)
 
 
 def _prepare(

@@ -301,6 +301,11 @@ class PlannedSet:
     text_bytes: int | None = None
     """The bytes of the text, if it is not prepared and they are known."""
 
+    @property
+    def problem(self) -> str | None:
+        """A problem of the set, or None."""
+        return None if self.data is None else find_share_error(self.data)
+
     @classmethod
     def of(cls, data: PreparedData) -> Self:
         """Return a set that is prepared."""

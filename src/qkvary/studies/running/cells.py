@@ -134,21 +134,16 @@ def execute_cell(
     if outcome != "made":
         return CellEnd(outcome=outcome)
     callbacks.on_start(cell)
-    directory = store.directory(cell.run_key)
-    if not claims:
-        made = train(cell, directory, stop=stop, callbacks=callbacks, options=options)
-        return CellEnd(outcome="made" if made else "stopped")
-
-    def attempt(logged: Callbacks) -> RunResult | None:
-        return train(cell, directory, stop=stop, callbacks=logged, options=options)
-
-    return _record(claims[0], cell, attempt, callbacks, options)
+    attempt = partial(train, cell, store.directory(cell.run_key), stop=stop, options=options)
+    if claims:
+        return _record(claims[0], cell, attempt, callbacks, options)
+    return CellEnd(outcome="made" if attempt(callbacks=callbacks) else "stopped")
 
 
 def _record(
     claim: Claim,
     cell: Cell,
-    attempt: Callable[[Callbacks], RunResult | None],
+    attempt: TrainFunction,
     callbacks: Callbacks,
     options: CellOptions,
 ) -> CellEnd:
@@ -171,7 +166,7 @@ def _record(
     try:
         made = None
         try:
-            made = _attempt(claim, cell, partial(attempt, callbacks), warn, options)
+            made = _attempt(claim, cell, partial(attempt, callbacks=callbacks), warn, options)
         finally:
             if made is None:
                 claim.release()

@@ -231,13 +231,12 @@ class Scheduler:
             one = ends.get(key)
             if self.has_ended(key):
                 self.end(key, one or ELSEWHERE)
-            elif one is None or one.outcome == "stopped":
-                left.append(key)
-            elif self.is_shared or one.outcome == "busy" or self.is_running(key):
-                # Another process holds it, or its record is not visible here yet.
+            elif self.is_running(key):
                 self.waiting.add(key)
-            else:
+            elif one is not None and one.outcome == "made" and not self.is_shared:
                 missing.append(key)
+            else:
+                left.append(key)
         if missing:
             self.handle_loss(missing, DamagedError(_MISSING))
         if left and not self.is_ending:
@@ -250,15 +249,13 @@ class Scheduler:
 
     def look_at_waiting(self) -> None:
         """Look at the runs that other processes hold: they end, or become open."""
-        for key in sorted(self.waiting):
-            if not self.is_running(key):
-                self.waiting.discard(key)
-                self.look_at([key], {})
-            elif not self.futures:
-                self.note(
-                    f"waiting for {self.store.owner(key)}: {self.cells[key].title}", once=True
-                )
-                return
+        free = {key for key in self.waiting if not self.is_running(key)}
+        self.waiting -= free
+        self.look_at(sorted(free), {})
+        if self.waiting and not self.futures:
+            key = min(self.waiting)
+            text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
+            self.note(text, once=True)
 
     # ---- losses, and ends before all is done
 
@@ -385,7 +382,7 @@ class Scheduler:
         """Note that a run has ended, and show how, as its record says."""
         self.waiting.discard(key)
         record = self.store.record(key)
-        if record is None or self.left.pop(key, None) is None:
+        if self.left.pop(key, None) is None or record is None:
             return
         self.view.records[key] = record
         if one.outcome == "made":
