@@ -160,8 +160,8 @@ def _record(
         reason = f"the last was {claim.lock.last_owner}" if claim.lock.last_owner else ""
         record_failure(claim, cell, describe_crashes(claim, reason))
         return CellEnd(outcome="made")
-    copy = _copy_log(claim, cell, options, warn)
-    if options.tracker is not None:
+    copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
+    if copy is not None:
         callbacks = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
     try:
         made = None
@@ -176,7 +176,8 @@ def _record(
         return CellEnd(outcome="made", seconds=time.perf_counter() - started)
     finally:
         # After the record: a tracker that hangs loses no run.
-        copy.finish()
+        if copy is not None:
+            copy.finish()
 
 
 def _attempt(
