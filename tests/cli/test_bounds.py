@@ -7,7 +7,7 @@ import pytest
 from qkvary.cli import main as entry
 from qkvary.cli.main import main
 from qkvary.storage import environment, untrusted_files
-from qkvary.studies.running import timing
+from qkvary.studies import timing
 from tests.cli.tiny_training import tiny_places, train
 from tests.reference import llama2c
 

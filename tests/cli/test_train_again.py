@@ -9,10 +9,11 @@ from shutil import copytree
 import pytest
 
 from qkvary.cli.main import main
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.pretraining import DataReference, training_study
+from qkvary.studies.pretraining import training_study
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import note_training
+from qkvary.studies.trainings import note_training
 from qkvary.training import presets
 from tests.cli.tiny_training import (
     LONG,
@@ -248,7 +249,7 @@ def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
 ) -> None:
     study = training_study(
         presets.PRESETS["lm-tiny"],
-        DataReference(
+        PlannedSet(
             name="mine", folder="set", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
         ),
     )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from qkvary.studies.running import timing
+from qkvary.studies import timing
 from tests.cli.tiny_training import document, tiny_places, train
 
 places = pytest.fixture(autouse=True)(tiny_places)

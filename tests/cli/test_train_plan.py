@@ -8,7 +8,7 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.storage import environment
-from qkvary.studies.running import timing
+from qkvary.studies import timing
 from tests.cli.tiny_training import document, tiny_places, train
 
 places = pytest.fixture(autouse=True)(tiny_places)

@@ -13,8 +13,8 @@ from qkvary.api.training_plan import count_scored, estimate_seconds
 from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
+from qkvary.studies import timing
 from qkvary.studies.pretraining import describe_effort, training_study
-from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
 from qkvary.training.progress import Event

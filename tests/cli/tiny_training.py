@@ -12,8 +12,7 @@ import pytest
 
 from qkvary.checkpoints import training_state
 from qkvary.cli.main import main
-from qkvary.studies.running import utilization
-from qkvary.training import presets
+from qkvary.training import presets, utilization
 from qkvary.training.presets import Preset
 from tests.forked import ForkedPython
 

@@ -21,7 +21,7 @@ RECORD_MODULES = {
     "src/qkvary/papers/claim.py",
     "src/qkvary/papers/findings.py",
     "src/qkvary/studies/results/summary.py",
-    "src/qkvary/studies/running/records.py",
+    "src/qkvary/studies/records.py",
 }
 CATALOGS = {
     f"src/qkvary/{room}/catalog.py"

@@ -87,7 +87,7 @@ COMMANDS = sorted(TARGETS)
 def leave_out_pictures(patch: pytest.MonkeyPatch) -> None:
     """To draw them takes longer than all else; tests/reports draws them all."""
     patch.setattr("qkvary.reports.files.DEFAULT_FORMATS", ("html", "csv"))
-    patch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
+    patch.setattr("qkvary.training.utilization.SIDE_ON_CPU", 64)
 
 
 @pytest.fixture(scope="module")

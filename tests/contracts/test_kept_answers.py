@@ -9,8 +9,8 @@ import pytest
 from qkvary.reports.shared_terms import drop_shared_terms
 from qkvary.storage.journal import from_line
 from qkvary.studies.catalog import load_study
+from qkvary.studies.records import from_json
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.running.records import from_json
 from qkvary.text import names
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"

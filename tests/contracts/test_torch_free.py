@@ -36,7 +36,7 @@ MODULES = (
     "qkvary.training.presets",
     "qkvary.studies.study",
     "qkvary.studies.catalog",
-    "qkvary.studies.running.records",
+    "qkvary.studies.records",
     "qkvary.papers.ours.small_language_models",
     "qkvary.studies.results.summary",
     "qkvary.studies.results.analysis",

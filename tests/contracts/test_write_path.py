@@ -31,10 +31,10 @@ ALLOWED = {
     ),
     # A file is made to try its lock, and removed.
     "storage/file_systems.py": ("tempfile.NamedTemporaryFile",),
+    # Output goes to the null device once the terminal is gone.
+    "storage/interruption.py": ("os.open", "os.O_WRONLY"),
     # The folder of all runners is removed where it is empty.
     "studies/running/executors/slurm.py": ("self._folder.parent.rmdir",),
-    # Output goes to the null device once the terminal is gone.
-    "studies/running/cells.py": ("os.open", "os.O_WRONLY"),
 }
 
 METHODS = {

@@ -13,9 +13,9 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig, LanguageModelConfig
 from qkvary.arch.variants import QKV
 from qkvary.reports.attention_maps import RunAttention
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import PublishedCell, PublishedComparison, Summary
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import CharacterTaskConfig, SequenceTaskConfig
 from qkvary.training.config import OptimizerConfig, TrainingConfig

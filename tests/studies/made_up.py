@@ -7,7 +7,7 @@ from typing import Any
 from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.canonical import to_dict
 from qkvary.arch.networks import BlockConfig, EncoderConfig
-from qkvary.studies.running.records import Record
+from qkvary.studies.records import Record
 from qkvary.studies.study import Cell, Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig, SequenceTaskName
 from qkvary.training.config import OptimizerConfig, TrainingConfig

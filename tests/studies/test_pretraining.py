@@ -3,11 +3,11 @@ import dataclasses
 import pytest
 
 from qkvary.arch.networks import LanguageModelConfig
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import (
     VALIDATION_TOKENS,
-    DataReference,
     TrainingOptions,
     training_study,
 )
@@ -15,7 +15,7 @@ from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.training.config import ExecutionConfig
 from qkvary.training.presets import find_preset, preset_names
 
-DATA = DataReference(
+DATA = PlannedSet(
     name="mine",
     folder="/here",
     fingerprint="f" * 64,

@@ -11,9 +11,9 @@ from qkvary.arch.labels import parse_variant
 from qkvary.costs.equal_parameters import match_parameters
 from qkvary.costs.parameters import network_parameters
 from qkvary.reports import study_tables
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import CrossSettingContrast, Setting, Study
 from tests.studies.made_up import make_record, make_setting, make_study
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
-from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
+from qkvary.tasks.example_files import maps_from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
@@ -76,7 +76,7 @@ def test_records_hold_the_metrics_of_their_task(ran: tuple[Path, RunSummary]) ->
 def test_attention_and_curves_are_kept(ran: tuple[Path, RunSummary]) -> None:
     store = Store(ran[0])
     for cell in tiny_study().cells():
-        attention = from_bytes(store.attention(cell.run_key) or b"")
+        attention = maps_from_bytes(store.file(cell.run_key, "attention.safetensors") or b"")
         assert attention.maps.shape == (2, 3, 7, 7)
         steps = [
             event["step"] for event in store.curve(cell.run_key) if event["event"] == "validation"

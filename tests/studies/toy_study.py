@@ -12,11 +12,11 @@ from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.networks import BlockConfig, EncoderConfig
 from qkvary.storage.durable import TEMPORARY_PREFIX
 from qkvary.storage.jsonvalues import encode
-from qkvary.studies.running.attention_maps import from_bytes
 from qkvary.studies.running.runner import RunnerOptions, RunSummary, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Setting, Study
 from qkvary.tasks.config import SequenceTaskConfig
+from qkvary.tasks.example_files import maps_from_bytes
 from qkvary.training.config import OptimizerConfig, TrainingConfig
 from tests.forked import ForkedPython
 from tests.studies.toy_worker import executions
@@ -131,8 +131,8 @@ def table(study: Study, root: Path) -> list[str]:
             for event in store.curve(cell.run_key)
             if event["event"] != "resumed"
         ]
-        attention = store.attention(cell.run_key)
-        maps = None if attention is None else from_bytes(attention).maps.tolist()
+        attention = store.file(cell.run_key, "attention.safetensors")
+        maps = None if attention is None else maps_from_bytes(attention).maps.tolist()
         rows.append(
             encode(
                 [

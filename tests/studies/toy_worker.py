@@ -23,11 +23,11 @@ from qkvary.storage.environment import now
 from qkvary.storage.errors import ResourceError
 from qkvary.storage.journal import Journal
 from qkvary.storage.manifest import FileEntry
+from qkvary.studies.records import make_record
 from qkvary.studies.running import store
-from qkvary.studies.running.attention_maps import to_bytes
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
-from qkvary.studies.running.records import make_record
 from qkvary.studies.study import Cell
+from qkvary.tasks.example_files import maps_to_bytes
 from qkvary.tasks.examples import AttentionExample
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.run_log import restore_log
@@ -137,7 +137,7 @@ def finished(cell: Cell, state: str) -> RunResult:
     )
     maps = np.full((1, 1, 2, 2), number(state), dtype=np.float32)
     example = AttentionExample(maps=maps, tokens=("a", "b"), targets=(1, None))
-    return RunResult(record=record, attention=to_bytes(example))
+    return RunResult(record=record, attention=maps_to_bytes(example))
 
 
 def executions(root: Path) -> list[list[str]]:

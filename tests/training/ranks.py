@@ -132,7 +132,7 @@ def load_command() -> Callable[[list[str]], int]:
     """Return the command line as its tests have it: the smallest of everything, no pictures."""
     import qkvary.reports.files
     from qkvary.cli.main import main as run_main
-    from qkvary.studies.running import utilization
+    from qkvary.training import utilization
     from tests.cli.tiny_training import with_tiny
 
     presets.PRESETS = with_tiny()

@@ -31,8 +31,8 @@ from qkvary.text.units import parse_share, read_count
 if TYPE_CHECKING:
     from qkvary.checkpoints.models import LoadedModel
     from qkvary.studies.running.store import Store
-    from qkvary.studies.running.trainings import Training
     from qkvary.studies.study import Study
+    from qkvary.studies.trainings import Training
 
 
 MOST_THREADS = 1024
@@ -254,7 +254,7 @@ def choose_runs(
     is_path = isinstance(name, str) and (name.endswith(".py") or "/" in name)
     if not isinstance(name, str) or is_path or not name.startswith(TRAINED):
         return choose_study(name, part), None
-    from qkvary.studies.running.trainings import find_training
+    from qkvary.studies.trainings import find_training
 
     check_device(part.device)
     for option, given in (

@@ -40,6 +40,7 @@ from qkvary.conversions.catalog import (
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
+from qkvary.storage.interruption import STOPPING, stop_in_order
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
@@ -291,7 +292,6 @@ def _shrink(
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
-    from qkvary.studies.running.cells import handle_endings
 
     loaded, name = opening(speaks=True)
     if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
@@ -321,14 +321,15 @@ def _shrink(
 
     stopping = threading.Event()
 
-    def stop(number: int, _frame: object) -> None:
-        # The second ends it at once: the checkpoints stay.
-        if stopping.is_set() or folder is None:
-            raise StoppedError(number)
-        say("stopping after a checkpoint; interrupt again to stop at once")
+    def stop(_number: int) -> None:
+        say(STOPPING)
         stopping.set()
 
-    with handle_endings(stop) if plan.heal_tokens else nullcontext():
+    def end(number: int) -> None:
+        # The checkpoints stay.
+        raise StoppedError(number)
+
+    with stop_in_order(stop, end) if plan.heal_tokens else nullcontext():
         found = run_stages(
             loaded.network,
             plan,

@@ -5,7 +5,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.run import run_report
 from qkvary.storage.errors import UsageError
 from qkvary.storage.untrusted_files import StrPath
-from qkvary.studies.running.records import Record
+from qkvary.studies.records import Record
 from qkvary.studies.running.store import Store
 
 SHOWN_MATCHES = 5

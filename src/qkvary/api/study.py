@@ -183,7 +183,7 @@ def _estimate(cells: Sequence[Cell], workers: int) -> tuple[float | None, Counte
         DamagedError: if data of a task is damaged.
     """
     # Other uses of the verb import torch in the workers only.
-    from qkvary.studies.running.timing import estimate_seconds, find_missing_data
+    from qkvary.studies.timing import estimate_seconds, find_missing_data
 
     if not cells:
         return 0.0, Counter()

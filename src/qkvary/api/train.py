@@ -5,12 +5,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from cyclopts import Parameter
@@ -22,26 +21,20 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
+from qkvary.storage.interruption import STOPPING, stop_in_order
 from qkvary.storage.locks import Owner
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
     NO_OPTIONS,
-    DataReference,
     TrainingOptions,
     describe_effort,
     training_study,
 )
-from qkvary.studies.running.cells import (
-    STOPPING,
-    CellOptions,
-    execute_cell,
-    handle_endings,
-    leave_terminal,
-)
-from qkvary.studies.running.records import Record
+from qkvary.studies.records import Record
+from qkvary.studies.running.cells import CellOptions, execute_cell
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import find_similar_run, note_training, with_execution
 from qkvary.studies.study import Cell, Study
+from qkvary.studies.trainings import find_similar_run, note_training, with_execution
 from qkvary.text.units import duration, read_count
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.presets import Preset, find_preset, preset_names
@@ -109,7 +102,7 @@ def train(
         def study_of(steps: int | None) -> Study:
             return training_study(
                 chosen,
-                _refer_to(planned),
+                planned,
                 variants=labels,
                 seeds=numbers,
                 options=replace(options, steps=steps, threads=threads),
@@ -128,15 +121,15 @@ def train(
         if not dry_run:
             study = _train(study, store, planned, options, distribution, call, shown)
     # What describes the runs is not needed to train them.
-    from qkvary.api.training_result import TrainingResult, describe_plan, describe_runs
+    from qkvary.api.training_plan import plan_report
+    from qkvary.api.training_result import TrainingResult, describe_runs
 
-    if distribution.rank:
-        return TrainingResult(
-            None, Report(subject="", question=study.question), study=study, store=store
-        )
-    if dry_run:
-        return describe_plan(study, store, planned)
-    return describe_runs(study, store, call, find_warning(planned))
+    if distribution.rank or dry_run:
+        # Under torchrun one process reports.
+        nothing = Report(subject="", question=study.question)
+        report = nothing if distribution.rank else plan_report(study, store, planned)
+        return TrainingResult(None, report, study=study, store=store)
+    return describe_runs(study, store, call, planned.problem)
 
 
 def _train(
@@ -208,16 +201,9 @@ def _find_data(
             planned = plan_set(reference, tokenizer, default=preset.tokenizer, warn=shown.warn)
     else:
         planned = PlannedSet.of(_prepare(reference, preset, tokenizer, shown, distribution))
-    if (warning := find_warning(planned)) is not None:
-        shown.warn(warning)
+    if planned.problem is not None:
+        shown.warn(planned.problem)
     return planned
-
-
-def find_warning(planned: "PlannedSet") -> str | None:
-    """Return a problem of the data, or None."""
-    from qkvary.data.prepared_sets import find_share_error
-
-    return None if planned.data is None else find_share_error(planned.data)
 
 
 def _prepare(
@@ -247,17 +233,6 @@ def _prepare(
 
     path = distribution.run_on_first(prepare)
     return made[0] if made else open_prepared(Path(path))
-
-
-def _refer_to(planned: "PlannedSet") -> DataReference:
-    data = planned.data
-    return DataReference(
-        name=planned.name,
-        folder="" if data is None else str(data.path.resolve()),
-        fingerprint="" if data is None else data.fingerprint,
-        vocabulary=planned.vocabulary,
-        has_test=data is None or "test" in data.splits,
-    )
 
 
 def _announce(study: Study, store: Store, planned: "PlannedSet", shown: Terminal) -> None:
@@ -325,7 +300,14 @@ def _train_cells(
         records_failures=False,
     )
     stopping, left = threading.Event(), list(study.cells())
-    with _Progress(shown) as progress, _stop_on_signal(stopping.set, shown) as received:
+
+    def stop(_number: int) -> None:
+        stopping.set()
+        if shown.command:
+            with suppress(OSError):
+                os.write(2, f"\n{STOPPING}\n".encode())
+
+    with _Progress(shown) as progress, stop_in_order(stop) as received:
         while left:
             busy: list[Cell] = []
             for cell in left:
@@ -351,26 +333,6 @@ def _train_cells(
                 progress.wait(busy[0], store.owner(busy[0].run_key))
                 stopping.wait(BUSY_SECONDS)
             left = busy
-
-
-@contextmanager
-def _stop_on_signal(stop: Callable[[], None], shown: Terminal) -> Generator[list[int]]:
-    """Stop the training in order at the first signal to end, and at once at the second."""
-    received: list[int] = []
-
-    def receive(number: int, _frame: FrameType | None) -> None:
-        if received:
-            os._exit(128 + number)
-        received.append(number)
-        leave_terminal(number)
-        stop()
-        if shown.command:
-            # A handler may interrupt a print, so it must not print itself.
-            with suppress(OSError):
-                os.write(2, f"\n{STOPPING}\n".encode())
-
-    with handle_endings(receive):
-        yield received
 
 
 class _Progress(AbstractContextManager["_Progress"]):

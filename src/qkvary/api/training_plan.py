@@ -11,8 +11,8 @@ from qkvary.reports.tables import number, tabulate, word
 from qkvary.storage.errors import UsageError
 from qkvary.studies.pretraining import count_passes, describe_effort
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import list_trainings
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import list_trainings
 from qkvary.tasks.config import LanguageTaskConfig
 from qkvary.text.numbers import whole
 from qkvary.training.config import RunConfig
@@ -31,7 +31,7 @@ def estimate_seconds(run: RunConfig, planned: "PlannedSet") -> float | None:
     if run.device != "cpu":
         return None
     # It needs torch, which a training has not imported yet.
-    from qkvary.studies.running import timing
+    from qkvary.studies import timing
 
     return timing.estimate_language_seconds(replace(run, seed=0), count_scored(run, planned))
 

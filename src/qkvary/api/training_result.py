@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from qkvary.api.results import Result, add_data
-from qkvary.api.training_plan import plan_report
 from qkvary.checkpoints.catalog import load_checkpoint
 from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.files import write_report
@@ -19,11 +18,10 @@ from qkvary.reports.training import training_report
 from qkvary.storage.errors import DamagedError
 from qkvary.studies.results.summary import Summary
 from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import page_name
 from qkvary.studies.study import Study
+from qkvary.studies.trainings import page_name
 
 if TYPE_CHECKING:
-    from qkvary.data.prepared_sets import PlannedSet
     from qkvary.reports.report import Report
 
 TEXT_TOKENS = 256
@@ -45,11 +43,6 @@ class TrainingResult(Result[Summary | None]):
     """The folder of runs."""
     networks: Mapping[str, Path | None] = field(default_factory=dict[str, Path | None])
     """The folders of the trained networks by the titles of their runs, for ``qk.load``."""
-
-
-def describe_plan(study: Study, store: Store, planned: PlannedSet) -> TrainingResult:
-    """Return the runs that are planned."""
-    return TrainingResult(None, plan_report(study, store, planned), study=study, store=store)
 
 
 def describe_runs(study: Study, store: Store, command: str, warning: str | None) -> TrainingResult:

@@ -38,7 +38,7 @@ class FeatureSet:
     labels: slice
     """The classes of these images, in the order of the described ones."""
     origin: str
-    """The checksum of the numbers, or a name and checksum of what they are computed from."""
+    """The checksum of the numbers, or the name of the network that computes them here."""
 
     @property
     def is_made_here(self) -> bool:
@@ -48,7 +48,10 @@ class FeatureSet:
     @property
     def fingerprint(self) -> str:
         """sha256 of the origin; it does not identify numbers that are made here."""
-        return hashlib.sha256(f"image features\n{self.name}\n{self.origin}".encode()).hexdigest()
+        parts = ["image features", self.name, self.origin]
+        if self.is_made_here and self.images is not None:
+            parts.append(IMAGE_SETS[self.images].fingerprint)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
 FEATURE_SETS: dict[str, FeatureSet] = {
@@ -73,7 +76,7 @@ FEATURE_SETS: dict[str, FeatureSet] = {
         width=512,
         images="cifar100",
         labels=slice(None),
-        origin=f"microsoft/resnet-34\n{IMAGE_SETS['cifar100'].fingerprint}",
+        origin="microsoft/resnet-34",
     ),
     "noise": FeatureSet(
         name="noise",

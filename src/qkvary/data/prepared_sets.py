@@ -290,15 +290,33 @@ class PlannedSet:
     """The name of the set."""
     vocabulary: int
     """The size of its vocabulary."""
-    data: PreparedData | None
+    folder: str = ""
+    """Its folder, if it is prepared."""
+    fingerprint: str = ""
+    """sha256 of the set, if it is prepared."""
+    has_test: bool = True
+    """Whether the set has a test split; without one, the validation split is scored at the end."""
+    data: PreparedData | None = None
     """The set, if it is prepared."""
     text_bytes: int | None = None
     """The bytes of the text, if it is not prepared and they are known."""
 
+    @property
+    def problem(self) -> str | None:
+        """A problem of the set, or None."""
+        return None if self.data is None else find_share_error(self.data)
+
     @classmethod
     def of(cls, data: PreparedData) -> Self:
         """Return a set that is prepared."""
-        return cls(name=data.name, vocabulary=data.tokenizer.vocabulary, data=data)
+        return cls(
+            name=data.name,
+            vocabulary=data.tokenizer.vocabulary,
+            folder=str(data.path.resolve()),
+            fingerprint=data.fingerprint,
+            has_test="test" in data.splits,
+            data=data,
+        )
 
 
 def plan_set(

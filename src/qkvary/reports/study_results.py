@@ -10,13 +10,12 @@ import numpy as np
 from qkvary.reports.attention_maps import RunAttention
 from qkvary.reports.samples import RunSamples
 from qkvary.storage.errors import DamagedError
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow, Summary
-from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record
-from qkvary.studies.running.samples import samples_from_bytes
-from qkvary.studies.running.store import Store
+from qkvary.studies.running.store import ATTENTION_NAME, SAMPLES_NAME, Store
 from qkvary.studies.study import Study
+from qkvary.tasks.example_files import maps_from_bytes, samples_from_bytes
 from qkvary.text.names import folder_name
 
 
@@ -83,7 +82,7 @@ def _gather_attention(
     cells = {setting.name: setting.task.right_cell for setting in study.settings}
 
     def read(data: bytes, run: RunRow) -> tuple[RunAttention, ...]:
-        example = from_bytes(data)
+        example = maps_from_bytes(data)
         return tuple(
             RunAttention(
                 setting=run.setting,
@@ -99,7 +98,7 @@ def _gather_attention(
             for one in (example, *example.others)
         )
 
-    found = _first_of_each(summary, store.attention, read, damage)
+    found = _first_of_each(summary, store, ATTENTION_NAME, read, damage)
     return tuple(one for some in found for one in some)
 
 
@@ -110,7 +109,7 @@ def _gather_samples(summary: Summary, store: Store, damage: list[str]) -> tuple[
         found = samples_from_bytes(data)
         return RunSamples(setting=run.setting, variant=run.variant, seed=run.seed, samples=found)
 
-    return tuple(_first_of_each(summary, store.samples, read, damage))
+    return tuple(_first_of_each(summary, store, SAMPLES_NAME, read, damage))
 
 
 T = TypeVar("T")
@@ -118,7 +117,8 @@ T = TypeVar("T")
 
 def _first_of_each(
     summary: Summary,
-    load: Callable[[str], bytes | None],
+    store: Store,
+    name: str,
     read: Callable[[bytes, RunRow], T],
     damage: list[str],
 ) -> list[T]:
@@ -129,7 +129,7 @@ def _first_of_each(
         if place in found or run.run_key is None or run.state != "done" or not run.selected:
             continue
         try:
-            data = load(run.run_key)
+            data = store.file(run.run_key, name)
             if data is not None:
                 found[place] = read(data, run)
         except DamagedError as error:

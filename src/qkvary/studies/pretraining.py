@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from qkvary.arch.variants import AnyVariant
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
@@ -23,6 +23,9 @@ from qkvary.training.config import (
 )
 from qkvary.training.presets import Preset
 from qkvary.training.trackers import TrackerName, require_tracker
+
+if TYPE_CHECKING:
+    from qkvary.data.prepared_sets import PlannedSet
 
 VALIDATIONS = 20
 """Number of validations of a shortened run."""
@@ -138,25 +141,9 @@ NO_OPTIONS = TrainingOptions()
 """The preset without changes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataReference:
-    """A reference to a prepared data set."""
-
-    name: str
-    """Name for display."""
-    folder: str
-    """Folder."""
-    fingerprint: str
-    """sha256 of the set."""
-    vocabulary: int
-    """Size of the vocabulary."""
-    has_test: bool = True
-    """Whether the set has a test split; without one, the validation split is scored at the end."""
-
-
 def training_study(
     preset: Preset,
-    data: DataReference,
+    data: "PlannedSet",
     *,
     variants: Sequence[AnyVariant | str] = (),
     seeds: tuple[int, ...] = (0,),
@@ -166,7 +153,7 @@ def training_study(
 
     Args:
         preset: The preset.
-        data: The prepared set.
+        data: The set; one that is not prepared has no folder yet.
         variants: Labels; the first is the baseline. By default the preset's variant.
         seeds: Seeds of the runs.
         options: Changes to the preset.
@@ -200,7 +187,7 @@ def training_study(
     )
 
 
-def _task(preset: Preset, data: DataReference, options: TrainingOptions) -> LanguageTaskConfig:
+def _task(preset: Preset, data: "PlannedSet", options: TrainingOptions) -> LanguageTaskConfig:
     task = preset.task(data=data.folder, data_sha256=data.fingerprint)
     reported = preset.reported_step or preset.training.steps
     steps = _count(options, "steps")
@@ -271,7 +258,7 @@ def _execution(
     return replace(changed, micro_batch_size=None if micro is None else min(micro, batch_size))
 
 
-def _describe(presets: Sequence[Preset], training: TrainingConfig, data: DataReference) -> str:
+def _describe(presets: Sequence[Preset], training: TrainingConfig, data: "PlannedSet") -> str:
     preset = presets[0]
     remarks = dict.fromkeys(remark.text for one in presets for remark in one.remarks)
     tokens = training.steps * training.batch_size * preset.context

@@ -34,7 +34,7 @@ from qkvary.inference.evaluation.texts import open_split
 from qkvary.inference.requests import Request, Sampling
 from qkvary.storage.durable import atomic_write_file
 from qkvary.storage.errors import UsageError
-from qkvary.studies.running.records import Record
+from qkvary.studies.records import Record
 from qkvary.studies.running.runner import RunnerOptions, run_study
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Setting, Study

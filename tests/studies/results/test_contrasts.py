@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import pytest
 from scipy import stats
 
+from qkvary.studies.records import Record
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.contrasts import contrast_family
 from qkvary.studies.results.summary import Summary
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import Setting, Study
 from tests.studies.made_up import Outcome, by_variant, make_records, make_setting, make_study
 

@@ -5,11 +5,11 @@ import dataclasses
 import pytest
 from scipy import stats
 
+from qkvary.studies.records import Record
 from qkvary.studies.results.observations import observe
 from qkvary.studies.results.result_tables import build_tables, compare_pairwise
 from qkvary.studies.results.summary import ResultTable
 from qkvary.studies.results.table_inputs import collect_inputs, specify_tables
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from tests.studies.made_up import by_variant, make_record, make_records, make_setting, make_study
 

@@ -1,6 +1,6 @@
 from qkvary.arch.canonical import from_dict
 from qkvary.costs.network import network_costs
-from qkvary.studies.running.records import make_record
+from qkvary.studies.records import make_record
 from qkvary.training.config import NUMERICS_VERSION, ROUNDING_VERSION, RunConfig
 from tests.studies.toy_study import toy_study
 

@@ -1,6 +1,5 @@
 """Packed runs: what was packed comes back byte for byte, and damage is noticed."""
 
-import dataclasses
 import lzma
 import random
 from pathlib import Path
@@ -8,19 +7,15 @@ from pathlib import Path
 import pytest
 
 from qkvary.storage import durable
-from qkvary.storage.errors import BusyError, DamagedError, UsageError
+from qkvary.storage.errors import BusyError, DamagedError
 from qkvary.storage.journal import Journal, from_line, to_line
 from qkvary.storage.manifest import MANIFEST_NAME, describe
-from qkvary.studies.catalog import load_study
-from qkvary.studies.running import run_archive
 from qkvary.studies.running.run_archive import (
     Extra,
     Unpacked,
     add_run,
-    check_networks,
-    pack_results,
     pack_runs,
-    read_runs,
+    read_run,
     unpack_runs,
 )
 from qkvary.studies.running.store import Store
@@ -81,8 +76,10 @@ def test_finished_runs_come_back_byte_for_byte(store: Store, packed: Path, tmp_p
         assert other.record(key) == store.record(key)
         assert other.curve(key) == store.curve(key)
         assert other.find_damage(key) is None
-    assert other.attention(KEYS[1]) is None, "only the maps asked for are packed"
-    assert other.samples(KEYS[1]) is None
+    assert other.file(KEYS[1], "attention.safetensors") is None, (
+        "only the maps asked for are packed"
+    )
+    assert other.file(KEYS[1], "samples.safetensors") is None
 
 
 @pytest.mark.parametrize("without", ["maps", "samples"])
@@ -90,7 +87,10 @@ def test_maps_and_samples_may_be_left_out(store: Store, tmp_path: Path, without:
     path, other = tmp_path / "runs.jsonl.xz", Store(tmp_path / "other")
     pack_runs(store, KEYS, path, shown=KEYS[:1], without=(without,))
     unpack_runs(path, other)
-    kept = {"maps": other.attention(KEYS[0]), "samples": other.samples(KEYS[0])}
+    kept = {
+        "maps": other.file(KEYS[0], "attention.safetensors"),
+        "samples": other.file(KEYS[0], "samples.safetensors"),
+    }
     assert [name for name, data in kept.items() if data is None] == [without]
     assert other.record(KEYS[0]) == store.record(KEYS[0])
 
@@ -192,8 +192,8 @@ def with_networks(store: Store) -> Store:
 
 def test_results_have_all_that_the_store_keeps(with_networks: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    results = pack_results(with_networks, KEYS[:2])
-    assert [add_run(run, other) for run in read_runs(results, "a result")] == [True, True]
+    results = [read_run(with_networks, key, networks=True) for key in KEYS[:2]]
+    assert [add_run(run, other) for run in results] == [True, True]
     for key in KEYS[:2]:
         names = sorted(path for path in with_networks.directory(key).rglob("*") if path.is_file())
         for path in names:
@@ -206,7 +206,7 @@ def test_results_have_all_that_the_store_keeps(with_networks: Store, tmp_path: P
 
 
 def test_a_run_is_replaced_where_it_is_made_again(store: Store, tmp_path: Path) -> None:
-    (run,) = read_runs(pack_results(store, KEYS[:1]), "a result")
+    run = read_run(store, KEYS[0])
     version = store.version(KEYS[0])
     assert version
     assert not add_run(run, store)
@@ -214,40 +214,3 @@ def test_a_run_is_replaced_where_it_is_made_again(store: Store, tmp_path: Path) 
     assert store.version(KEYS[0]) == version
     assert add_run(run, store, again=version)
     assert store.version(KEYS[0]) != version
-
-
-def test_a_result_that_no_line_can_hold_is_refused(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(run_archive, "MOST_LINE_BYTES", 100)
-    with pytest.raises(UsageError, match=r"expected a run whose result takes at most 100 B"):
-        pack_results(store, KEYS[:1])
-
-
-def test_networks_that_fit_no_result_are_refused_before_they_are_trained() -> None:
-    (cell, *_) = load_study("likeness-over-training").cells()
-    check_networks([cell])
-    many = dataclasses.replace(cell, kept_networks=tuple(range(1000)))
-    with pytest.raises(
-        UsageError, match=r"expected a run whose result .* leave out --no-shared-folder"
-    ):
-        check_networks([many])
-
-
-@pytest.mark.parametrize(
-    ("networks", "message"),
-    [
-        ({"../network": {}}, "unknown network"),
-        ({"network": {"../weights": ""}}, "expected file names"),
-        ({"network": {"weights": "?"}}, "cannot be read"),
-        ({"network": 3}, "cannot be read"),
-    ],
-)
-def test_networks_with_names_of_other_places_are_refused(
-    networks: dict[str, object], message: str, store: Store
-) -> None:
-    data = lzma.decompress(pack_results(store, KEYS[:1])).splitlines(keepends=True)
-    fields = from_line(data[1].removesuffix(b"\n"))
-    changed = lzma.compress(data[0] + to_line({**fields, "networks": networks}))
-    with pytest.raises(DamagedError, match=message):
-        list(read_runs(changed, "a result"))

@@ -68,8 +68,9 @@ def test_results_are_published_while_runs_remain(
         done.append(sum(store.state(cell.run_key) == "done" for cell in study.cells()))
 
     assert run_study(study, store, options(1), publish=publish).exit_code == 0
-    assert done == sorted(set(done))
-    # The last run may have been written when the one before it is announced.
+    # A run may have been written when the one before it is announced.
+    assert done == sorted(done)
+    assert len(done) <= 6
     assert 1 <= done[0] < done[-1]
     assert done[0] < 6
 
@@ -115,7 +116,7 @@ def test_a_run_that_crashes_workers_counts_as_failed(
     """
     # A forked worker also prints the stack of the test that it was forked from.
     monkeypatch.setattr(local, "TAIL_BYTES", 40_000)
-    monkeypatch.setattr(scheduler, "BUSY_SECONDS", 0.001)
+    monkeypatch.setattr(scheduler, "POLL_SECONDS", 0.001)
     study = toy_study([0, CRASHES])
     summary = run_toy(study, root, workers=workers)
     assert (summary.done, summary.failed, summary.exit_code) == (2, 2, 0)

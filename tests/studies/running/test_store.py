@@ -4,6 +4,7 @@ import dataclasses
 import os
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,10 @@ from qkvary.storage.errors import BusyError, DamagedError, NewerFormatError, Uns
 from qkvary.storage.journal import Journal
 from qkvary.storage.locks import OwnerLock
 from qkvary.storage.manifest import describe
-from qkvary.studies.running import records
-from qkvary.studies.running.attention_maps import from_bytes
-from qkvary.studies.running.records import Record
+from qkvary.studies import records
+from qkvary.studies.records import Record
 from qkvary.studies.running.store import Claim, Store
+from qkvary.tasks.example_files import maps_from_bytes
 from tests.storage.damage import DAMAGES, trials
 from tests.studies.toy_study import toy_study
 from tests.studies.toy_worker import finished
@@ -61,7 +62,7 @@ def test_a_store_that_is_not_there_is_empty(store: Store) -> None:
     assert store.state(KEY) == "open"
     assert store.record(KEY) is None
     assert store.curve(KEY) == []
-    assert store.attention(KEY) is None
+    assert store.file(KEY, "attention.safetensors") is None
     assert store.find_damage(KEY) is None
     assert store.owner(KEY) is None
     assert store.keys() == ()
@@ -80,7 +81,7 @@ def test_from_open_to_done(store: Store) -> None:
     assert store.owner(KEY) is None
     assert store.record(KEY) == record
     assert [event["step"] for event in store.curve(KEY)] == list(range(20))
-    attention = from_bytes(store.attention(KEY) or b"")
+    attention = maps_from_bytes(store.file(KEY, "attention.safetensors") or b"")
     assert (attention.tokens, attention.targets) == (("a", "b"), (1, None))
     assert store.keys() == (KEY,)
     assert names(store) == [
@@ -199,7 +200,7 @@ def test_a_changed_configuration_is_named_and_written_again(store: Store) -> Non
 def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
     """Damages of a finished run after which the store gives a wrong or an empty answer."""
     record = finish(claim(store))
-    expected = (record, store.curve(KEY), store.attention(KEY))
+    expected = (record, store.curve(KEY), store.file(KEY, "attention.safetensors"))
     shutil.copytree(store.directory(KEY), spare)
     missed: list[str] = []
     for seed in range(count):
@@ -217,7 +218,8 @@ def silent_damages(store: Store, spare: Path, count: int) -> list[str]:
 
 def named_and_open(store: Store, path: Path, expected: tuple[Any, ...]) -> bool:
     problem = store.find_damage(KEY)
-    for read, answer in zip((store.record, store.curve, store.attention), expected, strict=True):
+    maps = partial(store.file, name="attention.safetensors")
+    for read, answer in zip((store.record, store.curve, maps), expected, strict=True):
         try:
             if read(KEY) != answer and not (read(KEY) is None and store.state(KEY) == "open"):
                 return False

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from qkvary.arch.labels import parse_label
 from qkvary.arch.own import PACKAGE, not_counted
 from qkvary.studies.equal_parameters import describe_equal_parameters
+from qkvary.studies.records import Record
 from qkvary.studies.results.answers import write_answers, write_caveats
 from qkvary.studies.results.chance import describe_chance
 from qkvary.studies.results.comparisons import CONFIDENCE, POWER
@@ -30,7 +31,6 @@ from qkvary.studies.results.table_inputs import (
     collect_inputs,
     specify_tables,
 )
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import Study
 from qkvary.text.names import listed, typed_seeds
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import get_args
 
+from qkvary.studies.records import Record
 from qkvary.studies.results.statistics import mean
 from qkvary.studies.results.summary import Counts, LearningRateRow, RunRow, RunState
-from qkvary.studies.running.records import Record
 from qkvary.studies.study import Cell, Setting, Study
 
 

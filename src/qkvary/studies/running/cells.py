@@ -1,37 +1,30 @@
 """Trains one run of a store: claims it, begins or resumes it, records it. Torch-free.
 
 ``qkvary train``, the workers of a study and all processes of torchrun call ``execute_cell``. The
-store holds what it did. The caller supplies the function that trains, which needs torch. The
-signals that end a run in order are handled by all callers in one way.
+store holds what it did. The caller supplies the function that trains, which needs torch.
 """
 
-import os
-import signal
-import stat
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
 from qkvary.storage.environment import now
 from qkvary.storage.errors import BusyError, NoValidCheckpointError, QkvaryError
 from qkvary.storage.jsonvalues import JsonValue
-from qkvary.studies.running.records import Record, make_record
+from qkvary.studies.records import Record, make_record
 from qkvary.studies.running.store import Claim, Store
 from qkvary.studies.study import Cell
 from qkvary.text.names import slug
 from qkvary.training.progress import NO_CALLBACKS, Callbacks, Event
 from qkvary.training.trackers import LogCopy, TrackedRun, TrackerName
 
-STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
-"""The message when a training or a study is interrupted."""
 RUNNER_GONE = threading.Event()
 """Set in a worker whose runner has ended."""
 TERMINATED = threading.Event()
@@ -44,43 +37,6 @@ Outcome = Literal["made", "elsewhere", "busy", "stopped"]
 """``made`` here; ``elsewhere``: it was done; ``busy``: another process holds it; ``stopped``: it
 can be resumed."""
 Log = Callable[[Mapping[str, JsonValue]], None]
-
-
-def ending_signals() -> tuple[signal.Signals, ...]:
-    """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
-    chosen = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        chosen.append(signal.SIGHUP)
-    return tuple(chosen)
-
-
-@contextmanager
-def handle_endings(handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Call ``handler`` for these signals inside the block, and what was called before after it.
-
-    Only the main thread can do so; another leaves them as they are.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, handler) for number in ending_signals()}
-    try:
-        yield
-    finally:
-        for number, previous in before.items():
-            signal.signal(number, previous)
-
-
-def leave_terminal(number: int) -> None:
-    """Discard what is printed after SIGHUP: the terminal is gone, and writing to it fails."""
-    if number != signal.SIGHUP:
-        return
-    for stream in (1, 2):
-        with suppress(OSError):
-            if stat.S_ISCHR(os.fstat(stream).st_mode):
-                null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, stream)
-                os.close(null)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,21 +73,9 @@ class RunResult:
     """Samples, if it has any."""
 
 
-class TrainFunction(Protocol):
-    """Trains a run in a folder that this process owns."""
-
-    def __call__(
-        self,
-        cell: Cell,
-        directory: Path,
-        /,
-        *,
-        stop: Callable[[], bool],
-        callbacks: Callbacks,
-        options: CellOptions,
-    ) -> RunResult | None:
-        """Return the result; None if ``stop`` ended the run after a checkpoint."""
-        ...
+TrainFunction = Callable[..., RunResult | None]
+"""Trains a run in a folder that this process owns: ``train(cell, folder, stop=, callbacks=,
+options=)`` returns its result, or None if ``stop()`` ended it after a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,11 +123,8 @@ def execute_cell(
     claims: list[Claim] = []
 
     def claim() -> Outcome:
-        key = cell.run_key
-        if store.state(key) == "running":
-            return "busy"
         try:
-            found = store.claim(key, cell.run.identity(), again=again)
+            found = store.claim(cell.run_key, cell.run.identity(), again=again)
         except BusyError:
             return "busy"
         claims.extend([found] if found else [])
@@ -193,22 +134,20 @@ def execute_cell(
     if outcome != "made":
         return CellEnd(outcome=outcome)
     callbacks.on_start(cell)
-    if not claims:
-        made = train(
-            cell, store.directory(cell.run_key), stop=stop, callbacks=callbacks, options=options
-        )
-        return CellEnd(outcome="made" if made else "stopped")
-    return _execute(claims[0], cell, train, stop, callbacks, options)
+    attempt = partial(train, cell, store.directory(cell.run_key), stop=stop, options=options)
+    if claims:
+        return _record(claims[0], cell, attempt, callbacks, options)
+    return CellEnd(outcome="made" if attempt(callbacks=callbacks) else "stopped")
 
 
-def _execute(
+def _record(
     claim: Claim,
     cell: Cell,
-    train: TrainFunction,
-    stop: Callable[[], bool],
+    attempt: TrainFunction,
     callbacks: Callbacks,
     options: CellOptions,
 ) -> CellEnd:
+    """Train a claimed run and record it, or release it."""
     started = time.perf_counter()
 
     def warn(text: str) -> None:
@@ -222,13 +161,12 @@ def _execute(
         record_failure(claim, cell, describe_crashes(claim, reason))
         return CellEnd(outcome="made")
     copy = None if options.tracker is None else _copy_log(claim, cell, options, warn)
-    around = callbacks
     if copy is not None:
-        around = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
+        callbacks = replace(callbacks, on_log=_both(copy.log, callbacks.on_log))
     try:
         made = None
         try:
-            made = _attempt(claim, cell, train, stop, around, options)
+            made = _attempt(claim, cell, partial(attempt, callbacks=callbacks), warn, options)
         finally:
             if made is None:
                 claim.release()
@@ -245,16 +183,12 @@ def _execute(
 def _attempt(
     claim: Claim,
     cell: Cell,
-    train: TrainFunction,
-    stop: Callable[[], bool],
-    callbacks: Callbacks,
+    attempt: Callable[[], RunResult | None],
+    warn: Callable[[str], None],
     options: CellOptions,
 ) -> RunResult | None:
+    """Train a run, from its start if all its checkpoints are damaged; an error is a result too."""
     started = now()
-
-    def attempt() -> RunResult | None:
-        return train(cell, claim.directory, stop=stop, callbacks=callbacks, options=options)
-
     try:
         try:
             return attempt()
@@ -263,8 +197,7 @@ def _attempt(
                 advice = f"move {claim.directory} away to start again"
                 raise NoValidCheckpointError(f"{error}; {advice}") from error
             folder = claim.restart()
-            restart = f"the run starts again, and the damaged files are in {folder}"
-            callbacks.on_event(Event(step=0, steps=0, warning=f"{error}; {restart}"))
+            warn(f"{error}; the run starts again, and the damaged files are in {folder}")
             return attempt()
     except QkvaryError:
         raise

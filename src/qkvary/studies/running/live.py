@@ -2,8 +2,10 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -11,6 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
+from qkvary.studies.records import Record
 from qkvary.studies.study import Cell
 from qkvary.text.names import count
 from qkvary.text.units import duration
@@ -31,60 +34,56 @@ class ProgressView:
 
     name: str
     """Name of the study."""
-    total: int
-    """Runs of the study."""
-    running: Callable[[], Iterable[tuple[Cell, dict[str, object]]]] = tuple
+    cells: Mapping[str, Cell]
+    """Its runs by their keys."""
+    running: Callable[[], Iterable[tuple[Cell, Mapping[str, Any]]]] = tuple
     """Returns the runs that are executed, each with the newest event of its log."""
-    counts: Counter[str] = field(default_factory=Counter[str])
-    """Runs that have ended, by status."""
-    seconds: dict[tuple[str, ...], list[float]] = field(
-        default_factory=dict[tuple[str, ...], list[float]]
-    )
-    """The durations of runs, by setting and variant, by setting, and of all."""
+    records: dict[str, Record] = field(default_factory=dict[str, Record])
+    """The records of the runs that have ended."""
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    """The durations of those that this runner executed."""
     began: float = field(default_factory=time.monotonic)
     """When this runner began."""
     seconds_left: float | None = None
     """Estimated seconds until all are done."""
-    results: dict[tuple[str, str], list[float]] = field(
-        default_factory=dict[tuple[str, str], list[float]]
-    )
-    """The results so far, one for each seed, by variant and by setting with its metric."""
 
-    def add(self, cell: Cell, result: float | None) -> None:
-        """Add the result of a run."""
-        if result is not None:
-            column = f"{cell.setting}\n{cell.run.task.metric}"
-            self.results.setdefault((cell.variant, column), []).append(result)
+    def count(self) -> Counter[str]:
+        """Return the number of runs that have ended, by status."""
+        return Counter(record.status for record in self.records.values())
 
-    def add_seconds(self, cell: Cell, seconds: float) -> None:
-        """Add the duration of a run."""
-        for group in _groups(cell):
-            self.seconds.setdefault(group, []).append(seconds)
-
-    def estimate(self, left: Iterable[Cell]) -> None:
+    def estimate(self) -> None:
         """Estimate the time that is left from the runs that are most like those that are left."""
-        elapsed, whole = time.monotonic() - self.began, self.seconds.get((), [])
-        expected = [
-            next((self.seconds[group] for group in _groups(cell) if group in self.seconds), [])
-            for cell in left
-        ]
-        if not whole or not all(expected):
-            self.seconds_left = None
-            return
-        parallel = max(1.0, sum(whole) / max(elapsed, 1e-9))
-        self.seconds_left = sum(sum(some) / len(some) for some in expected) / parallel
+        spent: dict[tuple[str, ...], list[float]] = {}
+        for key, seconds in self.seconds.items():
+            for group in _groups(self.cells[key]):
+                spent.setdefault(group, []).append(seconds)
+        if spent:
+            parallel = max(1.0, sum(spent[()]) / max(time.monotonic() - self.began, 1e-9))
+            left = (cell for key, cell in self.cells.items() if key not in self.records)
+            nearest = (next(g for g in _groups(cell) if g in spent) for cell in left)
+            self.seconds_left = sum(fmean(spent[group]) for group in nearest) / parallel
 
     def summary(self) -> str:
         """Return the progress in one line."""
-        ended, made = self.counts.total(), len(self.seconds.get((), ()))
-        parts = [f"{ended} of {count(self.total, 'run')}"]
-        bad = (status for status in ("failed", "diverged") if self.counts[status])
-        parts += [f"{self.counts[status]} {status}" for status in bad]
-        if made:
-            parts.append(f"{60.0 * made / (time.monotonic() - self.began):.1f} runs/min")
-        if self.seconds_left is not None and ended < self.total:
+        counts, total = self.count(), len(self.cells)
+        parts = [f"{len(self.records)} of {count(total, 'run')}"]
+        parts += [f"{counts[bad]} {bad}" for bad in ("failed", "diverged") if counts[bad]]
+        if self.seconds:
+            minutes = (time.monotonic() - self.began) / 60.0
+            parts.append(f"{len(self.seconds) / minutes:.1f} runs/min")
+        if self.seconds_left is not None and len(self.records) < total:
             parts.append(f"{duration(self.seconds_left, 2)} left")
         return ", ".join(parts)
+
+    def means(self) -> dict[str, dict[str, list[float]]]:
+        """Return the results so far, one for each seed, by setting with its metric, and variant."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for key, record in self.records.items():
+            cell = self.cells[key]
+            if record.status == "done" and record.headline is not None:
+                column = found.setdefault(f"{cell.setting}\n{cell.run.task.metric}", {})
+                column.setdefault(cell.variant, []).append(record.headline)
+        return found
 
 
 def _groups(cell: Cell) -> tuple[tuple[str, ...], ...]:
@@ -151,7 +150,7 @@ class LiveDisplay(Display):
             console=console,
             expand=True,
         )
-        self._task = self._bar.add_task(view.name, total=view.total)
+        self._task = self._bar.add_task(view.name, total=len(view.cells))
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._live.start()
         self._drawn = 0.0
@@ -165,9 +164,7 @@ class LiveDisplay(Display):
         now = time.monotonic()
         if now - self._drawn >= LIVE_SECONDS:
             self._drawn = now
-            self._bar.update(
-                self._task, completed=self._view.counts.total(), total=self._view.total
-            )
+            self._bar.update(self._task, completed=len(self._view.records))
             self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:
@@ -187,16 +184,15 @@ class LiveDisplay(Display):
 
     def _means(self) -> Table:
         """Return the mean of each variant in each setting, in as many columns as fit."""
-        results = self._view.results
-        columns = list(dict.fromkeys(column for _, column in results))
-        room = self._live.console.width // COLUMN_WIDTH - 1
+        columns = self._view.means()
+        shown = list(columns)[: self._live.console.width // COLUMN_WIDTH - 1]
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
         table.add_column("  mean so far")
-        for column in columns[:room]:
-            table.add_column(Text(column), justify="right")
-        for variant in dict.fromkeys(variant for variant, _ in results):
-            found = [results.get((variant, column), ()) for column in columns[:room]]
-            cells = [f"{sum(some) / len(some):.3f} ({len(some)})" if some else "" for some in found]
+        for name in shown:
+            table.add_column(Text(name), justify="right")
+        for variant in dict.fromkeys(variant for column in columns.values() for variant in column):
+            found = [columns[name].get(variant, ()) for name in shown]
+            cells = [f"{fmean(some):.3f} ({len(some)})" if some else "" for some in found]
             table.add_row(Text(f"  {variant}"), *cells)
         return table
 
@@ -206,23 +202,19 @@ class Publisher:
 
     def __init__(self, function: Callable[[], str] | None = None) -> None:
         self._function = function
-        self._new = False
+        self._published = 0
         self._next = time.monotonic() + FIRST_SECONDS
 
-    def add(self) -> None:
-        """Note that there is a new result."""
-        self._new = True
-
-    def publish(self) -> str:
-        """Call the function if it is time; after an error never again.
+    def publish(self, results: int) -> str:
+        """Call the function if it is time and there are new results; after an error never again.
 
         Returns:
             What the function returns or, in a sentence, its error; else an empty text.
         """
         began = time.monotonic()
-        if self._function is None or not self._new or began < self._next:
+        if self._function is None or results == self._published or began < self._next:
             return ""
-        self._new = False
+        self._published = results
         try:
             said = self._function()
         # No page is worth a study.

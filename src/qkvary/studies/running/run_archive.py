@@ -1,39 +1,36 @@
-"""Finished runs in one compressed file, to keep with a report or to take to another machine.
+"""Finished runs outside a store: read from one, added to another, or packed into one file.
 
-The first line says how many runs there are; each run is a line with its own digest. Files have no
-trained networks; the results that a cluster returns have those that the store keeps. Torch-free.
+The first line of a file says how many runs there are; each run is a line with its own digest.
+Torch-free.
 """
 
 from __future__ import annotations
 
 import lzma
-import re
 from base64 import b64decode, b64encode
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
-from qkvary.costs.parameters import network_parameters
-from qkvary.data.checkpoint_names import NETWORK_NAME
 from qkvary.storage.durable import atomic_write_dir, atomic_write_file, write_output
-from qkvary.storage.errors import DamagedError, UnsafeError, UsageError
+from qkvary.storage.errors import DamagedError
 from qkvary.storage.journal import from_line, to_line
-from qkvary.storage.jsonvalues import JsonValue, decode
-from qkvary.storage.manifest import describe
+from qkvary.storage.jsonvalues import decode
 from qkvary.storage.untrusted_files import FREE_BYTES, LARGEST_RATIO, read_file
-from qkvary.studies.running.records import Record, from_json, to_json
+from qkvary.studies.records import Record, from_json, to_json
 from qkvary.studies.running.store import (
+    ATTENTION_NAME,
     CONFIG_NAME,
     JOURNAL_NAME,
     RECORD_NAME,
+    SAMPLES_NAME,
     Store,
+    config_bytes,
     network_names,
 )
-from qkvary.studies.study import Cell
 from qkvary.text.names import count
-from qkvary.text.units import data_size
 
 Extra = Literal["maps", "samples"]
 """The parts that a file of runs may leave out: attention maps, or samples."""
@@ -41,8 +38,6 @@ EXTRAS: frozenset[Extra] = frozenset(get_args(Extra))
 VERSION = 1
 MOST_LINE_BYTES = 1 << 28
 """Bytes of a line; a longer one is no run."""
-_WEIGHT_BYTES = 4
-_NETWORK = re.compile(rf"{NETWORK_NAME}(-at-[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,99 +74,27 @@ def pack_runs(
     done = [key for key in keys if store.state(key) == "done"]
     lines = [_header(len(done))]
     for key in done:
-        extras = EXTRAS - set(without) if key in shown else frozenset[Extra]()
-        lines.append(to_line(_describe_run(store, key, extras)))
+        extras = EXTRAS - set(without) if key in shown else ()
+        lines.append(_to_line(read_run(store, key, extras=extras)))
     write_output(path, lzma.compress(b"".join(lines), preset=6))
     return len(done)
-
-
-def pack_results(store: Store, keys: Sequence[str]) -> bytes:
-    """Return finished runs as ``read_runs`` reads them, with all that the store keeps of them.
-
-    Args:
-        store: The store that holds them.
-        keys: Their keys.
-
-    Raises:
-        DamagedError: if one of the runs is damaged.
-        UsageError: if the networks of a run are too large.
-    """
-    lines = [_header(len(keys))]
-    for key in keys:
-        line = _result_line(store, key)
-        _check_size(len(line))
-        lines.append(line)
-    # The least effort: the weights of networks hardly get smaller.
-    return lzma.compress(b"".join(lines), preset=0)
-
-
-def _result_line(store: Store, key: str) -> bytes:
-    directory = store.directory(key)
-    networks: dict[str, JsonValue] = {}
-    for name in network_names(directory):
-        files = sorted((directory / name).iterdir())
-        networks[name] = {file.name: _to_text(file.read_bytes()) for file in files}
-    return to_line({**_describe_run(store, key, EXTRAS), "networks": networks})
-
-
-def check_networks(cells: Iterable[Cell]) -> None:
-    """Check that the networks that runs keep fit results, before the runs are executed.
-
-    Args:
-        cells: The runs.
-
-    Raises:
-        UsageError: if the networks of a run are too large.
-    """
-    for cell in cells:
-        if cell.kept_networks:
-            weights = network_parameters(cell.run.network).total * _WEIGHT_BYTES
-            _check_size(weights * len(cell.kept_networks) * 4 // 3)
-
-
-def find_excess(store: Store, key: str) -> str | None:
-    """Return why a finished run is too large for a result; None if it fits.
-
-    Args:
-        store: The store that holds it.
-        key: Its key.
-
-    Raises:
-        DamagedError: if the run is damaged.
-    """
-    try:
-        _check_size(len(_result_line(store, key)))
-    except UsageError as error:
-        return str(error)
-    return None
-
-
-def _check_size(line_bytes: int) -> None:
-    if line_bytes > MOST_LINE_BYTES:
-        raise UsageError(
-            f"expected a run whose result takes at most {data_size(MOST_LINE_BYTES)}, "
-            f"got {data_size(line_bytes)}: leave out --no-shared-folder"
-        )
 
 
 def _header(runs: int) -> bytes:
     return to_line({"format": "runs", "version": VERSION, "runs": runs})
 
 
-def _describe_run(store: Store, key: str, extras: Collection[Extra]) -> dict[str, JsonValue]:
-    record = store.record(key)
-    if record is None:
-        raise DamagedError(f"{store.directory(key)} was removed while it was read")
-    directory = store.directory(key)
-    journal = directory / JOURNAL_NAME
-    return {
-        "run_key": key,
-        CONFIG_NAME: (directory / CONFIG_NAME).read_text("utf-8"),
-        JOURNAL_NAME: journal.read_text("utf-8") if journal.exists() else None,
-        RECORD_NAME: to_json(record).decode(),
-        "attention": _to_text(store.attention(key)) if "maps" in extras else None,
-        "samples": _to_text(store.samples(key)) if "samples" in extras else None,
-    }
+def _to_line(run: FinishedRun) -> bytes:
+    return to_line(
+        {
+            "run_key": run.record.run_key,
+            CONFIG_NAME: config_bytes(run.config).decode(),
+            JOURNAL_NAME: None if run.journal is None else run.journal.decode(),
+            RECORD_NAME: to_json(run.record).decode(),
+            "attention": _to_text(run.attention),
+            "samples": _to_text(run.samples),
+        }
+    )
 
 
 def unpack_runs(path: Path, store: Store) -> Unpacked:
@@ -192,7 +115,6 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
     counts, data = [0, 0], read_file(path)
     try:
         for run in read_runs(data, str(path)):
-            _refuse_networks(run, path)
             counts[_add_packed(run, store)] += 1
     except DamagedError as error:
         before = count(sum(counts), "run")
@@ -200,33 +122,21 @@ def unpack_runs(path: Path, store: Store) -> Unpacked:
     return Unpacked(added=counts[1], present=counts[0])
 
 
-def _add_packed(run: PackedRun, store: Store) -> bool:
+def _add_packed(run: FinishedRun, store: Store) -> bool:
     key = run.record.run_key
-    record, directory = store.record(key), store.directory(key)
-    if record is None or store.state(key) != "done" or network_names(directory):
+    if store.state(key) != "done" or network_names(store.directory(key)):
         return add_run(run, store)
-    journal = directory / JOURNAL_NAME
-    shown = (store.attention(key), store.samples(key))
-    kept = PackedRun(
-        config=run.config,
-        record=record,
-        journal=journal.read_bytes() if journal.exists() else None,
-        attention=shown[0] or run.attention,
-        samples=shown[1] or run.samples,
-        networks={},
+    here = read_run(store, key)
+    more = replace(
+        here, attention=here.attention or run.attention, samples=here.samples or run.samples
     )
-    is_more = (kept.attention, kept.samples) != shown
-    return add_run(kept, store, again=store.version(key)) if is_more else add_run(run, store)
-
-
-def _refuse_networks(run: PackedRun, path: Path) -> None:
-    if run.networks:
-        raise DamagedError(f"{path} holds networks, which files of runs do not have")
+    again = None if more == here else store.version(key)
+    return add_run(more, store, again=again)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedRun:
-    """A finished run that was packed."""
+class FinishedRun:
+    """A finished run outside a store: in a file, or on the way from a node of a cluster."""
 
     config: Mapping[str, Any]
     """The configuration, as the store writes it."""
@@ -235,14 +145,52 @@ class PackedRun:
     journal: bytes | None
     """The log, if it has one."""
     attention: bytes | None
-    """Attention maps, if they were packed."""
+    """Attention maps, if they are kept."""
     samples: bytes | None
-    """Samples, if they were packed."""
-    networks: Mapping[str, Mapping[str, bytes]]
-    """The files of the networks that were packed, by the name of their folder."""
+    """Samples, if they are kept."""
+    networks: Mapping[str, Mapping[str, bytes]] = field(
+        default_factory=dict[str, Mapping[str, bytes]]
+    )
+    """The files of its networks by the name of their folder; files of runs have none."""
 
 
-def read_runs(data: bytes, where: str) -> Iterator[PackedRun]:
+def read_run(
+    store: Store,
+    key: str,
+    *,
+    extras: Collection[Extra] = EXTRAS,
+    networks: bool = False,
+) -> FinishedRun:
+    """Return a finished run of a store.
+
+    Args:
+        store: The store that holds it.
+        key: Its key.
+        extras: Which of maps and samples to read.
+        networks: Whether to read its networks.
+
+    Raises:
+        DamagedError: if the run is damaged.
+    """
+    record, directory = store.record(key), store.directory(key)
+    if record is None:
+        raise DamagedError(f"{directory} was removed while it was read")
+    journal = directory / JOURNAL_NAME
+    folders = [directory / name for name in network_names(directory)] if networks else []
+    return FinishedRun(
+        config=cast("dict[str, Any]", decode((directory / CONFIG_NAME).read_bytes())),
+        record=record,
+        journal=journal.read_bytes() if journal.exists() else None,
+        attention=store.file(key, ATTENTION_NAME) if "maps" in extras else None,
+        samples=store.file(key, SAMPLES_NAME) if "samples" in extras else None,
+        networks={
+            folder.name: {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+            for folder in folders
+        },
+    )
+
+
+def read_runs(data: bytes, where: str) -> Iterator[FinishedRun]:
     """Yield packed runs; each is checked first.
 
     Args:
@@ -263,7 +211,7 @@ def read_runs(data: bytes, where: str) -> Iterator[PackedRun]:
         raise DamagedError(f"{where} is cut: expected {expected} runs, got {number}")
 
 
-def add_run(run: PackedRun, store: Store, *, again: int | None = None) -> bool:
+def add_run(run: FinishedRun, store: Store, *, again: int | None = None) -> bool:
     """Add a run to a store; return whether it was missing.
 
     Args:
@@ -314,34 +262,22 @@ def _read_header(fields: Mapping[str, Any], where: str) -> int:
     return number
 
 
-def _read_run(fields: Mapping[str, Any], where: str) -> PackedRun:
+def _read_run(fields: Mapping[str, Any], where: str) -> FinishedRun:
     try:
         key, config = fields["run_key"], cast("dict[str, Any]", decode(fields[CONFIG_NAME]))
         record = from_json(fields[RECORD_NAME].encode(), where=f"{where}, run {key}")
         _check_run(key, config, record)
         journal = fields[JOURNAL_NAME]
-        return PackedRun(
+        return FinishedRun(
             config=config,
             record=record,
             journal=None if journal is None else journal.encode(),
             attention=_from_text(fields["attention"]),
-            # Files of runs have no networks, those of earlier versions no samples.
+            # Files of earlier versions have none.
             samples=_from_text(fields.get("samples")),
-            networks=_read_networks(fields.get("networks", {})),
         )
-    except (KeyError, ValueError, TypeError, AttributeError, UnsafeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise DamagedError(f"{where} holds a run that cannot be read: {error}") from None
-
-
-def _read_networks(fields: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, bytes]]:
-    networks: dict[str, dict[str, bytes]] = {}
-    for name, files in fields.items():
-        if not _NETWORK.fullmatch(name):
-            raise ValueError(f"unknown network {name!r}")
-        networks[name] = {file: b64decode(text, validate=True) for file, text in files.items()}
-        # It checks the names.
-        describe(networks[name])
-    return networks
 
 
 def _to_text(data: bytes | None) -> str | None:

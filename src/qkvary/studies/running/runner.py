@@ -8,18 +8,12 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import FrameType
 
 from rich.console import Console
 
-from qkvary.storage.errors import (
-    UsageError,
-)
-from qkvary.studies.running.cells import (
-    CellOptions,
-    handle_endings,
-    leave_terminal,
-)
+from qkvary.storage.errors import UsageError
+from qkvary.storage.interruption import stop_in_order
+from qkvary.studies.running.cells import CellOptions
 from qkvary.studies.running.executors.contract import Executor, Task
 from qkvary.studies.running.executors.local import LocalExecutor
 from qkvary.studies.running.live import LiveDisplay, PlainDisplay
@@ -113,9 +107,7 @@ def run_study(
     """
     chosen = options or RunnerOptions()
     runner = Scheduler(
-        study.name,
-        study.cells(),
-        chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
+        study,
         Task(
             store=store.path.absolute(),
             cells=(),
@@ -126,6 +118,7 @@ def run_study(
             ),
             trainer=chosen.trainer,
         ),
+        chosen.executor or LocalExecutor(chosen.workers or os.cpu_count() or 1),
         retry_failed=chosen.retry_failed,
         publish=publish,
     )
@@ -134,21 +127,10 @@ def run_study(
         kind = LiveDisplay if console.is_terminal else PlainDisplay
         runner.display = kind(console, runner.view)
 
-    def handle_signal(number: int, _frame: FrameType | None) -> None:
-        if runner.signal:
-            runner.kill()
-            os._exit(128 + number)
-        runner.signal = number
-        leave_terminal(number)
-
-    with handle_endings(handle_signal):
+    with stop_in_order(runner.interrupt, runner.kill):
         runner.run()
-        return _summarise(runner, strict=chosen.strict)
-
-
-def _summarise(runner: Scheduler, *, strict: bool) -> RunSummary:
-    counts = runner.view.counts
-    troubled = strict and (counts["failed"] or counts["diverged"])
+    counts = runner.view.count()
+    troubled = chosen.strict and (counts["failed"] or counts["diverged"])
     code = 128 + runner.signal if runner.signal and runner.left else runner.exit_code
     return RunSummary(
         planned=len(runner.cells),
@@ -156,7 +138,7 @@ def _summarise(runner: Scheduler, *, strict: bool) -> RunSummary:
         failed=counts["failed"],
         diverged=counts["diverged"],
         missing=len(runner.left),
-        executed=runner.executed,
+        executed=len(runner.view.seconds),
         seconds=time.monotonic() - runner.view.began,
         exit_code=code or (1 if troubled else 0),
         message=runner.message,

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
-from qkvary.storage.durable import remove_file
 from qkvary.storage.errors import (
     BusyError,
     DamagedError,
@@ -17,31 +16,26 @@ from qkvary.storage.errors import (
     QkvaryError,
     ResourceError,
 )
+from qkvary.storage.file_systems import find_file_system
+from qkvary.storage.interruption import STOPPING
+from qkvary.studies.records import Record
 from qkvary.studies.running.cells import (
     MAX_CRASHES,
-    STOPPING,
     CellEnd,
     describe_crashes,
     record_failure,
 )
 from qkvary.studies.running.executors.contract import Executor, Resources, Task, TaskEnd
 from qkvary.studies.running.executors.local import WorkerDiedError
-from qkvary.studies.running.executors.task import (
-    execute_task,
-    marker_path,
-    scratch_name,
-    write_marker,
-)
+from qkvary.studies.running.executors.task import execute_task, mark_folder, scratch_name
 from qkvary.studies.running.live import Display, ProgressView, Publisher
-from qkvary.studies.running.records import Record
-from qkvary.studies.running.run_archive import PackedRun, add_run, check_networks, read_runs
+from qkvary.studies.running.run_archive import add_run
 from qkvary.studies.running.store import Claim, Store
-from qkvary.studies.study import Cell
+from qkvary.studies.study import Cell, Study
 
+T = TypeVar("T")
 POLL_SECONDS = 0.25
-"""Seconds to wait for the end of a task."""
-BUSY_SECONDS = 0.5
-"""Seconds between two checks of runs that other processes hold."""
+"""Seconds to wait for the end of a task, and between two checks of runs that others hold."""
 CLAIM_ATTEMPTS, CLAIM_SECONDS = 20, 0.01
 """Attempts to claim a run after a crash, and seconds between them."""
 KILL_SECONDS = 2.0
@@ -55,37 +49,28 @@ class Scheduler:
 
     def __init__(
         self,
-        name: str,
-        cells: Iterable[Cell],
-        executor: Executor,
+        study: Study,
         task: Task,
+        executor: Executor,
         *,
-        retry_failed: bool,
-        publish: Callable[[], str] | None,
+        retry_failed: bool = False,
+        publish: Callable[[], str] | None = None,
     ) -> None:
         """Count all runs as left.
 
         Args:
-            name: Name of the study.
-            cells: The runs.
-            executor: Executes tasks.
+            study: The study.
             task: A task, without its runs.
+            executor: Executes tasks.
             retry_failed: Whether to repeat failed runs.
             publish: Shows the results so far to the user.
         """
-        self.store, self.executor, self.retry_failed = Store(task.store), executor, retry_failed
+        self.task, self.executor, self.retry_failed = task, executor, retry_failed
+        self.store, self.is_shared = Store(task.store), executor.shared_folder
         # Several cells may share one run.
-        self.cells = {cell.run_key: cell for cell in cells}
+        self.cells = {cell.run_key: cell for cell in study.cells()}
         self.left = dict(self.cells)
         """The runs that have not ended, by key."""
-        self.is_shared = executor.shared_folder
-        self.marker = marker_path(task.store)
-        is_marked = executor.is_remote and self.is_shared
-        self.task = replace(
-            task,
-            marker=str(self.marker) if is_marked else None,
-            scratch=None if self.is_shared else scratch_name(task.store),
-        )
         self.again: dict[str, int] = {}
         """Versions of the records of runs to be made again."""
         self.futures: dict[Future[TaskEnd], tuple[str, ...]] = {}
@@ -94,16 +79,13 @@ class Scheduler:
         """The tasks that have ended, and were not looked at."""
         self.waiting: set[str] = set()
         """Runs that other processes hold."""
-        self.held: dict[str, tuple[PackedRun, CellEnd]] = {}
-        """Results that another process keeps from being added."""
         self.lost: Counter[str] = Counter()
         """Tasks of each run that were lost consecutively without having started it."""
         self.notes: list[str] = []
-        self.executed = self.signal = self.exit_code = 0
+        self.signal = self.exit_code = 0
         self.message = ""
-        self.looked = 0.0
         self.publisher = Publisher(publish)
-        self.view = ProgressView(name=name, total=len(self.cells), running=self.read_progress)
+        self.view = ProgressView(name=study.name, cells=self.cells, running=self.read_progress)
         self.display = Display()
 
     # ---- the loop
@@ -114,17 +96,16 @@ class Scheduler:
         try:
             self.find_open_runs()
             prepare_sets(self.left.values(), self.note)
-            self.prepare_nodes()
+            self.mark_store()
             self.submit(self.left)
             while self.left and not self.is_ending:
                 self.settle(POLL_SECONDS)
                 self.look_at_waiting()
-                if self.left and not self.is_ending and (said := self.publisher.publish()):
-                    self.note(said)
+                if self.left and not self.is_ending:
+                    self.note(self.publisher.publish(len(self.view.records)))
                 self.display.refresh()
             if self.is_ending:
                 self.stop()
-            self.add_held()
         except NewerFormatError as error:
             self.abort(error.exit_code, str(error))
         except BaseException:
@@ -134,7 +115,7 @@ class Scheduler:
             raise
         finally:
             executor.shutdown(wait=not self.futures, cancel_futures=True)
-            self.close()
+            self.display.close()
 
     @property
     def is_ending(self) -> bool:
@@ -158,7 +139,7 @@ class Scheduler:
                 self.again[key] = self.store.version(key) or 0
                 continue
             del self.left[key]
-            self.count(cell, record)
+            self.view.records[key] = record
 
     def lacks_network(self, cell: Cell, record: Record) -> bool:
         """Return whether an earlier study did not keep a network that the run reached."""
@@ -169,17 +150,14 @@ class Scheduler:
             for step in cell.kept_networks
         )
 
-    def prepare_nodes(self) -> None:
-        """Write the marker, and remove those of killed runners; or check the sizes of results.
-
-        Raises:
-            UsageError: if the networks of a run are too large for a result.
-        """
+    def mark_store(self) -> None:
+        """Let nodes of a cluster recognise the store, or use one of their own."""
         if not self.is_shared:
-            check_networks(self.left.values())
-        if self.task.marker is None:
-            return
-        write_marker(self.marker, self.note)
+            self.task = replace(self.task, scratch=scratch_name(self.store.path))
+        elif self.executor.is_remote:
+            self.task = replace(self.task, mark=mark_folder(self.store.path.absolute()))
+            file_system = find_file_system(self.store.path)
+            self.note((file_system and file_system.lock_problem) or "")
 
     def submit(self, keys: Iterable[str], *, one_by_one: bool = False) -> None:
         """Submit runs, in tasks of runs with the same needs."""
@@ -189,9 +167,7 @@ class Scheduler:
             groups.setdefault(self.executor.needs(self.cells[key]), []).append(key)
         tasks: list[Task] = []
         for needs, group in groups.items():
-            obstacle = self.executor.find_obstacle(needs)
-            if obstacle and obstacle not in self.notes:
-                self.note(obstacle)
+            self.note(self.executor.find_obstacle(needs) or "", once=True)
             for first in range(0, len(group), size):
                 some = group[first : first + size]
                 cells = tuple(self.cells[key] for key in some)
@@ -206,35 +182,42 @@ class Scheduler:
     def settle(self, seconds: float) -> None:
         """Wait up to some seconds for tasks to end, and look at their runs."""
         with suppress(Empty):
-            self.settle_one(self.ended.get(timeout=seconds))
+            self.handle_end(self.ended.get(timeout=seconds))
             while True:
-                self.settle_one(self.ended.get_nowait())
+                self.handle_end(self.ended.get_nowait())
 
-    def settle_one(self, future: Future[TaskEnd]) -> None:
+    def handle_end(self, future: Future[TaskEnd]) -> None:
         """Look at the runs of a task that has ended."""
         keys = self.futures.pop(future)
         try:
             end = future.result()
+            self.check_results(keys, end)
         except ConnectionError as error:
             self.abort(ResourceError.exit_code, f"the scheduler cannot be reached: {error}")
+            return
         # Executors raise whatever their libraries do.
         except Exception as error:  # noqa: BLE001
             self.handle_loss(keys, error)
-        else:
-            self.handle_end(keys, end)
-
-    def handle_end(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Look at the runs of a task that has returned."""
+            return
         for text in end.warnings:
             self.note(text)
-        try:
-            self.add_results(keys, end)
-        except DamagedError as error:
-            self.handle_loss(keys, error)
-            return
+        for run in end.runs:
+            again = self.again.get(run.record.run_key)
+            _try_while_busy(lambda run=run, again=again: add_run(run, self.store, again=again))
         if end.error is not None:
             self.abort(end.error.exit_code, str(end.error))
         self.look_at(keys, end.ends)
+
+    def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
+        """Refuse the end of a task if a run that returned is none of the task.
+
+        Raises:
+            DamagedError: if one is not.
+        """
+        for run in end.runs:
+            key = run.record.run_key
+            if key not in keys or run.config != self.cells[key].run.identity():
+                raise DamagedError("the result of a task has a run that is not one of the task")
 
     def look_at(self, keys: Iterable[str], ends: Mapping[str, CellEnd]) -> None:
         """Read from the store what became of runs, and submit those that are open.
@@ -244,25 +227,20 @@ class Scheduler:
             ends: What became of them where they were executed, as far as they were.
         """
         missing, left = list[str](), list[str]()
-        for key in self.not_held(keys):
+        for key in [key for key in keys if key in self.left]:
             one = ends.get(key)
             if self.has_ended(key):
                 self.end(key, one or ELSEWHERE)
-            elif one is None or one.outcome == "stopped":
-                left.append(key)
-            elif self.is_shared or one.outcome == "busy":
-                # Another process holds it, or its record is not visible here yet.
+            elif self.is_running(key):
                 self.waiting.add(key)
-            else:
+            elif one is not None and one.outcome == "made" and not self.is_shared:
                 missing.append(key)
+            else:
+                left.append(key)
         if missing:
             self.handle_loss(missing, DamagedError(_MISSING))
         if left and not self.is_ending:
             self.submit(left)
-
-    def not_held(self, keys: Iterable[str]) -> list[str]:
-        """Return those of some runs that have not ended, and whose results do not wait."""
-        return [key for key in keys if key in self.left and key not in self.held]
 
     def has_ended(self, key: str) -> bool:
         """Return whether a run has a record, and not one to be made again."""
@@ -271,46 +249,13 @@ class Scheduler:
 
     def look_at_waiting(self) -> None:
         """Look at the runs that other processes hold: they end, or become open."""
-        now = time.monotonic()
-        if now < self.looked + BUSY_SECONDS:
-            return
-        self.looked = now
-        self.add_held()
-        for key in sorted(self.waiting):
-            if not self.is_running(key):
-                self.waiting.discard(key)
-                self.look_at([key], {})
-            elif not self.futures:
-                text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
-                if text not in self.notes:
-                    self.note(text)
-                return
-
-    def add_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Add the runs that a node returned to the store; none of them if one is damaged."""
-        runs = list(read_runs(end.runs, "the result of a task")) if end.runs else []
-        for run in runs:
-            key = run.record.run_key
-            if key not in keys or run.config != self.cells[key].run.identity():
-                raise DamagedError("the result of a task has a run that is not one of the task")
-        for run in runs:
-            key = run.record.run_key
-            self.held[key] = run, end.ends.get(key, MADE)
-        for problem in self.add_held():
-            self.note(f"{problem}; its result waits")
-
-    def add_held(self) -> list[str]:
-        """Add results to the store; return why others have to wait for another process."""
-        problems: list[str] = []
-        for key, (run, one) in list(self.held.items()):
-            try:
-                added = add_run(run, self.store, again=self.again.get(key))
-            except BusyError as error:
-                problems.append(f"{self.cells[key].title}: {error}")
-                continue
-            del self.held[key]
-            self.end(key, one if added else ELSEWHERE)
-        return problems
+        free = {key for key in self.waiting if not self.is_running(key)}
+        self.waiting -= free
+        self.look_at(sorted(free), {})
+        if self.waiting and not self.futures:
+            key = min(self.waiting)
+            text = f"waiting for {self.store.owner(key)}: {self.cells[key].title}"
+            self.note(text, once=True)
 
     # ---- losses, and ends before all is done
 
@@ -319,7 +264,7 @@ class Scheduler:
         for key in keys:
             if key in self.left and self.has_ended(key):
                 self.end(key, MADE)
-        left = self.not_held(keys)
+        left = [key for key in keys if key in self.left]
         if self.is_ending or not left:
             return
         reason = _describe(error)
@@ -327,7 +272,7 @@ class Scheduler:
             self.lost[key] = 0 if self.was_started(key, error) else self.lost[key] + 1
         often = [key for key in left if key in self.left and self.lost[key] > MAX_CRASHES]
         text = f"were lost {MAX_CRASHES + 1} times, the last: {reason}"
-        if often and (self.is_shared or not self.executed):
+        if often and (self.is_shared or not self.view.seconds):
             self.abort(ResourceError.exit_code, f"the tasks of this study {text}")
             return
         # Other runs have returned.
@@ -367,13 +312,8 @@ class Scheduler:
 
     def try_claim(self, key: str) -> Claim | None:
         """Claim a run whose owner died; None if it is done, or another process resumes it."""
-        for _ in range(CLAIM_ATTEMPTS):
-            try:
-                return self.store.claim(key, self.cells[key].run.identity())
-            except BusyError:
-                # Another process may only look at the run.
-                time.sleep(CLAIM_SECONDS)
-        return None
+        identity = self.cells[key].run.identity()
+        return _try_while_busy(lambda: self.store.claim(key, identity))
 
     def stop(self) -> None:
         """Stop the tasks, and wait for the checkpoints of those that are executed."""
@@ -393,33 +333,28 @@ class Scheduler:
             self.executor.kill()
         self.forget_deaths(begun)
 
-    def kill(self) -> None:
+    def interrupt(self, number: int) -> None:
+        """End the study early after a signal."""
+        self.signal = number
+
+    def kill(self, _number: int) -> None:
         """Kill the tasks on purpose, which is no crash of their runs."""
         begun = self.find_running()
         # Whatever is wrong with the scheduler: the process ends now.
         with suppress(Exception):
             self.executor.kill()
         self.forget_deaths(begun)
-        self.close()
-
-    def close(self) -> None:
-        """Restore the terminal, and remove the marker."""
         self.display.close()
-        if self.task.marker is not None and self.marker.exists():
-            remove_file(self.marker)
 
     def forget_deaths(self, begun: set[str]) -> None:
         """Clear the deaths of processes that were killed on purpose, once they have ended."""
         left, deadline = begun & self.left.keys(), time.monotonic() + KILL_SECONDS
-        while left:
-            running = set(filter(self.is_running, left))
-            for key in left - running:
+        while left and time.monotonic() < deadline:
+            for key in {key for key in left if not self.is_running(key)}:
+                left.discard(key)
                 claim = self.try_claim(key)
                 if claim is not None:
                     claim.release()
-            left = running
-            if time.monotonic() > deadline:
-                return
             time.sleep(CLAIM_SECONDS)
 
     def find_running(self) -> set[str]:
@@ -445,34 +380,27 @@ class Scheduler:
 
     def end(self, key: str, one: CellEnd) -> None:
         """Note that a run has ended, and show how, as its record says."""
-        cell = self.left.pop(key, None)
         self.waiting.discard(key)
-        record = None if cell is None else self.store.record(key)
-        if cell is None or record is None:
+        record = self.store.record(key)
+        if self.left.pop(key, None) is None or record is None:
             return
-        self.count(cell, record)
+        self.view.records[key] = record
         if one.outcome == "made":
-            self.executed += 1
-            self.view.add_seconds(cell, one.seconds)
-        self.view.estimate(self.left.values())
+            self.view.seconds[key] = one.seconds
+        self.view.estimate()
         if one.outcome == "made":
+            cell = self.cells[key]
             result = record.message.splitlines()[0] if record.message else ""
             if not result and record.headline is not None:
                 result = f"{cell.run.task.metric} {record.headline:.4g}"
             show = self.display.ended if record.status == "done" else self.note
             show(f"{cell.title}: {record.status}, {result} ({one.seconds:.1f} s)")
 
-    def count(self, cell: Cell, record: Record) -> None:
-        """Count a run that has ended."""
-        self.view.counts[record.status] += 1
-        if record.status == "done":
-            self.view.add(cell, record.headline)
-        self.publisher.add()
-
-    def note(self, text: str) -> None:
-        """Show a message, and keep it."""
-        self.notes.append(text)
-        self.display.note(text)
+    def note(self, text: str, *, once: bool = False) -> None:
+        """Show a message unless it is empty, and keep it; only the first time if ``once``."""
+        if text and not (once and text in self.notes):
+            self.notes.append(text)
+            self.display.note(text)
 
 
 def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
@@ -490,6 +418,16 @@ def prepare_sets(cells: Iterable[Cell], report: Callable[[str], None]) -> None:
         (type(task), task.data_fingerprint, getattr(task, "data", "")): task for task in tasks
     }.values():
         task.check_data(report)
+
+
+def _try_while_busy(attempt: Callable[[], T]) -> T | None:
+    """Return what a function that claims a run returns; None if another process keeps the run."""
+    for _ in range(CLAIM_ATTEMPTS):
+        with suppress(BusyError):
+            return attempt()
+        # Another process may only look at the run.
+        time.sleep(CLAIM_SECONDS)
+    return None
 
 
 def _describe(error: Exception) -> str:

@@ -41,7 +41,7 @@ from qkvary.storage.jsonvalues import encode
 from qkvary.storage.locks import Owner, OwnerLock, is_held, read_owner
 from qkvary.storage.manifest import MANIFEST_NAME, describe, read_manifest
 from qkvary.storage.untrusted_files import StrPath, read_path
-from qkvary.studies.running.records import Record, from_json, to_json
+from qkvary.studies.records import Record, from_json, to_json
 
 State = Literal["open", "running", "done"]
 
@@ -116,16 +116,12 @@ class Store:
         Raises:
             DamagedError: if the log of a finished run is damaged.
         """
-        directory = self.directory(key)
-        if (directory / RECORD_NAME).exists():
-            manifest = read_manifest(directory)
-            if JOURNAL_NAME not in manifest.files:
-                return []
-            data = manifest.read(directory, JOURNAL_NAME)
+        path = self.directory(key) / JOURNAL_NAME
+        if self.state(key) == "done":
+            data = self.file(key, JOURNAL_NAME)
         else:
-            path = directory / JOURNAL_NAME
-            data = path.read_bytes() if path.exists() else b""
-        return list(parse_journal(data, where=str(directory / JOURNAL_NAME)).events)
+            data = path.read_bytes() if path.exists() else None
+        return list(parse_journal(data or b"", where=str(path)).events)
 
     def latest(self, key: str) -> dict[str, Any]:
         """Return the newest event in the log of a run that is executed; empty if it has none."""
@@ -137,23 +133,12 @@ class Store:
             return {}
         return events[-1] if events else {}
 
-    def attention(self, key: str) -> bytes | None:
-        """Return the bytes of a finished run's attention maps, or None if it has none.
+    def file(self, key: str, name: str) -> bytes | None:
+        """Return the bytes of a file of a finished run, or None if the run has no such file.
 
         Raises:
             DamagedError: if the file is damaged.
         """
-        return self._extra(key, ATTENTION_NAME)
-
-    def samples(self, key: str) -> bytes | None:
-        """Return the bytes of a finished run's samples, or None if it has none.
-
-        Raises:
-            DamagedError: if the file is damaged.
-        """
-        return self._extra(key, SAMPLES_NAME)
-
-    def _extra(self, key: str, name: str) -> bytes | None:
         directory = self.directory(key)
         if not (directory / RECORD_NAME).exists():
             return None
@@ -220,7 +205,7 @@ class Store:
             problem = self.find_damage(key)
             done = (directory / RECORD_NAME).exists() and problem is None
             if done and (again is None or again != self.version(key)):
-                if not self._diverged(key):
+                if not self.is_clean(key):
                     clean_up(directory)
                 lock.release()
                 return None
@@ -254,13 +239,13 @@ class Store:
         return (None if problem else self.record(key)), ()
 
     def is_clean(self, key: str) -> bool:
-        """Return whether the checkpoints of a finished run have been removed."""
-        return self._diverged(key) or not (self.directory(key) / CHECKPOINTS_NAME).exists()
+        """Return whether the checkpoints of a finished run have been removed.
 
-    def _diverged(self, key: str) -> bool:
-        """Return whether a run diverged; then its last checkpoint is kept for inspection."""
+        Those of a diverged run are kept for inspection.
+        """
         record = self.record(key)
-        return record is not None and record.status == "diverged"
+        is_kept = record is not None and record.status == "diverged"
+        return is_kept or not (self.directory(key) / CHECKPOINTS_NAME).exists()
 
 
 def network_name(step: int | None = None) -> str:
@@ -290,7 +275,8 @@ def _newest_checkpoint(directory: Path) -> str:
     return f"step {steps[0]}" if steps else ""
 
 
-def _config_bytes(config: Mapping[str, Any]) -> bytes:
+def config_bytes(config: Mapping[str, Any]) -> bytes:
+    """Return the bytes of ``config.json``."""
     return (encode(config, indent=1) + "\n").encode()
 
 
@@ -320,7 +306,7 @@ def _restore(
         for name in (MANIFEST_NAME, ATTENTION_NAME, SAMPLES_NAME):
             remove_file(directory / name)
     path = directory / CONFIG_NAME
-    expected = _config_bytes(config)
+    expected = config_bytes(config)
     found = path.read_bytes() if path.exists() else None
     if found != expected:
         if found is not None:
@@ -380,7 +366,7 @@ class Claim:
             ResourceError: if the disk is full, broken or not writable; the run stays open.
         """
         directory = self.directory
-        files = {CONFIG_NAME: _config_bytes(self.config), RECORD_NAME: to_json(record)}
+        files = {CONFIG_NAME: config_bytes(self.config), RECORD_NAME: to_json(record)}
         if (directory / JOURNAL_NAME).exists():
             files[JOURNAL_NAME] = (directory / JOURNAL_NAME).read_bytes()
         for name, data in ((ATTENTION_NAME, attention), (SAMPLES_NAME, samples)):

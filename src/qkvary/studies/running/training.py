@@ -16,21 +16,20 @@ from qkvary.nn.kernels import choose_kernel
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.environment import now
 from qkvary.storage.errors import DamagedError, UsageError
-from qkvary.studies.running.attention_maps import to_bytes
+from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import DEFAULT_OPTIONS, CellOptions, RunResult
-from qkvary.studies.running.records import make_record
-from qkvary.studies.running.samples import samples_to_bytes
 from qkvary.studies.running.store import network_name
-from qkvary.studies.running.utilization import measure_utilization
 from qkvary.studies.study import Cell
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.config import TaskConfig
 from qkvary.tasks.contract import ShowsSamples, Task
+from qkvary.tasks.example_files import maps_to_bytes, samples_to_bytes
 from qkvary.training.config import ExecutionSettings
 from qkvary.training.distribution import Distribution, SingleProcess
 from qkvary.training.loop import train
 from qkvary.training.memory import keep_freed_memory
 from qkvary.training.progress import NO_CALLBACKS, Callbacks
+from qkvary.training.utilization import measure_utilization
 
 
 @functools.lru_cache(maxsize=8)
@@ -125,7 +124,7 @@ def train_cell(
     )
     return RunResult(
         record=record,
-        attention=None if outcome.attention is None else to_bytes(outcome.attention),
+        attention=None if outcome.attention is None else maps_to_bytes(outcome.attention),
         samples=_samples(task, outcome.network) if is_shown else None,
     )
 

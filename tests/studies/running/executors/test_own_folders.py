@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import pytest
 
 from qkvary.storage.environment import now
 from qkvary.storage.errors import UsageError
+from qkvary.studies.records import make_record
 from qkvary.studies.running.cells import MAX_CRASHES
 from qkvary.studies.running.executors import task as task_module
 from qkvary.studies.running.executors.contract import Task, TaskEnd
 from qkvary.studies.running.executors.task import execute_task
-from qkvary.studies.running.records import make_record
+from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.running.runner import RunnerOptions
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell, Study
@@ -68,18 +68,8 @@ def test_finished_runs_return_and_nothing_is_left_on_the_node(
     check_equal(study, root, second_root)
 
 
-def flip(_task: Task, end: TaskEnd) -> TaskEnd:
-    middle = len(end.runs) // 2
-    changed = bytes(byte ^ (place == middle) for place, byte in enumerate(end.runs))
-    return replace(end, runs=changed)
-
-
-def cut(_task: Task, end: TaskEnd) -> TaskEnd:
-    return replace(end, runs=end.runs[:-40])
-
-
 def drop(_task: Task, end: TaskEnd) -> TaskEnd:
-    return replace(end, runs=b"")
+    return replace(end, runs=())
 
 
 def exchange(task: Task, end: TaskEnd) -> TaskEnd:
@@ -91,13 +81,11 @@ def exchange(task: Task, end: TaskEnd) -> TaskEnd:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(flip, "expected packed runs in the result", marks=pytest.mark.slow),
-        (cut, "expected packed runs"),
         (exchange, "not one of the task"),
         pytest.param(drop, "no result returned", marks=pytest.mark.slow),
     ],
 )
-def test_a_damaged_result_is_refused_and_its_run_repeated(
+def test_a_result_that_is_not_the_tasks_is_refused_and_its_run_repeated(
     change: Change, reason: str, root: Path, second_root: Path, node: Path
 ) -> None:
     study = toy_study([0])
@@ -195,7 +183,7 @@ def test_a_stopped_run_is_resumed_on_its_node(
 
 
 @pytest.mark.parametrize("theirs", [False, True])
-def test_a_result_waits_for_another_process_and_yields_to_its_record(
+def test_a_result_yields_to_the_process_that_holds_its_run(
     theirs: bool, root: Path, node: Path
 ) -> None:
     study, store = toy_study([0]), Store(root / "runs")
@@ -203,28 +191,21 @@ def test_a_result_waits_for_another_process_and_yields_to_its_record(
     claim = store.claim(first.run_key, first.run.identity())
     assert claim
 
-    class Slow(Inline):
-        """The other process ends while the results are looked at."""
-
-        def find_obstacle(self, *_needs: object) -> None:
-            return None
-
     def end_theirs(text: str) -> None:
-        if "its result waits" not in text:
+        if not text.startswith("waiting for process"):
             return
         if theirs:
             claim.finish(make_record(first, status="failed", started=now(), message="theirs"))
         else:
             claim.release()
 
-    executor = Slow(shared_folder=False)
+    executor = returning()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
             "qkvary.studies.running.live.Display.note", lambda _self, text: end_theirs(text)
         )
         summary = run_there(study, root, executor)
-    assert len(executor.submitted) == 2, "the result waits; the run is not repeated"
-    assert [note for note in summary.notes if "is in use by process" in note]
+    assert len(executor.submitted) == 2 + (not theirs), "it is repeated if the other gave it up"
     assert (summary.done, summary.failed, summary.executed) == (2 - theirs, theirs, 2 - theirs)
     record = store.record(first.run_key)
     assert record
@@ -260,7 +241,7 @@ def test_a_run_damaged_on_its_node_is_repeated(
     first = study.cells()[0].run_key
     damaged = list[str]()
 
-    def take(store: Store, cells: tuple[Cell, ...]) -> bytes:
+    def take(store: Store, cells: tuple[Cell, ...]) -> tuple[FinishedRun, ...]:
         if not damaged:
             damaged.append(first)
             path = store.directory(first) / "metrics.jsonl"
@@ -272,19 +253,3 @@ def test_a_run_damaged_on_its_node_is_repeated(
     assert (summary.done, summary.exit_code) == (2, 0)
     assert ends(node)[first] == 2
     check_equal(study, root, second_root)
-
-
-def test_only_a_run_that_is_too_large_fails(
-    root: Path, node: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = toy_study([0])
-    large = study.cells()[0].run_key
-    find: Callable[[Store, str], str | None] = lambda _store, key: (  # noqa: E731
-        "too large" if key == large else None
-    )
-    monkeypatch.setattr(task_module, "find_excess", find)
-    summary = run_there(study, root, returning(runs_per_task=2))
-    assert (summary.done, summary.failed, summary.exit_code) == (1, 1, 0)
-    record = Store(root / "runs").record(large)
-    assert record
-    assert record.message == "too large"

@@ -147,7 +147,7 @@ def test_a_run_that_crashes_its_processes_counts_as_failed(
 def test_a_node_that_does_not_see_the_folder_says_so(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "atomic_write_file", lambda _path, _data: None)
+    monkeypatch.setattr(task.AppendFile, "append", lambda _self, _data: None)
     summary = run(toy_study([0]))
     assert summary.exit_code == 2
     assert (

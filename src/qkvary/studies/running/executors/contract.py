@@ -18,6 +18,7 @@ from typing import Any
 from qkvary.arch.own import import_code
 from qkvary.storage.errors import QkvaryError, UsageError
 from qkvary.studies.running.cells import CellEnd, CellOptions
+from qkvary.studies.running.run_archive import FinishedRun
 from qkvary.studies.study import Cell
 
 
@@ -101,8 +102,8 @@ class Task:
     """Versions of the records of finished runs to be made again, by run key."""
     resources: Resources = Resources()
     """What each of them needs."""
-    marker: str | None = None
-    """A file in the store, by which a node knows that it sees the same folder."""
+    mark: tuple[Path, str] | None = None
+    """A file in the store and a line of it, by which a node knows that it sees the same folder."""
     scratch: str | None = None
     """Name of the folder of unfinished runs, on a node that does not see the store."""
 
@@ -135,8 +136,8 @@ class TaskEnd:
     """The end of each run by its key; a run that was not reached has none."""
     warnings: tuple[str, ...] = ()
     """Warnings, with the titles of the runs."""
-    runs: bytes = b""
-    """The finished runs, packed, if the node does not see the store."""
+    runs: tuple[FinishedRun, ...] = ()
+    """The finished runs, if the node does not see the store."""
     error: QkvaryError | None = None
     """Why no run can continue, for example because the disk is full."""
 
@@ -226,7 +227,7 @@ class PollingExecutor(Executor):
     def _settle(self, handle: Any) -> None:
         future = self.pending.pop(handle)
         try:
-            future.set_result(_require_end(self.load(handle)))
+            future.set_result(self.load(handle))
         # A damaged pickle can raise any exception.
         except Exception as error:  # noqa: BLE001
             future.set_exception(error)
@@ -242,9 +243,3 @@ class PollingExecutor(Executor):
         self._closed.set()
         if self._asking is not None and self._asking is not threading.current_thread():
             self._asking.join(timeout=5.0)
-
-
-def _require_end(end: object) -> TaskEnd:
-    if not isinstance(end, TaskEnd):
-        raise TypeError(f"expected the end of a task, got {type(end).__name__}")
-    return end

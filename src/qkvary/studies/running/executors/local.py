@@ -10,9 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import IO, Any, cast
 
 from qkvary.studies.running.executors.contract import Executor
@@ -30,7 +29,7 @@ class WorkerDiedError(Exception):
             end = f"exit code {code}" if code >= 0 else f"signal {signal.Signals(-code).name}"
         except ValueError:
             end = f"signal {-code}"
-        self.end, self.tail = end, tail
+        self.tail = tail
         super().__init__(f"its worker (process {pid}) crashed with {end}")
 
 
@@ -38,78 +37,57 @@ class LocalExecutor(Executor):
     """Executes each call in one of several processes, which are started when they are needed."""
 
     def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._calls: SimpleQueue[tuple[Future[Any], Any] | None] = SimpleQueue()
-        self._threads: list[threading.Thread] = []
-        self._processes: set[_Worker] = set()
+        self._threads = ThreadPoolExecutor(workers)
+        self._own = threading.local()
+        self._workers: set[_Worker] = set()
         self._is_ending = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call of a function that a worker can import."""
-        future = Future[Any]()
-        self._calls.put((future, (fn, args, kwargs)))
-        if len(self._threads) < self._workers:
-            thread = threading.Thread(target=self._serve, daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        return future
+        return self._threads.submit(self._call, (fn, args, kwargs))
 
-    def _serve(self) -> None:
-        """Pass calls to one worker at a time, and replace it if it ends."""
-        worker: _Worker | None = None
-        while (item := self._calls.get()) is not None:
-            future, call = item
-            if self._is_ending:
-                future.cancel()
-            if not future.set_running_or_notify_cancel():
-                continue
-            worker = self._settle(future, call, worker)
-        if worker is not None:
-            self._processes.discard(worker)
-            worker.close()
+    def _call(self, call: Any) -> Any:
+        """Pass a call to the worker of this thread, and replace one that has ended.
 
-    def _settle(self, future: Future[Any], call: Any, worker: "_Worker | None") -> "_Worker | None":
-        """Settle a future; return the worker for the next call."""
+        Raises:
+            WorkerDiedError: if the worker dies of the call.
+        """
         while True:
+            worker: _Worker = getattr(self._own, "worker", None) or _Worker()
+            self._own.worker = worker
+            self._workers.add(worker)
+            if self._is_ending:
+                # It may have been started while the others were stopped.
+                worker.process.terminate()
             try:
-                if worker is None:
-                    worker = _Worker()
-                    self._processes.add(worker)
-                if self._is_ending:
-                    # It may have been started while the others were stopped.
-                    worker.process.terminate()
-                future.set_result(worker.call(call))
+                return worker.call(call)
             except EOFError:
-                dead, worker = cast("_Worker", worker), None
-                self._processes.discard(dead)
-                code = dead.close()
-                if code == 128 + signal.SIGTERM and not self._is_ending:
-                    # This worker alone was terminated, and left its run in order.
-                    continue
-                future.set_exception(WorkerDiedError(dead.process.pid, code, dead.tail))
-            except BaseException as error:  # noqa: BLE001  it is the future's
-                future.set_exception(error)
-            return worker
+                self._own.worker = None
+                self._workers.discard(worker)
+                code = worker.close()
+                if code != 128 + signal.SIGTERM or self._is_ending:
+                    raise WorkerDiedError(worker.process.pid, code, worker.tail) from None
+                # This worker alone was terminated, and left its run in order.
 
     def stop(self) -> None:
         """Drop the calls that wait; send SIGTERM to the workers, which end after their call."""
-        self._is_ending = True
-        for worker in [*self._processes]:
-            worker.process.terminate()
+        self._end(signal.SIGTERM)
 
     def kill(self) -> None:
         """Kill the workers."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
         self._is_ending = True
-        for worker in [*self._processes]:
-            worker.process.kill()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        for worker in [*self._workers]:
+            worker.process.send_signal(number)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the workers once they have ended their calls."""
-        self._is_ending |= cancel_futures
-        for _ in self._threads:
-            self._calls.put(None)
-        for thread in self._threads if wait else ():
-            thread.join()
+        self._threads.shutdown(wait=wait, cancel_futures=cancel_futures)
+        for worker in self._workers if wait else ():
+            worker.close()
 
 
 class _Worker:

@@ -5,50 +5,40 @@ A node that does not see the store uses a store of its own, and returns the fini
 
 import importlib
 import os
-import signal
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-from qkvary.storage.durable import atomic_write_file, make_directory, remove_dir, remove_file
-from qkvary.storage.errors import BusyError, QkvaryError, UsageError
-from qkvary.storage.file_systems import find_file_system
+from qkvary.storage.durable import AppendFile, make_directory, remove_dir
+from qkvary.storage.errors import QkvaryError, UsageError
+from qkvary.storage.interruption import stop_in_order
 from qkvary.studies.running.cells import (
     RUNNER_GONE,
     TERMINATED,
     CellEnd,
     execute_cell,
-    handle_endings,
-    record_failure,
 )
 from qkvary.studies.running.executors.contract import Task, TaskEnd
-from qkvary.studies.running.run_archive import find_excess, pack_results
+from qkvary.studies.running.run_archive import FinishedRun, read_run
 from qkvary.studies.running.store import Store
 from qkvary.studies.study import Cell
 from qkvary.training.progress import Callbacks, Event
 
-_MARKERS = f"cluster-{socket.gethostname()}-"
-"""The start of the names of markers; the process and the time follow."""
-
 
 def execute_task(task: Task) -> TaskEnd:
     """Execute the runs of a task; at SIGINT or SIGTERM the current one writes a checkpoint."""
-    ends, warnings, runs = dict[str, CellEnd](), list[str](), b""
+    ends, warnings, runs = dict[str, CellEnd](), list[str](), tuple[FinishedRun, ...]()
     error: QkvaryError | None = None
     stopping = threading.Event()
 
-    def stop(_number: int, _frame: object) -> None:
-        if stopping.is_set():
-            os._exit(128 + signal.SIGTERM)
+    def stop(_number: int) -> None:
         stopping.set()
         TERMINATED.set()
 
-    with handle_endings(stop):
+    with stop_in_order(stop):
         try:
             store = _find_store(task)
             try:
@@ -59,7 +49,7 @@ def execute_task(task: Task) -> TaskEnd:
                 runs = take_runs(store, task.cells)
         except QkvaryError as found:
             error = found
-    if error is not None and (task.marker or task.scratch):
+    if error is not None and (task.mark or task.scratch):
         error = type(error)(f"{error} (on {socket.gethostname()})")
     return TaskEnd(ends=ends, warnings=tuple(warnings), runs=runs, error=error)
 
@@ -99,41 +89,28 @@ def _find_store(task: Task) -> Store:
     """Return the store that this node uses."""
     if task.scratch is not None:
         return Store(_scratch_folder(task.scratch))
-    if task.marker is not None and not Path(task.marker).exists():
-        raise UsageError(
-            f"{task.store} is not the folder of this study: expected a folder that all nodes "
-            "see under the same path, give one with --out, or --no-shared-folder"
-        )
+    if task.mark is not None:
+        path, line = task.mark
+        if not path.is_file() or line not in path.read_text("utf-8").splitlines():
+            raise UsageError(
+                f"{task.store} is not the folder of this study: expected a folder that all nodes "
+                "see under the same path, give one with --out, or --no-shared-folder"
+            )
     return Store(task.store)
 
 
-def marker_path(store: Path) -> Path:
-    """Return the path of a new marker: a file by which nodes know that they see the same folder."""
-    return store / f"{_MARKERS}{os.getpid()}-{time.time_ns()}"
+def mark_folder(store: Path) -> tuple[Path, str]:
+    """Add a line to a file of the store, by which nodes know that they see the same folder.
 
-
-def write_marker(path: Path, note: Callable[[str], None]) -> None:
-    """Write a marker, and remove those of killed runners; name a problem of the file system."""
-    folder = path.parent
-    make_directory(folder)
-    file_system = find_file_system(folder)
-    if file_system is not None and file_system.lock_problem:
-        note(file_system.lock_problem)
-    for other in folder.glob(f"{_MARKERS}*"):
-        pid = other.name.removeprefix(_MARKERS).partition("-")[0]
-        if pid.isdecimal() and not _is_alive(int(pid)):
-            remove_file(other)
-    atomic_write_file(path, b"")
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    Returns:
+        The file, which only runners of this machine write, and the line.
+    """
+    make_directory(store)
+    path, line = store / f"cluster-{socket.gethostname()}", f"{os.getpid()} {time.time_ns()}"
+    file = AppendFile(path)
+    file.append(f"{line}\n".encode())
+    file.close()
+    return path, line
 
 
 def scratch_name(store: Path) -> str:
@@ -156,38 +133,13 @@ def _scratch_folder(name: str) -> Path:
     return folder
 
 
-def take_runs(store: Store, cells: tuple[Cell, ...]) -> bytes:
+def take_runs(store: Store, cells: tuple[Cell, ...]) -> tuple[FinishedRun, ...]:
     """Return the finished runs of a task, and remove them from this node.
 
-    A damaged run is opened again, and the next process there repeats it. One that is too large
-    returns as failed.
+    A damaged run is opened again, and the next process there repeats it.
     """
-    done = list[str]()
-    for cell in cells:
-        if store.state(cell.run_key) == "done":
-            # Another process of this node may hold it.
-            with suppress(BusyError):
-                _prepare_result(store, cell)
-        if store.state(cell.run_key) == "done":
-            done.append(cell.run_key)
-    runs = pack_results(store, done)
-    for key in done:
+    keys = [cell.run_key for cell in cells if store.check(cell.run_key, cell.run.identity())[0]]
+    runs = tuple(read_run(store, key, networks=True) for key in keys)
+    for key in keys:
         remove_dir(store.directory(key))
     return runs
-
-
-def _prepare_result(store: Store, cell: Cell) -> None:
-    """Open a run again if it is damaged; record it as failed if it is too large for a result."""
-    key, excess = cell.run_key, None
-    if store.find_damage(key) is None:
-        excess = find_excess(store, key)
-        if excess is None:
-            return
-    again = store.version(key) if excess else None
-    claim = store.claim(key, cell.run.identity(), again=again)
-    if claim is None:
-        return
-    if excess is None:
-        claim.release()
-    else:
-        record_failure(claim, cell, excess)

@@ -6,12 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from qkvary.data.prepared_sets import PlannedSet
 from qkvary.data.tokenizers import ByteTokenizer
 from qkvary.storage.errors import DamagedError, NewerFormatError, UsageError
 from qkvary.storage.journal import Journal
-from qkvary.studies.pretraining import DataReference, TrainingOptions, training_study
+from qkvary.studies.pretraining import TrainingOptions, training_study
 from qkvary.studies.running.store import JOURNAL_NAME, Store
-from qkvary.studies.running.trainings import (
+from qkvary.studies.study import Study
+from qkvary.studies.trainings import (
     FOLDER,
     describe_older,
     find_training,
@@ -19,10 +21,9 @@ from qkvary.studies.running.trainings import (
     note_training,
     page_name,
 )
-from qkvary.studies.study import Study
 from qkvary.training.presets import find_preset
 
-DATA = DataReference(
+DATA = PlannedSet(
     name="some", folder="here", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
 )
 NAME = "train lm-10m on some"

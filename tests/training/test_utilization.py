@@ -9,19 +9,19 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from qkvary.studies.running import utilization
+from qkvary.studies.records import Record, from_json, to_json
 from qkvary.studies.running.cells import execute_cell
-from qkvary.studies.running.records import Record, from_json, to_json
 from qkvary.studies.running.store import Store
 from qkvary.studies.running.training import train_cell
-from qkvary.studies.running.utilization import (
+from qkvary.studies.study import Cell
+from qkvary.tasks.catalog import load_task
+from qkvary.training import utilization
+from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
+from qkvary.training.utilization import (
     measure_utilization,
     product_flops_per_second,
     training_flops_per_second,
 )
-from qkvary.studies.study import Cell
-from qkvary.tasks.catalog import load_task
-from qkvary.training.config import ExecutionConfig, OptimizerConfig, RunConfig, TrainingConfig
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
 
@@ -52,7 +52,7 @@ def test_the_arithmetic_is_what_torch_counts() -> None:
 def test_a_product_is_timed_as_a_run_computes_it(
     precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qkvary.studies.running.utilization.SIDE_ON_CPU", 64)
+    monkeypatch.setattr("qkvary.training.utilization.SIDE_ON_CPU", 64)
     training = dataclasses.replace(
         tiny_run().training,
         execution=ExecutionConfig(precision=precision),  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.running.samples import samples_from_bytes, samples_to_bytes
+from qkvary.tasks.example_files import samples_from_bytes, samples_to_bytes
 from qkvary.tasks.examples import Sample
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from qkvary.storage.errors import DamagedError, NewerFormatError
 from qkvary.storage.jsonvalues import decode, encode
-from qkvary.studies.running.records import Record, from_json, make_record, to_json
+from qkvary.studies.records import Record, from_json, make_record, to_json
 from tests.storage.damage import trials
 from tests.storage.test_jsonvalues import KEYS, TEXT, VALUES, same
 from tests.studies.toy_study import toy_study

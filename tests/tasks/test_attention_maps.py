@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.storage.errors import DamagedError
-from qkvary.studies.running.attention_maps import from_bytes, to_bytes
+from qkvary.tasks.example_files import maps_from_bytes, maps_to_bytes
 from qkvary.tasks.examples import AttentionExample
 
 
@@ -21,7 +21,7 @@ def test_maps_come_back(layers: int, heads: int, tokens: list[str], data: st.Dat
     targets = data.draw(st.lists(st.none() | st.integers(0, 7), min_size=size, max_size=size))
     maps = np.random.default_rng(0).random((layers, heads, size, size), dtype=np.float32)
     example = AttentionExample(maps=maps, tokens=tuple(tokens), targets=tuple(targets))
-    found = from_bytes(to_bytes(example))
+    found = maps_from_bytes(maps_to_bytes(example))
     np.testing.assert_array_equal(found.maps, maps)
     assert (found.tokens, found.targets) == (example.tokens, example.targets)
 
@@ -34,7 +34,7 @@ def test_maps_of_several_kinds_of_layers_come_back() -> None:
 
     others = (make("own", 4, 4), make("more", 5, 5))
     example = dataclasses.replace(make("cross", 4, 7), others=others)
-    found = from_bytes(to_bytes(example))
+    found = maps_from_bytes(maps_to_bytes(example))
     for one, other in zip((example, *others), (found, *found.others), strict=True):
         np.testing.assert_array_equal(one.maps, other.maps)
         assert (one.kind, one.tokens, one.targets) == (other.kind, other.tokens, other.targets)
@@ -43,4 +43,4 @@ def test_maps_of_several_kinds_of_layers_come_back() -> None:
 @pytest.mark.parametrize("data", [b"", b"x" * 50])
 def test_what_holds_no_maps_is_named(data: bytes) -> None:
     with pytest.raises(DamagedError, match="holds no attention maps"):
-        from_bytes(data)
+        maps_from_bytes(data)

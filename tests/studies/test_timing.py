@@ -9,7 +9,7 @@ from qkvary.arch.models import as_model
 from qkvary.arch.networks import LanguageModelConfig
 from qkvary.costs.macs import forward_macs
 from qkvary.nn.language_model import LanguageModel
-from qkvary.studies.running import timing
+from qkvary.studies import timing
 from qkvary.studies.study import Study
 from qkvary.tasks.catalog import load_task
 from qkvary.tasks.contract import Batch

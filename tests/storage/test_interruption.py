@@ -9,9 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from qkvary.api.options import Terminal
-from qkvary.api.train import _stop_on_signal
-from qkvary.studies.running.cells import ending_signals
+from qkvary.storage.interruption import ending_signals, stop_in_order
 
 
 @pytest.fixture
@@ -21,13 +19,25 @@ def hangup() -> Iterator[None]:
     signal.signal(signal.SIGHUP, before)
 
 
-def test_a_training_survives_its_terminal_until_a_checkpoint(hangup: None) -> None:
-    stopped: list[bool] = []
+def test_work_survives_its_terminal_until_a_checkpoint(hangup: None) -> None:
+    stopped: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        with _stop_on_signal(lambda: stopped.append(True), Terminal()) as received:
+        with stop_in_order(stopped.append) as received:
             os.kill(os.getpid(), number)
         assert received == [number]
-    assert stopped == [True] * 3
+    assert stopped == [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+
+def test_the_second_signal_ends_what_the_first_did_not(hangup: None) -> None:
+    def end(number: int) -> None:
+        raise TimeoutError(str(number))
+
+    stopped: list[int] = []
+    with stop_in_order(stopped.append, end):
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(TimeoutError, match="15"):
+            os.kill(os.getpid(), signal.SIGTERM)
+    assert stopped == [signal.SIGTERM]
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
@@ -38,7 +48,7 @@ def test_a_hangup_that_is_ignored_stays_ignored(hangup: None) -> None:
 def test_printing_to_a_lost_terminal_does_not_fail() -> None:
     code = (
         "import signal, sys\n"
-        "from qkvary.studies.running.cells import leave_terminal\n"
+        "from qkvary.storage.interruption import leave_terminal\n"
         "sys.stdin.readline()\n"
         "leave_terminal(signal.SIGHUP)\n"
         "print('lost', flush=True)\n"
