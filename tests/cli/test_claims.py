@@ -9,7 +9,6 @@ import pytest
 from qkvary.cli.main import main
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
-from qkvary.papers.claims import Document, Name
 from qkvary.papers.findings import CLAIM_VERDICTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
@@ -116,12 +115,6 @@ def test_the_report_is_written_and_checked(
     stored.write_text(json.dumps(content), "utf-8")
     assert main(["claims", "--check", str(stored)]) == 3
     assert f"{content['claims'][5]['name']}: verdict is" in capsys.readouterr().err
-
-
-def test_names_are_completed() -> None:
-    (document,), (name,) = Document.__metadata__, Name.__metadata__
-    assert list(document.completer(None)) == list(document_names())
-    assert list(name.completer(None)) == EVERY
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,10 @@ import pytest
 from rich.console import Console
 
 import qkvary
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.models import save_model
 from qkvary.cli.app import ProgressLine, say, show_progress
 from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
-from qkvary.nn.language_model import LanguageModel
-from tests.data.merged import merges_of
 from tests.data.small_sets import made_up
-from tests.data.test_library_tokenizers import with_spaces
 from tests.forked import ForkedPython
 
 
@@ -157,36 +151,6 @@ def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     capsys.readouterr()
     data = open_prepared(place)
     assert sum(split.documents for split in data.splits.values()) == 40_000
-
-
-@pytest.mark.parametrize("name", ["bytes", "characters", "merges", "library"])
-def test_a_checkpoint_carries_the_tokenizer_of_its_set(
-    texts: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = name
-    if name == "merges":
-        chosen = str(tmp_path / "merges.txt")
-        Path(chosen).write_text(merges_of("stand-in"), "utf-8")
-    if name == "library":
-        chosen = str(tmp_path / "tokenizer.json")
-        Path(chosen).write_text(with_spaces().describe()["content"], "utf-8")
-    out = tmp_path / "set"
-    assert main(["data", "prepare", str(texts), "--tokenizer", chosen, "--out", str(out)]) == 0
-    data = open_prepared(out)
-    config = LanguageModelConfig(
-        attention=AttentionConfig(d_model=8, num_heads=2, causal=True),
-        block=BlockConfig(d_ff=9),
-        num_layers=1,
-        vocabulary=data.vocabulary,
-        max_tokens=31,
-    )
-    save_model(tmp_path / "model", LanguageModel(config, seed=0), data.tokenizer)
-    capsys.readouterr()
-    words = ["generate", str(tmp_path / "model"), "abc é", "--tokens", "5", "--json"]
-    assert main(words) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema_version"] == 1
-    assert document
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ def test_one_that_does_not_fit(
     assert says.format(whole=places / "whole") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [(), ("--beams", "2"), ("--json",)])
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_answer_that_is_no_text_says_so(
     places: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

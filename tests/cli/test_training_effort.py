@@ -28,23 +28,6 @@ def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunCo
     return RunConfig(task=task, network=preset.network, training=training, seed=0, device=device)
 
 
-def test_passes_and_hours_are_said() -> None:
-    assert describe_effort(preset_run(), 65_536 * 1_530, [7_200.0]) == (
-        "3,060 steps of 65,536 tokens; 2.00 passes over the 100,270,080 training tokens; about "
-        "2 h 00 min on this machine, validations and test included"
-    )
-    assert describe_effort(preset_run(7, 1), None, [None]) == "7 steps of 1,024 tokens"
-    unprepared = describe_effort(preset_run(), None, [None], 80_888)
-    assert unprepared.startswith(
-        "3,060 steps of 65,536 tokens; at least 2,479 passes over the 80,888"
-    )
-    assert unprepared.endswith(
-        "bytes of text. More than 16 passes teach little: try --batch-size 4 --steps 315"
-    )
-    two = describe_effort(preset_run(), None, [60.0, 30.0])
-    assert two.endswith("about 90 s on this machine for all 2 runs, validations and test included")
-
-
 @pytest.mark.parametrize(
     ("training_tokens", "says"),
     [
