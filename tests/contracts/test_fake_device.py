@@ -14,12 +14,7 @@ import pytest
 from tests.contracts.parsed import ROOT
 from tests.forked import ForkedPython
 
-FILES = sorted(
-    [
-        *(ROOT / "tests" / "contracts").glob("on_fake_device*.py"),
-        ROOT / "tests" / "fake_device_alone.py",
-    ]
-)
+FILES = sorted((ROOT / "tests" / "contracts").glob("on_fake_device*.py"))
 
 
 @pytest.mark.timeout(900)
