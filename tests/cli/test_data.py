@@ -1,6 +1,5 @@
 """What a person sees of preparing: figures, a line of progress, and where an error lies."""
 
-import io
 import json
 import os
 import signal
@@ -10,10 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import qkvary
-from qkvary.cli.app import ProgressLine, say, show_progress
+from qkvary.cli.app import ProgressLine, show_progress
 from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
 from tests.data.small_sets import made_up
@@ -108,20 +106,6 @@ def test_progress_says_how_far_and_how_long(
         "preparing: 1,000 of 3,000 bytes, 5 documents",
         "preparing: 2,000 of 3,000 bytes, 9 documents, 31 s left",
     ]
-
-
-def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.1, 0.3, 0.35, 0.6])
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    stream = io.StringIO()
-    screen = Console(file=stream, force_terminal=True, width=50, color_system=None)
-    line = ProgressLine(screen, 0.0)
-    for text in "abcd":
-        line.show(lambda text=text: text)
-    # A sentence clears it, and whoever opened it has nothing left to clear.
-    say("done")
-    line.clear()
-    assert stream.getvalue().split("\r") == ["b".ljust(49), "d".ljust(49), " " * 49, ""]
 
 
 def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(

@@ -10,8 +10,8 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.storage import durable
-from qkvary.storage.durable import atomic_write_file, check_folder, write_output
-from qkvary.storage.errors import ResourceError, TargetError
+from qkvary.storage.durable import atomic_write_file, check_folder
+from qkvary.storage.errors import TargetError
 from tests.reference import llama2c
 
 BAD_INPUT = 2
@@ -112,13 +112,3 @@ def test_what_is_no_regular_file_is_written_through(
         assert main([*evaluate, "pipe.json"]) == 0
         assert json.loads(read.result()) == document
     assert (places / "pipe.json").is_fifo()
-
-
-def test_a_device_is_never_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_arguments: object) -> None:
-        raise AssertionError("a device would be replaced")
-
-    monkeypatch.setattr(Path, "rename", fail)
-    write_output(Path(os.devnull), b"nothing")
-    with pytest.raises(ResourceError, match="cannot write /dev/full: No space left on device"):
-        write_output(Path("/dev") / "full", b"something")

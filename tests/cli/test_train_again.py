@@ -9,11 +9,6 @@ from shutil import copytree
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.pretraining import DataReference, training_study
-from qkvary.studies.running.store import Store
-from qkvary.studies.running.trainings import note_training
-from qkvary.training import presets
 from tests.cli.tiny_training import (
     LONG,
     digest,
@@ -224,28 +219,3 @@ def test_a_training_that_is_not_done_has_a_page(
     }
     assert steps
     assert "train loss" in Path(found["files"][0]).read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train lm-tiny on yours"], "got 'train lm-tiny on yours'; choices: 'train lm-tiny on mi"),
-        (["train lm-tiny on mine", "--device", "cuda"], "expected --device cpu, as 'train lm-tiny"),
-        (["train lm-tiny on mine", "--seeds", "x"], "expected seeds such as"),
-    ],
-)
-def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
-    places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    study = training_study(
-        presets.PRESETS["lm-tiny"],
-        DataReference(
-            name="mine", folder="set", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
-        ),
-    )
-    note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
-    for command in ("report", "status"):
-        assert main([command, *words, "--out", str(places / "runs")]) == 2
-        shown = capsys.readouterr().err
-        assert message in shown
-        assert len(shown.splitlines()) == 1

@@ -1,24 +1,17 @@
 """What is said of a training before its first step."""
 
 import dataclasses
-import math
-from contextlib import nullcontext
-from typing import Any
 
 import pytest
 
-from qkvary.api.options import Terminal
-from qkvary.api.train import _Progress
-from qkvary.api.training_plan import count_scored, estimate_seconds
+from qkvary.api.training_plan import estimate_seconds
 from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
-from qkvary.studies.pretraining import describe_effort, training_study
+from qkvary.studies.pretraining import describe_effort
 from qkvary.studies.running import timing
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
-from qkvary.training.progress import Event
-from tests.studies.test_pretraining import DATA
 
 
 def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunConfig:
@@ -60,21 +53,3 @@ def test_time_grows_with_the_macs_of_all_steps_and_evaluations(
     expected = 1e-9 * per_token * (5 * 3 * 1_024 + scored / 3)
     assert estimate_seconds(run, UNKNOWN) == pytest.approx(expected)
     assert estimate_seconds(preset_run(device="cuda"), UNKNOWN) is None
-
-
-def test_no_more_is_scored_than_a_text_has() -> None:
-    run = preset_run(steps=5)
-    run = dataclasses.replace(run, task=dataclasses.replace(run.task, validation_tokens=700))
-    assert count_scored(run, UNKNOWN) == 700
-    assert count_scored(run, dataclasses.replace(UNKNOWN, text_bytes=20)) == 20 + 3 * 20
-
-
-def test_progress_within_a_step_is_shown() -> None:
-    shown: list[tuple[Any, ...]] = []
-    terminal = Terminal(show_progress=lambda *_: nullcontext(lambda *one: shown.append(one)))
-    (cell,) = training_study(find_preset("lm-10m"), DATA).cells()
-    with _Progress(terminal) as progress:
-        progress.callbacks.on_start(cell)
-        for part, loss in ((0.125, math.nan), (0.0, 2.5)):
-            progress.callbacks.on_event(Event(step=0, steps=3_060, part=part, loss=loss))
-    assert shown == [(0, 3_060, "12% of the next"), (0, 3_060, "loss 2.5000")]
