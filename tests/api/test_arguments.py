@@ -1,6 +1,5 @@
 """Paths are text or paths everywhere, labels are variants, and a wrong type is one sentence."""
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -95,7 +94,6 @@ NO_STUDY: dict[str, Any] = {"name": "s", "question": "", "description": ""}
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: AttentionConfig(d_model=8, num_heads=2, variant=3), "expected a variant or its label"),
     (lambda: AttentionConfig(d_model="8", num_heads=2), "a whole number for d_model, got '8'"),
-    (lambda: AttentionConfig(d_model=8.0, num_heads=2), "a whole number for d_model, got 8.0"),
     (lambda: AttentionConfig(d_model=8, num_heads=2, causal=1), "True or False for causal, got 1"),
     (lambda: AttentionConfig(d_model=8, num_heads=True), "a whole number for num_heads, got True"),
     (
@@ -103,36 +101,22 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
         r"such as cache\.layers\[0\] of a KVCache",
     ),
     (lambda: LAYER([1]), r"expected numbers x of \[batch, tokens, 8\], got list"),
-    (lambda: LAYER(X.long()), r"got torch\.int64 \[1, 3, 8\]"),
     (lambda: LAYER(X[..., :7]), r"expected x of \[batch, tokens, 8\], got \[1, 3, 7\]"),
     (lambda: MODEL([1]), r"expected whole numbers of \[batch, tokens\], got list"),
-    (lambda: MODEL(X), r"got torch\.float32 \[1, 3, 8\]"),
     (lambda: MODEL(IDS, cache=3), r"such as KVCache\(model\.config\.layers\), got int"),
     (lambda: qk.KVCache(LAYER.config), r"such as model\.config\.layers or \[layer\.config\], got"),
     (lambda: qk.generate(3, "a"), "expected the name or path of a checkpoint"),
     (lambda: qk.generate((MODEL,), "a"), r"a network with its tokenizer .*, got \(LanguageModel\)"),
-    (lambda: qk.generate((MODEL, None, None), "a"), r"got \(LanguageModel, NoneType, NoneType\)"),
     (lambda: qk.convert(("a", None), "gauge"), r"got \(str, NoneType\)"),
-    (lambda: qk.convert((MODEL, "a"), "gauge"), r"got \(LanguageModel, str\)"),
-    (lambda: qk.convert((), "gauge"), "got tuple"),
     (lambda: qk.convert("tiny", 3), "expected the name of a rewrite, got 3"),
     (lambda: qk.convert("tiny", "gauge", layer="3"), "at least 1 for layer, got '3'"),
-    (lambda: qk.convert("tiny", "gauge", layer=1.0), "a whole number of .* for layer, got 1.0"),
-    (lambda: qk.convert("tiny", "gauge", layer=True), "at least 1 for layer, got True"),
-    (lambda: qk.convert("tiny", "gauge", seed="3"), "at least 0 for seed, got '3'"),
-    (lambda: qk.convert("tiny", "gauge", seed=1.5), "at least 0 for seed, got 1.5"),
-    (lambda: qk.convert("tiny", "gauge", seed=-1), "at least 0 for seed, got -1"),
     (lambda: qk.convert("tiny", "gauge", seed=2**63), "at most 9223372036854775807 for seed"),
-    (lambda: qk.analyze("tiny", "a.txt", seed="1"), "at least 0 for seed, got '1'"),
     (lambda: qk.generate("tiny", 3), "expected a text for a prompt, got 3"),
-    (lambda: qk.generate("tiny", [3]), "expected a text for a prompt, got 3"),
     (lambda: qk.generate("tiny", "a", stop=3), "expected texts for stop, got 3"),
     (lambda: qk.evaluate("tiny", 3), "expected a file or folder of texts, got 3"),
     (lambda: qk.load(3), "expected the name or path of a checkpoint, got 3"),
-    (lambda: qk.load(b"tiny"), "expected the name or path of a checkpoint, got b'tiny'"),
     (lambda: qk.cost("gpt2", context=2**40 + 1), "a whole number of at most 1,099,511,627,776"),
     (lambda: qk.plan("gpt2", gpu=4), "expected a device out of"),
-    (lambda: qk.plan("gpt2", memory=24), "expected memory such as 24GiB"),
     (lambda: qk.run_study(3), "expected the name of a study or the path of its file, got 3"),
     (lambda: qk.run_study("quickstart", seeds=range(10**12)), "at most 1,000 seeds"),
     (lambda: qk.Study(**NO_STUDY, settings=3, variants=(), seeds=(0,)), "a list of settings"),
@@ -147,8 +131,3 @@ def test_a_wrong_type_is_one_sentence(call: Callable[[], Any], message: str) -> 
     with pytest.raises(ValueError, match=message) as caught:
         call()
     assert "\n" not in str(caught.value)
-
-
-def test_the_version_is_that_of_the_package() -> None:
-    assert qk.__version__ == __import__("importlib.metadata").metadata.version("qkvary")
-    assert os.fspath(Place(Path("a"))) == "a"

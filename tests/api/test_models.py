@@ -37,13 +37,6 @@ def test_a_layer_by_sizes_is_the_layer_of_its_configuration() -> None:
     assert (bare.config.size_per_head, bare.config.dropout, bare.config.causal) == (5, 0.5, False)
 
 
-def test_a_layer_says_what_it_is() -> None:
-    printed = repr(qk.Attention(d_model=42, num_heads=7, variant="Q-K[r5]-V", bias=False))
-    assert "Q-K[r5]-V, d_model=42, num_heads=7, causal=False" in printed
-    assert "(q_proj): Linear(in_features=42, out_features=42, bias=False)" in printed
-    assert "(k_proj): LowRank(in_features=42, out_features=42, bias=False, rank=5)" in printed
-
-
 def test_a_network_is_a_name_or_its_sizes() -> None:
     model = qk.LanguageModel("LM_10M", variant="Q-MQA")
     assert model.config == find_network("lm-10m", "Q-MQA")
@@ -60,29 +53,18 @@ def test_a_network_is_a_name_or_its_sizes() -> None:
         (lambda: qk.cost(3), "expected a model as its name, its path, a configuration"),
         (lambda: qk.cost("300M", "Z"), "expected a variant such as Q-K=V or q,k=v, got 'Z'"),
         (lambda: qk.cost("300M", 3), "expected a variant or its label such as 'Q-K=V', got 3"),
-        (lambda: qk.cost("300M", batch=0), "expected at least 1, got 0"),
-        (lambda: qk.cost("300M", context=0), "expected at least 1, got 0"),
         (lambda: qk.cost("300M", context=1.5), "expected a whole number such as"),
-        (lambda: qk.cost("300M", dtype="int5"), "expected a format out of"),
-        (lambda: qk.plan("300M"), "expected a gpu such as a100-40gb, or a memory such as 24GiB"),
-        (lambda: qk.plan("300M", gpu="a100"), "did you mean a100-40gb or a100-80gb?"),
         (lambda: qk.plan("300M", gpu="t4", goal="fame"), "goal out of serving, training, got"),
         (lambda: qk.plan("300M", gpu="t4", task="poem"), "task out of causal, set, image"),
-        (lambda: qk.plan("300M", gpu="t4", reserve=1), "expected a reserve in [0, 1), got 1"),
         (lambda: qk.plan("300M", gpu="t4", users=True), "expected a whole number"),
         (lambda: qk.variants(model="300M", d_model=8), "expected a model or sizes of a layer"),
         (lambda: qk.variants(model="deepseek-v2-lite"), "whose layers project to queries"),
-        (lambda: qk.variants("GQA-3"), "3"),
         (lambda: qk.Attention(d_model=8), "expected d_model, num_heads, got no num_heads"),
         (lambda: qk.Attention(8), "expected an AttentionConfig, or d_model, num_heads by name"),
-        (lambda: qk.Attention(d_model=9, num_heads=2), "d_model divisible by num_heads"),
         (lambda: qk.LanguageModel("lm-10"), "expected a network, got 'lm-10'; did you mean"),
         (lambda: qk.LanguageModel("lm-10m", d_model=8), "expected a configuration or sizes"),
-        (lambda: qk.load("nowhere"), "expected a checkpoint, got nowhere"),
         (lambda: qk.generate("nowhere", "a"), "expected a checkpoint, got nowhere"),
-        (lambda: qk.generate(3, "a"), "expected the name or path of a checkpoint, or a network"),
         (lambda: qk.run_study("quickstrt"), "did you mean quickstart?"),
-        (lambda: qk.run_study("quickstart", seeds=()), "expected at least one of seeds"),
     ],
 )
 def test_what_makes_no_sense_gets_one_sentence(call: Callable[[], object], message: str) -> None:

@@ -1,7 +1,6 @@
 """A study run from Python: its answer as a value."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,23 +44,3 @@ def test_runs_that_end_early_are_an_error(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(QkvaryError, match=r"^no\nstopped: 1 of 4 runs left") as ended:
         qk.study(toy_study((0,)), out=tmp_path)
     assert (ended.value.exit_code, list(tmp_path.iterdir())) == (4, [])
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"executor": "rya"}, "expected an executor, got 'rya'; did you mean ray"),
-        ({"executor": "slurm", "workers": 3}, "expected no workers with executor slurm, got 3"),
-        ({"gpu_share": 0.5}, "expected executor ray with gpu_share, got local"),
-        (
-            {"executor": "slurm", "cluster": qk.ClusterOptions(address="here:1")},
-            "expected executor ray with address, got slurm",
-        ),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        qk.study(toy_study((0,)), out=tmp_path / "runs", **options)
-    assert not (tmp_path / "runs").exists()

@@ -48,13 +48,6 @@ def test_texts_are_shown_as_they_come(folder: Path) -> None:
     assert [pieces[0], pieces[1]] == texts
 
 
-def test_an_answer_ends_before_a_stop_text(folder: Path) -> None:
-    whole = qk.generate(folder / "model", "the cat", tokens=9)
-    assert len(whole) > 3
-    stop = whole[2:4]
-    assert qk.generate(folder / "model", "the cat", tokens=9, stop=stop) == whole.split(stop)[0]
-
-
 def _told() -> list[str | None]:
     """What a command tells the libraries of lm-eval, and a function does not."""
     return [os.environ.get(name) for name in ("HF_HUB_OFFLINE", "TQDM_DISABLE")]
@@ -101,13 +94,3 @@ def test_a_checkpoint_without_tokenizer_is_refused(folder: Path) -> None:
         qk.evaluate((network, None), [])
     with pytest.raises(ValueError, match="split out of train, validation, test, got 'dev'"):
         qk.evaluate(folder / "model", folder / "text.txt", split="dev")
-
-
-def test_a_tokenizer_is_named_for_a_checkpoint_without_one(folder: Path) -> None:
-    network, _ = qk.load(folder / "model")
-    save_model(folder / "bare", network)
-    loaded = qk.load(folder / "bare", tokenizer="bytes")
-    texts = [qk.generate(one, "the cat", tokens=5) for one in (loaded, folder / "model")]
-    assert texts[0] == texts[1]
-    with pytest.raises(ValueError, match="which has its own, got bytes"):
-        qk.load(folder / "model", tokenizer="bytes")

@@ -42,14 +42,6 @@ def test_the_command_finds_what_python_trained(
     assert record.stat().st_mtime_ns == written
 
 
-def test_a_plan_trains_nothing(places: Path) -> None:
-    data, out = places / "mine.txt", places / "runs"
-    planned = qk.train("lm-tiny", data=data, seeds=(3, 4), options=OPTIONS, out=out, dry_run=True)
-    assert [row["seed"] for row in planned.to_dict()["runs"]] == [3, 4]
-    assert planned.value is None
-    assert not list(out.glob("*/*/record.json"))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

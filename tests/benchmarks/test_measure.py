@@ -25,7 +25,6 @@ from decoding.records import (
 from qkvary.checkpoints.models import save_model
 from qkvary.nn.language_model import LanguageModel
 from qkvary.storage.errors import ResourceError
-from timing.answers import default_options
 
 SIZES = Sizes(d_model=24, num_layers=2, num_heads=3, vocabulary=29)
 SETTINGS = MeasurementSettings(
@@ -84,21 +83,6 @@ def test_all_runners_answer_every_case_in_every_round() -> None:
     ]
     assert record.command == "typed"
     assert from_json(to_json(record), where="here") == record
-
-
-def test_rows_say_what_was_stored_and_read() -> None:
-    record = answer(ask("Q-K=V"))
-    rows = {row.runner: row for row in record.speed}
-    ours, stock = rows["cache"], rows["transformers"]
-    network = dataclasses.replace(make_network("Q-K=V", SIZES), max_tokens=16)
-    assert ours.cache == default_options(LanguageModel(network))
-    assert ours.cache_bytes == 2 * 24 * 4 * 15
-    assert stock.cache_bytes == 2 * ours.cache_bytes
-    assert rows["prefix"].cache_bytes == 0
-    assert ours.step_read_bytes is not None
-    assert stock.step_read_bytes is None
-    assert stock.parameters == ours.parameters + 2 * (24 * 24 + 24)
-    assert stock.notes[0] == "as gpt2"
 
 
 def test_memory_is_measured_of_every_case_and_of_a_long_one(

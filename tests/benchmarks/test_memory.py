@@ -58,14 +58,12 @@ def check_gap(*, context: int, batch: int, chunk: int) -> None:
     raise AssertionError(f"measured {measured}, computed {formula}")
 
 
-def test_one_tensor_for_both_roles_lowers_the_peak_by_its_bytes() -> None:
-    """32 MiB of cache as 8 texts, since one long text takes half a minute."""
-    check_gap(context=1024, batch=8, chunk=32)
-
-
 @pytest.mark.slow
-def test_one_tensor_for_both_roles_lowers_the_peak_of_a_long_context_by_its_bytes() -> None:
-    check_gap(context=2**15, batch=1, chunk=128)
+@pytest.mark.parametrize(("context", "batch", "chunk"), [(1024, 8, 32), (2**15, 1, 128)])
+def test_one_tensor_for_both_roles_lowers_the_peak_by_its_bytes(
+    context: int, batch: int, chunk: int
+) -> None:
+    check_gap(context=context, batch=batch, chunk=chunk)
 
 
 @pytest.mark.parametrize("label", ["QKV", "Q-K=V"])

@@ -104,20 +104,12 @@ def test_a_checkpoint_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--kernel", "fast"], "expected --kernel out of layer, auto"),
         (["--storage", "int9"], "expected a storage such as int8-g64"),
         (["--context", "2"], "expected contexts with room for a prompt before 2 new tokens"),
-        (["--context", "0"], "expected --context of at least 1, got 0"),
-        (["--batch", "0"], "expected --batch of at least 1, got 0"),
-        (["--batch", "x"], "expected a whole number such as 1024, 32k or 1M, got 'x'"),
         (["--tokens", "256"], "expected contexts with room for a prompt before 256 new tokens"),
-        (["--seed", "9" * 23], "expected at most 9223372036854775807 for seed"),
-        (["--rounds", "0"], "expected rounds of at least 1, got 0"),
-        (["--variant", "Q=Q"], "Q=Q"),
-        (["--d-model", "10", "--num-heads", "3"], "expected d_model divisible by num_heads"),
         (["lm-10m", "--d-model", "8"], "expected the name of a network without sizes, got both"),
         (["--out", "one.pdf"], "expected --out with a folder, or a file that ends in"),
         (["no-such-model"], "expected a checkpoint, got no-such-model"),
         (["--read", "no-such.json"], "no-such.json: No such file or directory"),
         (["model", "--read", "one.json"], "expected --read without a model or variants"),
-        (["--device", "tpu"], "expected a device such as cpu, cuda, cuda:1 or mps, got 'tpu'"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(
@@ -133,11 +125,8 @@ def test_nonsense_is_refused_in_a_sentence(
     ("out", "code", "message"),
     [
         ("file/below", 2, "/file, got a file"),
-        ("file/below/one.json", 2, "/file, got a file"),
-        ("file", 2, "/file, got a file"),
         ("folder.html", 2, "expected --out with a file, got the folder "),
         ("/proc/one.json", 4, "cannot write /proc"),
-        ("n" * 300, 4, "File name too long"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused_before_anything_is_measured(
@@ -155,12 +144,3 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_measured(
     assert main(["bench", "decode", "--out", str(tmp_path / out)]) == code
     assert message in capsys.readouterr().err
     assert asked == []
-
-
-def test_a_kernel_that_there_is_not_is_refused_at_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("QKVARY_DECODE_KERNEL", "junk")
-    assert main(["bench", "decode", *SMALL]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "expected a kernel for decoding in QKVARY_DECODE_KERNEL, got 'junk'" in said

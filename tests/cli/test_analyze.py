@@ -40,26 +40,6 @@ def test_page_and_tables_are_written(folder: Path, capsys: pytest.CaptureFixture
     assert "How alike are keys and values in" in page
 
 
-def damage(folder: Path, name: str, where: Path) -> Path:
-    """A copy of the model whose file of that name has lost its last byte."""
-    where.mkdir()
-    for path in (folder / "model").iterdir():
-        data = path.read_bytes()
-        (where / path.name).write_bytes(data[:-1] if path.name == name else data)
-    return where
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "MANIFEST.json"])
-def test_a_damaged_checkpoint_is_refused(
-    name: str, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = damage(folder, name, tmp_path / "model")
-    code, out, err = run(capsys, model, "--text", folder / "text.txt")
-    assert (code, out) == (3, "")
-    assert err.startswith("qkvary: ")
-    assert len(err.splitlines()) == 1
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [

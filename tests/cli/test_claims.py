@@ -9,7 +9,6 @@ import pytest
 from qkvary.cli.main import main
 from qkvary.papers.catalog import document_names
 from qkvary.papers.claim import load_document
-from qkvary.papers.claims import Document, Name
 from qkvary.papers.findings import CLAIM_VERDICTS
 
 STUDIES = Path(__file__).resolve().parents[2] / "studies"
@@ -82,21 +81,8 @@ def test_tables_in_a_folder_judge_instead_of_the_package(
     (one,) = found(capsys, "key-value-6", "--studies", str(tmp_path))
     assert one["verdict"] == "does not hold"
     assert one["needs"] == ""
-    (one,) = found(capsys, "three-projections-54", "--studies", str(tmp_path))
-    assert one["verdict"] == "holds with a condition"
     (one,) = found(capsys, "overview-article-25", "--studies", str(tmp_path))
-    assert one["verdict"] == "not tested here"
-    assert one["needs"] == (
-        "A test needs figures with their intervals from the table 'texts' of the study "
-        "authors-quick."
-    )
-    (one,) = found(capsys, "--search", "degrades decoders", "--studies", str(tmp_path))
-    found_now = {finding["record"]: finding["verdict"] for finding in one["findings"]}
-    assert found_now == {
-        "studies/quickstart/README.md": "not tested here",
-        "studies/lm-small/README.md": "does not hold",
-        "studies/why-query-map/README.md": "not tested here",
-    }
+    assert (one["verdict"], bool(one["needs"])) == ("not tested here", True)
 
 
 def test_the_report_is_written_and_checked(
@@ -116,12 +102,6 @@ def test_the_report_is_written_and_checked(
     stored.write_text(json.dumps(content), "utf-8")
     assert main(["claims", "--check", str(stored)]) == 3
     assert f"{content['claims'][5]['name']}: verdict is" in capsys.readouterr().err
-
-
-def test_names_are_completed() -> None:
-    (document,), (name,) = Document.__metadata__, Name.__metadata__
-    assert list(document.completer(None)) == list(document_names())
-    assert list(name.completer(None)) == EVERY
 
 
 @pytest.mark.parametrize(

@@ -62,14 +62,9 @@ def test_figures_alone_as_json(checkpoint: Path, capsys: pytest.CaptureFixture[s
         (["{net}", "--rewrite", "identity-value", "--layer", "0"], "at least 1 for layer, got 0"),
         (["{net}", "--rewrite", "identity-value", "--layer", "3"], "expected a layer from 1 to 2"),
         (
-            ["{net}", "--rewrite", "gauge", "--layer", "9" * 23],
-            "expected at most 1099511627776 for",
-        ),
-        (
             ["{net}", "--rewrite", "gauge", "--seed", "9" * 23],
             "at most 9223372036854775807 for seed",
         ),
-        (["{net}", "--rewrite", "gauge", "--seed", "-1"], "at least 0 for seed, got -1"),
         (["{net}", "--rewrite", "merge-query-key"], "expected one head of 20 channels in layer 1"),
         (["{net}-2", "--rewrite", "gauge"], "does not exist"),
     ],
@@ -125,7 +120,7 @@ def test_what_is_there_is_not_overwritten(checkpoint: Path, tmp_path: Path) -> N
     assert (tmp_path / "notes" / "mine.txt").read_text("utf-8") == "keep"
 
 
-@pytest.mark.parametrize("spelled", ["net", "net/", "./net/../net", "link", "."])
+@pytest.mark.parametrize("spelled", ["net", "./net/../net", "link"])
 def test_the_checkpoint_itself_is_not_replaced(
     spelled: str, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

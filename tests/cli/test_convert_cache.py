@@ -107,14 +107,6 @@ def test_figures_in_python(checkpoint: Path, text: Path) -> None:
     assert made.tables == ("stages", "costs", "layers")
 
 
-def test_half_precision_is_converted_in_single(checkpoint: Path, text: Path) -> None:
-    half = load_model(checkpoint)
-    half.network.bfloat16()
-    made = qk.convert(half, to="latent", cache=0.5, data=text, tokens=600, context=20)
-    assert made.value.network.embedding.dtype == torch.float32
-    assert half.network.embedding.dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -122,16 +114,10 @@ def test_half_precision_is_converted_in_single(checkpoint: Path, text: Path) -> 
         (["--to", "latent", "--rewrite", "gauge"], "expected --rewrite or --to, got both"),
         (["--to", "latnt", "--cache", "50%"], "did you mean latent"),
         (["--to", "latent"], "expected --cache, such as 50%, or --bytes-per-token, not both"),
-        (["--to", "latent", "--cache", "half"], "expected a share such as 10% or 0.1, got 'half'"),
         (["--to", "latent", "--cache", "100%"], "above 0 and below 100%, got 1"),
         (
             ["--to", "grouped", "--cache", "50%", "--layers", "auto"],
             "choices: latent, shared",
-        ),
-        (["--to", "latent", "--cache", "50%", "--layer", "1"], "expected --layer with --rewrite"),
-        (
-            ["--to", "latent", "--cache", "50%", "--precision", "bf16"],
-            "expected --heal-tokens with",
         ),
         (["--to", "latent", "--cache", "50%", "--heal-tokens", "9"], "expected --out with"),
         (["--to", "grouped", "--cache", "40%"], "choices: 16 (50%)"),

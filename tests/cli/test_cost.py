@@ -6,12 +6,7 @@ from typing import Any
 
 import pytest
 
-from qkvary.arch.families.sizes import load_size
-from qkvary.arch.labels import parse_variant
 from qkvary.cli.main import main
-from qkvary.costs.cache import growth_bytes, model_cache_bytes
-from qkvary.costs.macs import decode_macs
-from qkvary.costs.parameters import model_parameters
 
 LLAMA = {
     "model_type": "llama",
@@ -89,23 +84,6 @@ def test_gpt2_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert row["change"] == {"parameters": 0, "macs_per_token": 0, "cache_bytes": 0}
 
 
-def test_every_row_is_what_the_cost_functions_say(capsys: pytest.CaptureFixture[str]) -> None:
-    document = counted(
-        capsys, "llama-3.1-8b", "--context", "32k", "--batch", "5", "--dtype", "int8"
-    )
-    assert document["context"] == 32_768
-    base = document["rows"][0]
-    assert (base["variant"], base["original"]) == ("GQA-8", True)
-    for row in document["rows"]:
-        model = load_size("llama-3.1-8b").with_variant(parse_variant(row["variant"]))
-        assert row["parameters"]["total"] == model_parameters(model).total
-        assert row["macs_per_token"] == decode_macs(model, context=32_768).total
-        assert row["cache_bytes_per_token"] == growth_bytes(model, stored_as="int8")
-        held = model_cache_bytes(model, context=32_768, stored_as="int8")
-        assert row["cache_bytes"] == 5 * held
-        assert row["change"]["cache_bytes"] == row["cache_bytes"] - base["cache_bytes"]
-
-
 def test_a_variant_that_does_not_fit_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     document = counted(capsys, "300M", "--variant", "GQA-3", "MQA")
     assert [row["variant"] for row in document["rows"] if not row["stored"]] == ["QKV", "MQA"]
@@ -122,15 +100,6 @@ def test_a_file_and_its_folder_are_the_same_model(
     assert by_file["context"] == 4096
     # Two tensors of 4 heads of 8 in 16 bits, in 5 layers.
     assert by_file["rows"][0]["cache_bytes_per_token"] == 2 * 4 * 8 * 2 * 5
-
-
-def test_units_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
-    binary = shown(capsys, "llama-3.1-8b", "--context", "32k")
-    assert "4 GiB" in binary
-    assert not any(f" {unit}" in binary for unit in ("kB", "MB", "GB"))
-    decimal = shown(capsys, "llama-3.1-8b", "--context", "32k", "--decimal")
-    assert "4.29 GB" in decimal
-    assert "iB" not in decimal
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """What a person sees of preparing: figures, a line of progress, and where an error lies."""
 
-import io
 import json
 import os
 import signal
@@ -10,19 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 import qkvary
-from qkvary.arch.attention import AttentionConfig
-from qkvary.arch.networks import BlockConfig, LanguageModelConfig
-from qkvary.checkpoints.models import save_model
-from qkvary.cli.app import ProgressLine, say, show_progress
+from qkvary.cli.app import ProgressLine, show_progress
 from qkvary.cli.main import main
 from qkvary.data.prepared import open_prepared
-from qkvary.nn.language_model import LanguageModel
-from tests.data.merged import merges_of
 from tests.data.small_sets import made_up
-from tests.data.test_library_tokenizers import with_spaces
 from tests.forked import ForkedPython
 
 
@@ -116,20 +108,6 @@ def test_progress_says_how_far_and_how_long(
     ]
 
 
-def test_a_terminal_has_one_line_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = iter([0.1, 0.3, 0.35, 0.6])
-    monkeypatch.setattr(time, "monotonic", lambda: next(now))
-    stream = io.StringIO()
-    screen = Console(file=stream, force_terminal=True, width=50, color_system=None)
-    line = ProgressLine(screen, 0.0)
-    for text in "abcd":
-        line.show(lambda text=text: text)
-    # A sentence clears it, and whoever opened it has nothing left to clear.
-    say("done")
-    line.clear()
-    assert stream.getvalue().split("\r") == ["b".ljust(49), "d".ljust(49), " " * 49, ""]
-
-
 def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,36 +135,6 @@ def test_ctrl_c_leaves_what_is_done_and_the_same_command_goes_on(
     capsys.readouterr()
     data = open_prepared(place)
     assert sum(split.documents for split in data.splits.values()) == 40_000
-
-
-@pytest.mark.parametrize("name", ["bytes", "characters", "merges", "library"])
-def test_a_checkpoint_carries_the_tokenizer_of_its_set(
-    texts: Path, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chosen = name
-    if name == "merges":
-        chosen = str(tmp_path / "merges.txt")
-        Path(chosen).write_text(merges_of("stand-in"), "utf-8")
-    if name == "library":
-        chosen = str(tmp_path / "tokenizer.json")
-        Path(chosen).write_text(with_spaces().describe()["content"], "utf-8")
-    out = tmp_path / "set"
-    assert main(["data", "prepare", str(texts), "--tokenizer", chosen, "--out", str(out)]) == 0
-    data = open_prepared(out)
-    config = LanguageModelConfig(
-        attention=AttentionConfig(d_model=8, num_heads=2, causal=True),
-        block=BlockConfig(d_ff=9),
-        num_layers=1,
-        vocabulary=data.vocabulary,
-        max_tokens=31,
-    )
-    save_model(tmp_path / "model", LanguageModel(config, seed=0), data.tokenizer)
-    capsys.readouterr()
-    words = ["generate", str(tmp_path / "model"), "abc é", "--tokens", "5", "--json"]
-    assert main(words) == 0
-    document = json.loads(capsys.readouterr().out)
-    assert document["schema_version"] == 1
-    assert document
 
 
 @pytest.fixture

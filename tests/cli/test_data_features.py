@@ -87,13 +87,3 @@ def test_features_of_other_weights_are_other_data(
             load_features("cifar100-resnet34", sha256)
     assert load_features("cifar100-resnet34", shas[1]).train.shape == (3, 2, 12)
     load_features.cache_clear()
-
-
-def test_other_networks_are_refused(
-    weights: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert main(["data", "features", "--weights", str(weights.parent)]) == 2
-    assert "expected a folder of ResNet-34 with config.json and" in capsys.readouterr().err
-    monkeypatch.setattr(descriptions, "DEPTHS", (3, 4, 6, 3))
-    assert main(["data", "features", "--weights", str(weights)]) == 2
-    assert "expected a ResNet-34, basic with depths (3, 4, 6, 3), got" in capsys.readouterr().err

@@ -19,13 +19,6 @@ def test_a_folder_of_this_machine_has_no_problem(
     assert not [one for one in found["problems"] if str(tmp_path) in one or "lock" in one]
 
 
-def test_a_file_is_no_folder_of_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "runs"
-    path.touch()
-    assert main(["doctor", "--out", str(path)]) == 2
-    assert f"expected a folder at {path}, got a file" in capsys.readouterr().err
-
-
 def test_locks_that_do_not_reach_other_machines_are_a_problem(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,17 +24,6 @@ def test_an_export_answers_like_the_model(
     assert texts[0] == texts[1]
 
 
-def test_an_export_is_one_json_document(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    llama2c.write_stand_in(tmp_path / "model")
-    call = ["export", str(tmp_path / "model"), "--out", str(tmp_path / "out"), "--to", "llama"]
-    assert main([*call, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["architecture"] == "LlamaForCausalLM"
-    sizes = {path.name: path.stat().st_size for path in (tmp_path / "out").iterdir()}
-    del sizes["MANIFEST.json"]
-    assert found["files"] == sizes
-
-
 def test_a_file_for_llama_cpp_answers_like_the_model(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -91,13 +80,3 @@ def test_what_cannot_be_written_is_refused(
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
-
-
-def test_exports_need_transformers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qkvary.storage.packages.find_spec", lambda _: None)
-    assert main(["export", "anything", "--out", str(tmp_path / "out")]) == 2
-    assert capsys.readouterr().err == (
-        "qkvary: transformers is not installed: run pip install 'qkvary[hf]'\n"
-    )

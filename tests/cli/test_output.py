@@ -15,9 +15,7 @@ from qkvary.cli.app import (
     print_json,
     printable,
 )
-from qkvary.cli.main import print_error
-from qkvary.reports.tables import tabulate, word
-from qkvary.reports.terminal import print_table, sparkline
+from qkvary.reports.terminal import sparkline
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,22 +35,12 @@ def test_json_is_one_document_with_a_schema_version(capsys: pytest.CaptureFixtur
     assert printed.startswith('{\n  "schema_version": 1')
 
 
-def test_table_cells_are_text_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    print_table(console(), tabulate("key", "", ["[red]x[/red] :smile:"], word("name=")))
-    assert "[red]x[/red] :smile:" in capsys.readouterr().out
-
-
 def test_a_stream_that_knows_ascii_gets_near_characters() -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     screen = console(stream)
     screen.print("a – b × c ᵀ 日", highlight=False)
     stream.flush()
     assert stream.buffer.getvalue().decode("ascii") == "a - b x c ^T \\u65e5\n"  # type: ignore[attr-defined]
-
-
-@given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), max_size=200))
-def test_sparkline_never_fails_and_keeps_its_width(values: list[float]) -> None:
-    assert len(sparkline(values, width=40)) <= 40
 
 
 def test_sparkline_rises_with_its_values() -> None:
@@ -65,10 +53,3 @@ def test_sparkline_rises_with_its_values() -> None:
 @given(st.text())
 def test_printable_text_has_no_control_characters(text: str) -> None:
     assert all(letter.isprintable() or letter == "\n" for letter in printable(text))
-
-
-def test_an_error_without_a_message_still_says_something(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    print_error("")
-    assert capsys.readouterr().err == "qkvary: failed without a message\n"

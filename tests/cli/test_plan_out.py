@@ -10,13 +10,6 @@ from tests.conftest import Runner
 PLAN = ("plan", "300M", "--gpu", "a100-40gb", "--context", "32k", "--users", "100")
 
 
-def test_the_units_that_were_asked_for_are_those_of_the_page(tmp_path: Path) -> None:
-    assert main([*PLAN, "--decimal", "--out", str(tmp_path), "--format", "html"]) == 0
-    page = (tmp_path / "plan.html").read_text("utf-8")
-    assert "2.68 GB" in page
-    assert "iB" not in page.split("<main", 1)[1].split("<script", 1)[0]
-
-
 def test_without_out_nothing_is_written_and_nothing_that_draws_is_imported(
     run_python: Runner, tmp_path: Path
 ) -> None:

@@ -1,7 +1,6 @@
-"""Any configuration is answered or refused in one sentence, and never takes long.
+"""Every published configuration is answered, whatever its depth, and none takes long.
 
-Published configurations with fields left out, exchanged or made absurd, and heaps of fields of all
-families with random values: what strangers publish is not always what a family's code expects.
+``tests/fuzz`` breaks them.
 """
 
 import copy
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from qkvary.arch.descriptions import describe_layers
-from qkvary.arch.families.table import FAMILIES, read_model
+from qkvary.arch.families.table import read_model
 from qkvary.arch.models import count_kinds
 from qkvary.cli.main import main
 from qkvary.costs.candidates import choose_candidates
@@ -27,6 +26,7 @@ from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.planning.advice import advise_serving, nearest_size, serve_variants
 from qkvary.planning.training_advice import Regime, advise_training, train_variants
+from tests.fuzz.formats import FORMATS as BROKEN
 
 CONFIGS = Path(__file__).resolve().parents[1] / "arch" / "families" / "configs"
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -35,66 +35,6 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 MOST_CALLS = 600_000
 """Python calls for reading a configuration and all answers about it: well below a second."""
-
-ABSURD: tuple[Any, ...] = (
-    *(None, True, False, 0, 1, -1, 2, 3, 7, 64, 1000, 10_000, 10_001, 2**31, 2**40, 2**40 + 1),
-    *(10**400, -(10**30), 0.0, 0.5, -0.25, 1.5, 1e300, float("nan"), float("inf"), 2.0, 1e-300),
-    *("", "full_attention", "sliding_attention", "llama", "x" * 500, "\x00", "日本", "12"),
-    *([], [0], [1, 2, 3], ["full_attention"] * 9, [None], {}, {"rope_type": 3}, [[[]]], {"": ""}),
-)
-ALL_FIELDS = sorted({name for config in PUBLISHED.values() for name in config})
-
-
-def change(generator: random.Random, config: dict[str, Any]) -> None:
-    """Break one thing, at the top or in a section."""
-    sections = [value for value in config.values() if isinstance(value, dict) and value]
-    if sections and generator.random() < 0.4:
-        return change(generator, generator.choice(sections))
-    names = list(config)
-    name = generator.choice(names) if names else "model_type"
-    kind = generator.randrange(7)
-    value = config.get(name)
-    if kind == 0:
-        config.pop(name, None)
-    elif kind == 1:
-        config[name] = copy.deepcopy(generator.choice(ABSURD))
-    elif kind == 2 and names:
-        config[name] = copy.deepcopy(config[generator.choice(names)])
-    elif kind == 3 and isinstance(value, int | float) and not isinstance(value, bool):
-        factor = generator.choice((-1, 0, 2, 3, 5, 0.5, 1000, 2**20, 1e-3))
-        config[name] = type(value)(value * factor)
-    elif kind == 4 and isinstance(value, list) and value:
-        cut = generator.randrange(len(value) + 1)
-        config[name] = value[:cut] + generator.choice(([], [generator.choice(ABSURD)], value))
-    elif kind == 5:
-        config["model_type"] = generator.choice([*FAMILIES, "nobody", "", None, 7])
-    else:
-        other = generator.choice(list(PUBLISHED.values()))
-        taken = generator.choice(list(other))
-        config[taken] = copy.deepcopy(other[taken])
-    return None
-
-
-def mutated(generator: random.Random) -> dict[str, Any]:
-    """A published configuration with one to five things broken."""
-    config = copy.deepcopy(generator.choice(list(PUBLISHED.values())))
-    for _ in range(generator.choice((1, 1, 1, 2, 3, 5))):
-        change(generator, config)
-    return config
-
-
-def invented(generator: random.Random) -> dict[str, Any]:
-    """Fields of all families, mostly small and sensible sizes."""
-    small = (1, 2, 3, 4, 6, 8, 12, 16, 24, 64, 96, 128)
-    config: dict[str, Any] = {"model_type": generator.choice(list(FAMILIES))}
-    for name in generator.sample(ALL_FIELDS, generator.randrange(len(ALL_FIELDS))):
-        if name == "model_type":
-            continue
-        known = generator.choice([one[name] for one in PUBLISHED.values() if name in one])
-        absurd = generator.choice(ABSURD)
-        sized = generator.choice(small)
-        config[name] = copy.deepcopy(generator.choice((known, known, sized, sized, sized, absurd)))
-    return config
 
 
 def answer_everything(config: dict[str, Any], generator: random.Random) -> None:
@@ -164,25 +104,9 @@ def try_one(config: dict[str, Any], seed: str) -> str:
     return found
 
 
-def try_many(count: int, start: int = 0) -> tuple[int, int]:
-    """How many were answered and refused."""
-    refused = 0
-    for number in range(start, start + count):
-        generator = random.Random(number)
-        config = mutated(generator) if number % 3 else invented(generator)
-        refused += bool(try_one(config, f"{number}"))
-    return count - refused, refused
-
-
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_what_is_published_is_answered(name: str) -> None:
     assert try_one(PUBLISHED[name], name) == ""
-
-
-def test_many_strange_configurations() -> None:
-    answered, refused = try_many(60)
-    assert answered > 12
-    assert refused > 12
 
 
 def deepened(name: str, depth: int) -> dict[str, Any]:
@@ -200,19 +124,15 @@ def deepened(name: str, depth: int) -> dict[str, Any]:
     return config
 
 
-def assert_the_most_layers_are_answered(name: str) -> None:
+@pytest.mark.parametrize("name", ["deepseek-v4-flash", "t5-small"])
+def test_the_most_layers_are_no_more_work(name: str) -> None:
+    """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
     config = deepened(name, 10_000)
     assert try_one(config, name) == ""
     assert len(count_kinds(read_model(config, name).layers)) < 10
 
 
-@pytest.mark.parametrize("name", ["deepseek-v4-flash", "t5-small"])
-def test_the_most_layers_are_no_more_work(name: str) -> None:
-    """Ten thousand layers in a family's own pattern: counted by kind, not one by one."""
-    assert_the_most_layers_are_answered(name)
-
-
-@pytest.mark.parametrize("count", [20, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [10, pytest.param(400, marks=pytest.mark.slow)])
 def test_commands_answer_or_refuse_strange_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], count: int
 ) -> None:
@@ -220,7 +140,7 @@ def test_commands_answer_or_refuse_strange_files(
     codes = set()
     for number in range(count):
         generator = random.Random(f"file {number}")
-        path.write_text(json.dumps(mutated(generator)), "utf-8")
+        path.write_bytes(BROKEN["published config"].change(b"", generator))
         goal = generator.choice(("serving", "training"))
         for arguments in (["cost"], ["plan", "--gpu", "h200", "--goal", goal]):
             as_json = generator.choice(([], ["--json"]))

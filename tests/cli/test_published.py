@@ -7,7 +7,6 @@ import pytest
 
 from qkvary.cli.main import main
 from qkvary.papers.catalog import published_names
-from qkvary.papers.published import Table
 from qkvary.papers.recomputation import VERDICTS, count_verdicts, recompute
 
 EVERY = tuple(one for name in published_names() for one in recompute(name))
@@ -60,11 +59,6 @@ def test_verdicts_choose(capsys: pytest.CaptureFixture[str]) -> None:
     rows = document(capsys, "three-projections-table-5", "--verdict", "equal")["rows"]
     assert len(rows) == len(recompute("three-projections-table-5"))
     assert "No figure with this verdict." in printed(capsys, "table-5", "--verdict", "wrong")
-
-
-def test_tables_are_completed() -> None:
-    (name,) = Table.__metadata__
-    assert list(name.completer(None)) == list(published_names())
 
 
 @pytest.mark.parametrize(

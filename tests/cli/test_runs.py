@@ -163,9 +163,9 @@ def newer(study: Study, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "words", [["report", "made-up"], ["status", "made-up"], ["status"], ["study", "made-up"]]
+    ("words", "more"),
+    [(["report", "made-up"], []), (["status"], []), (["study", "made-up"], ["--json"])],
 )
-@pytest.mark.parametrize("more", [[], ["--json"]])
 def test_runs_of_a_newer_version_are_neither_damaged_nor_missing(
     words: list[str], more: list[str], newer: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,17 +240,6 @@ def test_a_plan_downloads_nothing_and_says_what_is_missing(
         found = json.loads(capsys.readouterr().out)
         assert list(found["not_estimated"].values()) == [per_setting]
         assert (found["estimated_seconds"] is None) == (not estimate)
-
-
-def test_a_folder_without_problems_says_so(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cells = study.cells()
-    fill(Store(tmp_path / "runs"), cells[0], 0.5)
-    for named, among in (((), "1 run"), (("made-up",), "6 runs")):
-        assert main(["status", *named, "--out", str(tmp_path / "runs"), "--problems"]) == 0
-        said = capsys.readouterr().out
-        assert said.endswith(f"  - {among}: none failed, none diverged, none is damaged\n")
 
 
 @pytest.mark.parametrize("json_output", [False, True])

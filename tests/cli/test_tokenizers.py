@@ -62,15 +62,6 @@ def test_a_tokenizer_by_its_file_or_name(places: Path, capsys: pytest.CaptureFix
     )
 
 
-def test_a_text_is_read_with_it(places: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    losses: list[Any] = []
-    for name, *words in (("whole",), ("own", "--tokenizer", "bytes")):
-        typed = [str(places / name), "--data", str(places / "text.txt"), *words]
-        assert main(["evaluate", *typed, "--json"]) == 0
-        losses.append(json.loads(capsys.readouterr().out)["text"]["loss"])
-    assert losses[0] == losses[1]
-
-
 @pytest.mark.parametrize(
     ("name", "tokenizer", "says"),
     [
@@ -93,7 +84,7 @@ def test_one_that_does_not_fit(
     assert says.format(whole=places / "whole") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [(), ("--beams", "2"), ("--json",)])
+@pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_answer_that_is_no_text_says_so(
     places: Path, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

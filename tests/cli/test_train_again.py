@@ -9,12 +9,6 @@ from shutil import copytree
 import pytest
 
 from qkvary.cli.main import main
-from qkvary.data.prepared_sets import PlannedSet
-from qkvary.data.tokenizers import ByteTokenizer
-from qkvary.studies.pretraining import training_study
-from qkvary.studies.running.store import Store
-from qkvary.studies.trainings import note_training
-from qkvary.training import presets
 from tests.cli.tiny_training import (
     LONG,
     digest,
@@ -47,14 +41,13 @@ def begun(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "runs"
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "record.json", "network/model.safetensors"])
 def test_a_finished_run_that_is_damaged_is_left_to_its_owner(
-    places: Path, made: Path, capsys: pytest.CaptureFixture[str], name: str
+    places: Path, made: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It may have taken days, and what is damaged may be a line of its log."""
     copytree(made, places / "runs")
     before = digest(places / "runs")
-    (path,) = (places / "runs").glob(f"*/*/{name}")
+    (path,) = (places / "runs").glob("*/*/metrics.jsonl")
     (run,) = (places / "runs").glob("[0-9a-f][0-9a-f]/*")
     data = path.read_bytes()
     flip(path, len(data) - 9)
@@ -86,10 +79,6 @@ def contents(run: Path) -> dict[Path, bytes]:
 def flip(path: Path, position: int) -> None:
     data = path.read_bytes()
     path.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
-
-
-def change_digit(log: Path) -> None:
-    flip(log, log.read_bytes().index(b'"loss":') + 8)
 
 
 def test_a_run_that_was_begun_in_another_way_is_gone_on_with(
@@ -136,15 +125,13 @@ def test_a_run_may_be_begun_anew_in_another_way(places: Path, begun: Path) -> No
     ("words", "message"),
     [
         (("--sample", "the " * 50), "expected a prompt of at most the 16 tokens of a row"),
-        (("--sample", "Ω", "--tokenizer", "characters"), "Ω"),
         (("--device", "cuda:99"), "expected a device of this machine, got 'cuda:99'"),
     ],
 )
 def test_what_cannot_be_done_takes_nothing_from_a_run(
     places: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
 ) -> None:
-    tokenizer = words[2:] if "--tokenizer" in words else ()
-    stop_early(places, *tokenizer)
+    stop_early(places)
     more = (*words, "--allow-change") if "--device" in words else words
     kept = sorted((places / "runs").glob("*/*/checkpoints/*/*"))
     assert kept
@@ -232,30 +219,3 @@ def test_a_training_that_is_not_done_has_a_page(
     }
     assert steps
     assert "train loss" in Path(found["files"][0]).read_text()
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["train lm-tiny on yours"], "got 'train lm-tiny on yours'; choices: 'train lm-tiny on mi"),
-        (["train lm-tiny on mine", "--device", "cuda"], "expected --device cpu, as 'train lm-tiny"),
-        (["train lm-tiny on mine", "--dtype", "float64"], "expected --dtype float32, as 'train"),
-        (["train lm-tiny on mine", "--seeds", "x"], "expected seeds such as"),
-        (["train lm-tiny on mine", "--device", "toaster"], "toaster"),
-    ],
-)
-def test_a_report_of_a_training_that_is_not_there_is_one_sentence(
-    places: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
-    study = training_study(
-        presets.PRESETS["lm-tiny"],
-        PlannedSet(
-            name="mine", folder="set", fingerprint="f" * 64, vocabulary=ByteTokenizer().vocabulary
-        ),
-    )
-    note_training(Store(places / "runs"), study, "qkvary train lm-tiny")
-    for command in ("report", "status"):
-        assert main([command, *words, "--out", str(places / "runs")]) == 2
-        shown = capsys.readouterr().err
-        assert message in shown
-        assert len(shown.splitlines()) == 1

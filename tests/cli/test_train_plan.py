@@ -51,15 +51,6 @@ def test_a_plan_of_a_text_writes_nothing(
     assert Path(after["runs"][0]["directory"]).parent.parent == places / "runs"
 
 
-def test_a_plan_says_that_the_text_is_not_prepared(
-    places: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert train(places, "--dry-run") == 0
-    printed = capsys.readouterr().out
-    assert "mine is not prepared yet: the training prepares it first" in printed
-    assert "passes over the 4,050 bytes of text" in printed
-
-
 @pytest.mark.parametrize(
     ("words", "vocabulary"),
     [((), 50257), (("--tokenizer", "gpt2-4096"), 4096), (("--data", "hf:owner/name"), 50257)],

@@ -1,24 +1,17 @@
 """What is said of a training before its first step."""
 
 import dataclasses
-import math
-from contextlib import nullcontext
-from typing import Any
 
 import pytest
 
-from qkvary.api.options import Terminal
-from qkvary.api.train import _Progress
-from qkvary.api.training_plan import count_scored, estimate_seconds
+from qkvary.api.training_plan import estimate_seconds
 from qkvary.arch.models import as_model
 from qkvary.costs.macs import forward_macs
 from qkvary.data.prepared_sets import PlannedSet
 from qkvary.studies import timing
-from qkvary.studies.pretraining import describe_effort, training_study
+from qkvary.studies.pretraining import describe_effort
 from qkvary.training.config import RunConfig
 from qkvary.training.presets import find_preset
-from qkvary.training.progress import Event
-from tests.studies.test_pretraining import DATA
 
 
 def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunConfig:
@@ -26,23 +19,6 @@ def preset_run(steps: int = 3_060, rows: int = 64, device: str = "cpu") -> RunCo
     training = dataclasses.replace(preset.training, steps=steps, batch_size=rows)
     task = preset.task(data="", data_sha256="0")
     return RunConfig(task=task, network=preset.network, training=training, seed=0, device=device)
-
-
-def test_passes_and_hours_are_said() -> None:
-    assert describe_effort(preset_run(), 65_536 * 1_530, [7_200.0]) == (
-        "3,060 steps of 65,536 tokens; 2.00 passes over the 100,270,080 training tokens; about "
-        "2 h 00 min on this machine, validations and test included"
-    )
-    assert describe_effort(preset_run(7, 1), None, [None]) == "7 steps of 1,024 tokens"
-    unprepared = describe_effort(preset_run(), None, [None], 80_888)
-    assert unprepared.startswith(
-        "3,060 steps of 65,536 tokens; at least 2,479 passes over the 80,888"
-    )
-    assert unprepared.endswith(
-        "bytes of text. More than 16 passes teach little: try --batch-size 4 --steps 315"
-    )
-    two = describe_effort(preset_run(), None, [60.0, 30.0])
-    assert two.endswith("about 90 s on this machine for all 2 runs, validations and test included")
 
 
 @pytest.mark.parametrize(
@@ -77,21 +53,3 @@ def test_time_grows_with_the_macs_of_all_steps_and_evaluations(
     expected = 1e-9 * per_token * (5 * 3 * 1_024 + scored / 3)
     assert estimate_seconds(run, UNKNOWN) == pytest.approx(expected)
     assert estimate_seconds(preset_run(device="cuda"), UNKNOWN) is None
-
-
-def test_no_more_is_scored_than_a_text_has() -> None:
-    run = preset_run(steps=5)
-    run = dataclasses.replace(run, task=dataclasses.replace(run.task, validation_tokens=700))
-    assert count_scored(run, UNKNOWN) == 700
-    assert count_scored(run, dataclasses.replace(UNKNOWN, text_bytes=20)) == 20 + 3 * 20
-
-
-def test_progress_within_a_step_is_shown() -> None:
-    shown: list[tuple[Any, ...]] = []
-    terminal = Terminal(show_progress=lambda *_: nullcontext(lambda *one: shown.append(one)))
-    (cell,) = training_study(find_preset("lm-10m"), DATA).cells()
-    with _Progress(terminal) as progress:
-        progress.callbacks.on_start(cell)
-        for part, loss in ((0.125, math.nan), (0.0, 2.5)):
-            progress.callbacks.on_event(Event(step=0, steps=3_060, part=part, loss=loss))
-    assert shown == [(0, 3_060, "12% of the next"), (0, 3_060, "loss 2.5000")]

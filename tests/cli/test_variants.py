@@ -65,13 +65,6 @@ def test_any_spelling_and_any_combination_can_be_asked_for(
     assert rows[0]["cached"] == ["k"]
 
 
-def test_a_variant_that_does_not_fit_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = {row["label"]: row for row in listed(capsys, "--num-heads", "2")["variants"]}
-    assert rows["GQA-4"]["parameters"] is None
-    assert "divide 2 query heads" in rows["GQA-4"]["refused"]
-    assert rows["GQA-2"]["refused"] is None
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

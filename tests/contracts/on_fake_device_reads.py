@@ -41,7 +41,7 @@ from tests.conversions.rewrites.test_absorb_skip import with_absorbable
 from tests.fake_device import DEVICE, FakeDevice
 
 
-@pytest.mark.parametrize("label", FEW[1::3])
+@pytest.mark.parametrize("label", FEW[1::6])
 def test_evaluation(label: str) -> None:
     text = np.arange(90) * 7 % 13
     windows = cut(np.array([[0, 33], [33, 60], [60, 90]]), context=8, stride=4)
@@ -137,7 +137,13 @@ def test_a_checkpoint_of_the_device_is_one_of_the_cpu(tmp_path: Path) -> None:
         assert torch.equal(weight.cpu(), model.state_dict()[name])
 
 
-@pytest.mark.parametrize("method", method_names())
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=() if name in ("latent", "shared") else pytest.mark.slow)
+        for name in method_names()
+    ],
+)
 def test_a_smaller_cache(method: str) -> None:
     def shrink(model: Any, device: str) -> Any:
         made = convertible_caches.convert(model, method, 16)

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from qkvary.inference.decoding import generate
-from qkvary.inference.samples import TextSampler
 from qkvary.tasks.catalog import load_task, task_names
 from qkvary.tasks.contract import ShowsSamples
 from qkvary.training import loop
@@ -29,7 +28,6 @@ from qkvary.training.config import (
     TrainingConfig,
 )
 from qkvary.training.loop import Outcome, train
-from qkvary.training.progress import NO_CALLBACKS, Callbacks
 from tests.fake_device import DEVICE, DeviceTensor, FakeDevice
 from tests.tasks.tiny_networks import tiny_network, tiny_task
 
@@ -86,7 +84,6 @@ def train_on(
     *,
     stop: Callable[[], bool] = lambda: False,
     every: float = 1e9,
-    callbacks: Callbacks = NO_CALLBACKS,
     **training: Any,
 ) -> Outcome:
     folder.mkdir(exist_ok=True)
@@ -96,7 +93,6 @@ def train_on(
         folder,
         stop=stop,
         checkpoint_seconds=every,
-        callbacks=callbacks,
         generate=generate,
     )
 
@@ -150,12 +146,16 @@ def test_every_task(name: str, tmp_path: Path) -> None:
 
 WAYS: dict[str, dict[str, Any]] = {
     "bfloat16": {"execution": ExecutionConfig(precision="bf16")},
-    "recomputed": {"execution": ExecutionConfig(recompute_blocks=True)},
-    "annealed": {"temperature": TemperatureSchedule(start=2.0)},
-    "skipped": {"guards": GuardConfig(on_nonfinite="skip", skip_gradient_norm=1e-9)},
-    "one cycle": {"schedule": ScheduleConfig(name="one_cycle")},
-    "cosine": {"schedule": ScheduleConfig(name="cosine", floor=0.1)},
-    "Adam": {"optimizer": OptimizerConfig(name="adam", learning_rate=0.01, decay="matrices")},
+    "recomputed, annealed, one cycle": {
+        "execution": ExecutionConfig(recompute_blocks=True),
+        "temperature": TemperatureSchedule(start=2.0),
+        "schedule": ScheduleConfig(name="one_cycle"),
+    },
+    "skipped, cosine, Adam": {
+        "guards": GuardConfig(on_nonfinite="skip", skip_gradient_norm=1e-9),
+        "schedule": ScheduleConfig(name="cosine", floor=0.1),
+        "optimizer": OptimizerConfig(name="adam", learning_rate=0.01, decay="matrices"),
+    },
 }
 
 
@@ -209,24 +209,6 @@ def test_a_step_that_diverges_is_seen(tmp_path: Path) -> None:
             optimizer=OptimizerConfig(name="adam", learning_rate=1e300),
         )
     assert found.status == "diverged"
-
-
-def test_samples_are_drawn_while_training(tmp_path: Path) -> None:
-    tokenizer = load_task(tiny_task("language")).tokenizer
-    assert tokenizer is not None
-    sampler = TextSampler(tokenizer, "a", most=None, tokens=4, seed=1)
-    drawn: list[list[str]] = []
-    for device in ("cpu", DEVICE):
-        texts: list[str] = []
-        drawn.append(texts)
-
-        def keep(network: Any, texts: list[str] = texts) -> str:
-            texts.append(sampler(network))
-            return texts[-1]
-
-        with FakeDevice():
-            train_on(device, "language", tmp_path / device, callbacks=Callbacks(sample=keep))
-    assert drawn[0] == drawn[1] != []
 
 
 @pytest.mark.parametrize("name", ["images", "texts", "translation"])

@@ -17,6 +17,9 @@ SLOW = {
     "command_line",
     "data_preparation",
     "language_training",
+    "linear_attention",
+    "tiny_imagenet",
+    "training_step",
     "translation",
     "whole_decoding",
 }

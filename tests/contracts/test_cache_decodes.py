@@ -11,15 +11,12 @@ from torch import Tensor
 
 from qkvary.arch.attention import AttentionConfig, Kernel, PositionConfig
 from qkvary.arch.caches import CacheLayout, CacheOptions
-from qkvary.arch.networks import LanguageModelConfig, Positions
-from qkvary.costs.cache import cache_bytes_per_sequence
 from qkvary.nn.attention import Attention
 from qkvary.nn.cache import KVCache, LayerCache
 from qkvary.nn.language_model import LanguageModel
 from tests.conftest import examples
 from tests.contracts.variant_cases import (
     BATCH,
-    DECISIVE,
     GATE,
     LABELS,
     TOKENS,
@@ -34,7 +31,6 @@ from tests.contracts.variant_cases import (
 )
 from tests.reference.attention import attend
 from tests.reference.cache import decode
-from tests.reference.networks import language_model_logits
 
 WINDOWED = (
     "QKV",
@@ -119,21 +115,6 @@ def test_a_rotated_value_of_its_own_is_decoded(layout: CacheLayout) -> None:
         assert distance(found, layer(x)) < GATE
 
 
-@pytest.mark.parametrize("label", DECISIVE)
-@examples(3)
-@given(cuts=CUTS)
-def test_language_models_decode_like_one_forward(label: str, cuts: list[int]) -> None:
-    model = LanguageModel(make_language_model_config(label, positions="learned")).double()
-    randomize(model, seed=73)
-    tokens = torch.arange(TOKENS)[None].expand(2, -1) + torch.tensor([[0], [5]])
-    cache = KVCache(model.config.layers, max_tokens=TOKENS)
-    with torch.no_grad():
-        chunks = [
-            model(tokens[:, start:stop], cache=cache) for start, stop in itertools.pairwise(cuts)
-        ]
-        assert distance(torch.cat(chunks, dim=1), model(tokens)) < GATE
-
-
 def with_window(config: AttentionConfig, window: int | None) -> AttentionConfig:
     return dataclasses.replace(config, variant=dataclasses.replace(config.variant, window=window))
 
@@ -161,51 +142,6 @@ def test_windows_drop_only_what_nobody_sees_again(
 def distance_of_real(found: Tensor, expected: Tensor, real: Tensor) -> float:
     """The distance over real tokens; none where everything is padding."""
     return distance(found * real, expected * real) if real.any() else 0.0
-
-
-LAYERS = st.lists(
-    st.tuples(st.sampled_from(WINDOWED), st.none() | WINDOWS), min_size=1, max_size=4
-).map(lambda drawn: tuple(with_window(make_config(label, causal=True), w) for label, w in drawn))
-
-
-@examples(20)
-@given(
-    layers=LAYERS,
-    cuts=CUTS,
-    positions=st.sampled_from(["none", "learned", "sinusoidal"]),
-    call=CALLS,
-)
-def test_layers_of_different_windows_decode_like_one_forward(
-    layers: tuple[AttentionConfig, ...],
-    cuts: list[int],
-    positions: Positions,
-    call: dict[str, Tensor],
-) -> None:
-    config: LanguageModelConfig = dataclasses.replace(
-        make_language_model_config("QKV", positions=positions),
-        attention=layers,
-        num_layers=len(layers),
-    )
-    model = LanguageModel(config).double()
-    randomize(model, seed=73)
-    tokens = (torch.arange(ROWS).view(BATCH, TOKENS) * 5) % config.vocabulary
-    real = call.get("attention_mask", torch.ones(BATCH, TOKENS, dtype=torch.bool))[..., None]
-    cache = KVCache(config.layers, max_tokens=TOKENS)
-    chunks: list[Tensor] = []
-    with torch.no_grad():
-        for start, stop in itertools.pairwise(cuts):
-            seen = {name: tensor[:, :stop] for name, tensor in call.items()}
-            chunks.append(model(tokens[:, start:stop], cache=cache, **seen))
-            assert cache.length == stop
-            kept = cache_bytes_per_sequence(config, length=stop, dtype="float64")
-            assert cache.nbytes == BATCH * (kept or 0)
-        whole = model(tokens, **call)
-        if "positions" not in call:
-            weights = dict(model.named_parameters())
-            named = {"mask": call.get("attention_mask"), "documents": call.get("document_ids")}
-            expected = language_model_logits(config, weights, tokens, **named)
-            assert distance_of_real(whole, expected, real) < GATE
-    assert distance_of_real(torch.cat(chunks, dim=1), whole, real) < GATE
 
 
 @variant_pairs("label", LABELS)

@@ -12,27 +12,24 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.parsed import ROOT
+from tests.forked import ForkedPython
 
-FILES = sorted(
-    [
-        *(ROOT / "tests" / "contracts").glob("on_fake_device*.py"),
-        ROOT / "tests" / "fake_device_alone.py",
-    ]
-)
+FILES = sorted((ROOT / "tests" / "contracts").glob("on_fake_device*.py"))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_what_computes_on_a_device_stays_there(path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
-    ended = subprocess.run(
+    process = ForkedPython(
         [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(path)],
         cwd=ROOT,
         env=environment,
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
-        check=False,
     )
-    assert ended.returncode == 0, ended.stdout[-8_000:]
-    assert " passed" in ended.stdout.splitlines()[-1]
-    assert "skipped" not in ended.stdout.splitlines()[-1]
+    printed, _ = process.communicate()
+    assert process.returncode == 0, printed[-8_000:]
+    assert " passed" in printed.splitlines()[-1]
+    assert "skipped" not in printed.splitlines()[-1]

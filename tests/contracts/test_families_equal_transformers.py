@@ -120,15 +120,6 @@ def test_a_window_allocates_the_token_that_it_lets_go() -> None:
     assert (held_bytes(decoder.cache), allocated_bytes(decoder.cache)) == (4 * token, 5 * token)
 
 
-def test_without_windows_nothing_is_allocated_that_is_not_held() -> None:
-    decoder = Decoder(build("llama", GROUPED))
-    decoder.feed(PROMPT)
-    decoder.feed(1)
-    assert allocated_bytes(decoder.cache) == held_bytes(decoder.cache)
-    layers = layerwise_cache_bytes(read("llama", GROUPED), context=PROMPT + 1, stored_as="fp32")
-    assert list(layers) == [2 * (PROMPT + 1) * 3 * 10 * NUMBER] * 3
-
-
 def test_gemma_4_holds_keys_and_values_that_one_tensor_makes() -> None:
     """Of 7 layers 3 are global, with 2 KV heads of 22 channels; 4 have a window of 5 tokens.
 
@@ -149,27 +140,6 @@ def test_gemma_4_holds_keys_and_values_that_one_tensor_makes() -> None:
         "value and rotated slice": (2 * one_tensor, 3 * 13 * 2 * (22 + 4) * NUMBER),
         "rotate when read": (2 * one_tensor, one_tensor),
     }
-
-
-def test_gemma_4_makes_keys_of_values() -> None:
-    """The stored keys of global layers are the stored values times the gain of ``k_norm``, rotated.
-
-    What is rotated are the first 2 channels of both halves of 22.
-    """
-    decoder = Decoder(build("gemma4_text", GEMMA4_EQUAL))
-    gain = torch.linspace(0.5, 1.5, 22)
-    for index in (1, 4, 6):
-        decoder.model.model.layers[index].self_attn.k_norm.weight.data.copy_(gain)
-    decoder.feed(13)
-    for index in (1, 4, 6):
-        layer = decoder.cache.layers[index]
-        made = layer.values * gain
-        kept = [channel for channel in range(22) if channel % 11 >= 2]
-        torch.testing.assert_close(layer.keys[..., kept], made[..., kept])
-        turned = [0, 1, 11, 12]
-        assert not torch.allclose(layer.keys[..., turned], made[..., turned])
-        sizes = [tensor[..., turned].square().sum(-1) for tensor in (layer.keys, made)]
-        torch.testing.assert_close(*sizes)
 
 
 @pytest.mark.parametrize("chunks", [(1,) * 31, (9, *(1,) * 22), (3, 7, 1, 1, 12, 2, 1, 5)], ids=str)

@@ -56,8 +56,7 @@ def test_a_layer_hides_padding(label: str, causal: bool, value: float, kernel: s
     assert found[0].isfinite().all()
 
 
-@variant_values("label, value", LABELS, HOSTILE)
-@pytest.mark.parametrize("layout", ["sources", "rotated", "split", "input"])
+@variant_values("label, value, layout", LABELS, HOSTILE, ["sources", "rotated", "split", "input"])
 def test_a_cache_hides_padding(label: str, value: float, layout: str) -> None:
     layer, mask, x = make(label, causal=True), padding_mask(), random_input(61)
     found: list[Tensor] = []

@@ -12,7 +12,6 @@ from qkvary.arch.sharing import share
 from qkvary.arch.terms import TERMS, TermEntry
 from qkvary.arch.variants import Variant
 from qkvary.nn.attention import Attention
-from qkvary.nn.language_model import LanguageModel
 from qkvary.nn.layout import Layout
 from tests.contracts.variant_cases import (
     D_MODEL,
@@ -24,7 +23,6 @@ from tests.contracts.variant_cases import (
     TOKENS,
     distance,
     make_config,
-    make_language_model_config,
     random_input,
     randomize,
     variant_pairs,
@@ -128,20 +126,6 @@ def test_the_gradient_of_a_shared_weight_is_the_sum_of_the_unshared(label: str) 
         assert distance(sum(parts), shared) < GATE
 
 
-def test_whole_networks_agree() -> None:
-    """W_v := W_k in a language model: the logits of the network that has one matrix for both."""
-    shared = LanguageModel(make_language_model_config("Q-K=V")).double()
-    randomize(shared, seed=103)
-    free = LanguageModel(make_language_model_config("QKV")).double()
-    state = shared.state_dict()
-    for name in list(state):
-        if ".k_proj." in name:
-            state[name.replace("k_proj", "v_proj")] = state[name]
-    free.load_state_dict(state)
-    tokens = torch.arange(TOKENS)[None]
-    assert distance(free(tokens), shared(tokens)) < GATE
-
-
 @pytest.mark.parametrize("base", ["Q-K=V", "Q-GQA-2", "Q-MQA", "I-K=V"])
 def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) -> None:
     """MLA whose matrices pick each head's block of the latent: what stock engines are given."""
@@ -155,30 +139,6 @@ def test_a_shared_key_and_value_is_latent_attention_with_selectors(base: str) ->
     latent.load_state_dict({**tied.state_dict(), **selectors})
     x = random_input(223)
     assert distance(latent(x), tied(x)) < GATE
-
-
-@pytest.mark.parametrize("heads", [None, 2, 1])
-def test_a_map_from_key_to_value_is_absorbed_by_the_output(heads: int | None) -> None:
-    """V = K M_h with W_o computes what V = K computes with W_o' = M_h W_o: nothing to build."""
-    label = {None: "Q-K=V", 2: "Q-GQA-2", 1: "Q-MQA"}[heads]
-    absorbed = Attention(make_config(label, causal=True)).double()
-    randomize(absorbed, seed=107)
-    mapped = unshare(absorbed)
-    kv_heads = heads or HEADS
-    generator = torch.Generator().manual_seed(109)
-    maps = torch.randn(kv_heads, HEAD_DIM, HEAD_DIM, generator=generator).double()
-    assert mapped.v_proj is not None
-    assert mapped.v_proj.bias is not None
-    with torch.no_grad():
-        weight = mapped.v_proj.weight.view(kv_heads, HEAD_DIM, D_MODEL)
-        mapped.v_proj.weight.copy_((maps.mT @ weight).flatten(0, 1))
-        bias = mapped.v_proj.bias.view(kv_heads, HEAD_DIM, 1)
-        mapped.v_proj.bias.copy_((maps.mT @ bias).flatten())
-        out = mapped.o_proj.weight.view(D_MODEL, HEADS, 1, HEAD_DIM)
-        per_query_head = maps.repeat_interleave(HEADS // kv_heads, dim=0)
-        absorbed.o_proj.weight.copy_((out @ per_query_head.mT).flatten(1))
-    x = random_input(113)
-    assert distance(mapped(x), absorbed(x)) < GATE
 
 
 def scores_of(label: str) -> Tensor:

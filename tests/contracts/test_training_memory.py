@@ -5,7 +5,6 @@ copies of weights, do not grow. Left out by the plan, and added here one by one:
 of each norm, the logarithm of each head's softmax denominator, and the numbers of the tokens.
 """
 
-import dataclasses
 from collections.abc import Callable
 
 import pytest
@@ -14,17 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from qkvary.arch.attention import AttentionConfig, PositionConfig, ValueRope
-from qkvary.arch.blocks import FeedForward, LatentAttention, Layer, ProjectedAttention
+from qkvary.arch.attention import AttentionConfig
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.models import as_model
 from qkvary.arch.networks import Activation, BlockConfig, LanguageModelConfig
-from qkvary.arch.parts import Norm
 from qkvary.costs.training import (
     LOGIT_BYTES,
     activation_bytes,
     activation_numbers,
-    crossing_numbers,
 )
 from qkvary.nn.language_model import LanguageModel
 
@@ -164,153 +160,3 @@ def test_checkpointing_keeps_the_inputs_of_blocks() -> None:
     assert found == forward + NORM_NUMBERS + TOKEN_NUMBERS
     whole = activation_bytes(model, tokens=TOKENS, precision="fp32")
     assert whole - planned == (layers - 1) * again * TOKENS * FLOAT
-
-
-# ---- blocks that are written out here: rotation, normalised heads, latents, cross attention
-
-
-def matrix(outputs: int, inputs: int) -> Tensor:
-    return torch.randn(outputs, inputs, requires_grad=True)
-
-
-def gain(width: int) -> Tensor:
-    return torch.ones(width, requires_grad=True)
-
-
-def split(x: Tensor, heads: int) -> Tensor:
-    return x.unflatten(-1, (heads, -1))
-
-
-def join(x: Tensor) -> Tensor:
-    return x.flatten(2)
-
-
-def turn(x: Tensor, sign: float = 1.0) -> Tensor:
-    """Rotate all channels of every head; the tables are constants."""
-    half = x.shape[-1] // 2
-    angles = torch.arange(TOKENS)[:, None, None] / 10_000 ** (torch.arange(half) / half)
-    cos, sin = angles.cos().repeat(1, 1, 2), sign * angles.sin().repeat(1, 1, 2)
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
-
-
-def feed_forward(x: Tensor) -> Tensor:
-    gate, up, down = matrix(D_FF, D_MODEL), matrix(D_FF, D_MODEL), matrix(D_MODEL, D_FF)
-    return F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down)
-
-
-def norm(x: Tensor) -> Tensor:
-    return F.layer_norm(x, x.shape[-1:], gain(x.shape[-1]))
-
-
-def attend(query: Tensor, key: Tensor, value: Tensor, *, causal: bool = True) -> Tensor:
-    """Heads follow the tokens: no copy is made for the next matrix."""
-    gqa = query.shape[2] != key.shape[2]
-    roles = (role.transpose(1, 2) for role in (query, key, value))
-    mixed = F.scaled_dot_product_attention(*roles, is_causal=causal, enable_gqa=gqa)
-    return mixed.transpose(1, 2)
-
-
-def written_out(sublayer: Callable[[Tensor], Tensor]) -> Callable[[int], Tensor]:
-    """A pre-norm block around what attends, on inputs that something upstream made."""
-
-    def run(batch: int) -> Tensor:
-        # The gradient has to reach the input for the input of the norm to be kept.
-        x = torch.randn(batch, TOKENS, D_MODEL, requires_grad=True)
-        x = x + sublayer(norm(x))
-        return x + feed_forward(norm(x))
-
-    return run
-
-
-def make_layer(attention: ProjectedAttention | LatentAttention) -> Layer:
-    return Layer(
-        attention=attention,
-        feed_forward=(FeedForward(d_model=D_MODEL, d_ff=D_FF, gated=True),),
-        norms=(Norm(width=D_MODEL),) * 2,
-    )
-
-
-def make_attention(
-    label: str, *, value_rope: ValueRope = "none", norms: int = 0
-) -> ProjectedAttention:
-    config = AttentionConfig(
-        d_model=D_MODEL,
-        num_heads=HEADS,
-        causal=True,
-        variant=parse_variant(label),
-        position=PositionConfig(value_rope=value_rope, rotary_fraction=1.0),
-    )
-    return ProjectedAttention(config=config, norms=(Norm(width=HEAD_DIM),) * norms)
-
-
-@pytest.mark.parametrize(("label", "heads"), [("QKV@rotary", 4), ("GQA-2@rotary", 2)])
-@pytest.mark.parametrize("normed", [False, True])
-def test_rotated_and_normalised_heads(label: str, heads: int, normed: bool) -> None:
-    def sublayer(x: Tensor) -> Tensor:
-        query = split(F.linear(x, matrix(D_MODEL, D_MODEL)), HEADS)
-        key, value = (split(F.linear(x, matrix(12 * heads, D_MODEL)), heads) for _ in range(2))
-        if normed:
-            query, key = norm(query), norm(key)
-        mixed = attend(turn(query), turn(key), value)
-        return F.linear(join(mixed), matrix(D_MODEL, D_MODEL))
-
-    layer = make_layer(make_attention(label, norms=2 if normed else 0))
-    small = 2 * NORM_NUMBERS + HEADS + (NORM_NUMBERS * (HEADS + heads) if normed else 0)
-    expected = activation_numbers(layer, D_MODEL) + small
-    assert kept_numbers(written_out(sublayer)) == expected
-
-
-def test_latent_attention() -> None:
-    attention = LatentAttention(
-        d_model=D_MODEL,
-        num_heads=HEADS,
-        q_rank=17,
-        kv_rank=19,
-        nope_dim=10,
-        rope_dim=6,
-        value_dim=16,
-    )
-
-    def sublayer(x: Tensor) -> Tensor:
-        query = split(F.linear(norm(F.linear(x, matrix(17, D_MODEL))), matrix(64, 17)), HEADS)
-        query = torch.cat((query[..., :10], turn(query[..., 10:])), dim=-1)
-        latent = norm(F.linear(x, matrix(19, D_MODEL)))
-        shared = turn(split(F.linear(x, matrix(6, D_MODEL)), 1)).expand(-1, -1, HEADS, -1)
-        key = torch.cat((split(F.linear(latent, matrix(40, 19)), HEADS), shared), dim=-1)
-        value = split(F.linear(latent, matrix(64, 19)), HEADS)
-        mixed = attend(query, key, value)
-        return F.linear(join(mixed), matrix(D_MODEL, 64))
-
-    expected = activation_numbers(make_layer(attention), D_MODEL) + 4 * NORM_NUMBERS + HEADS
-    assert kept_numbers(written_out(sublayer)) == expected
-
-
-@pytest.mark.parametrize("label", ["QKV", "Q-K=V", "MQA"])
-def test_cross_attention_keeps_keys_and_values_of_the_encoder(label: str) -> None:
-    attention = make_attention(label)
-    heads, tied = attention.config.num_kv_heads, len(attention.config.variant.cached) == 1
-
-    def sublayer(x: Tensor) -> Tensor:
-        # The encoder's output is kept once, as the output of its last norm.
-        memory = torch.randn(x.shape[0], 3 * TOKENS, D_MODEL)
-        query = split(F.linear(x, matrix(D_MODEL, D_MODEL)), HEADS)
-        key = split(F.linear(memory, matrix(12 * heads, D_MODEL)), heads)
-        value = key if tied else split(F.linear(memory, matrix(12 * heads, D_MODEL)), heads)
-        mixed = attend(query, key, value, causal=False)
-        return F.linear(join(mixed), matrix(D_MODEL, D_MODEL))
-
-    def run(batch: int) -> Tensor:
-        x = torch.randn(batch, TOKENS, D_MODEL, requires_grad=True)
-        return x + sublayer(norm(x))
-
-    plain = make_layer(attention)
-    crossed = dataclasses.replace(
-        plain,
-        cross=dataclasses.replace(attention, memory="encoder"),
-        norms=(Norm(width=D_MODEL),) * 3,
-    )
-    own = activation_numbers(crossed, D_MODEL) - activation_numbers(plain, D_MODEL)
-    kept_memory = 3 * D_MODEL
-    expected = own + 3 * crossing_numbers(crossed) + kept_memory + NORM_NUMBERS + HEADS
-    assert kept_numbers(run) == expected

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cff", ".html", ".js", ".css", ".json", ""}
+TEXT = {".py", ".md", ".toml", ".txt", ".yaml", ".yml", ".cff", ".js", ".css", ".json", ""}
 PATTERNS = {
     "the path of one machine": r"(?<![\w./])/(home|root|Users|mnt|srv|opt|work)/\w",
     "a host of a package index": r"(pypi|pythonhosted|npmjs|debian)\.(org|com)",

@@ -210,109 +210,6 @@ def cached() -> Expected:
         if label not in {"QKV", "MQA"}:
             reduced = 100 * (1 - size / bytes_1200m["QKV"])
             yield "poster-downstream", label, "cache_reduction", reduced
-    yield from served(bytes_300m, bytes_1200m)
-
-
-def served(small: dict[str, int], large: dict[str, int]) -> Expected:
-    """Figures of running texts about caches."""
-    text, poster = "three-projections-text", "poster-text"
-    yield poster, "QKV cache at 300M (KB a token)", "value", small["QKV"] / 1024
-    for label in ("QKV", "Q-K=V"):
-        size = small[label] * 32_768 / 1e9
-        yield text, f"{label} cache at 128k tokens (GB)", "value", 4 * size
-        yield text, f"{label} cache, 32 users at 32k (GB)", "value", 32 * size
-        yield poster, f"{label} cache at 32K (GB)", "value", size
-        yield poster, f"{label} cache at 128K (GB)", "value", 4 * size
-    saved = (small["QKV"] - small["Q-K=V"]) * 32 * 32_768 / 1e9
-    yield text, "cache saved by Q-K=V, 32 users at 32k (GB)", "value", saved
-    yield text, "context of Q-K=V in the memory of QKV, times", "value", 2
-    yield text, "users of Q-K=V in the memory of QKV, times", "value", 30 / 15
-    yield text, "serving cost saved, memory-bound (%)", "value", 300 / 7
-    yield text, "cache reduction of Q-K=V with INT8 (%)", "value", 75
-    yield text, "QKV cache at 1.2B and 32k (GB)", "value", large["QKV"] * 32_768 / 1e9
-    for label in ("MQA", "Q-MQA"):
-        yield text, f"{label} cache at 1.2B and 32k (MB)", "value", large[label] * 32_768 / 1e6
-        times = large["QKV"] / large[label]
-        yield text, f"{label} cache at 1.2B, times smaller than QKV", "value", times
-    yield text, "Q-MQA cache at 1.2B, 'nearly' so many times smaller", "value", 64
-    for label in ("QKV", "MQA", "Q-MQA"):
-        size = large[label] * 32_768 * 32 / 1e9
-        yield text, f"{label} cache at 1.2B, 32 users (GB)", "value", size
-    for label, reduction in (("MQA", 96.875), ("GQA-8", 75), ("Q-GQA-8", 87.5), ("Q-MQA", 98.4375)):
-        yield text, f"{label} cache reduction at 1.2B (%)", "value", reduction
-
-
-def deployed() -> Expected:
-    """The deployment scenario: 40e9 bytes hold 15.3 caches of 2.62 GB or 30.5 of 1.31 GB."""
-    table = "three-projections-scenario"
-    for row, size, users, gpus in (("QKV or Q=K-V", 81_920, 15, 7), ("Q-K=V", 40_960, 30, 4)):
-        yield table, row, "cache", size * 32_768 / 1e9
-        yield table, row, "users", users
-        yield table, row, "gpus", gpus
-        yield table, row, "month", gpus * 2_000
-    yield table, "saved", "month", 6_000
-    yield table, "saved", "year", 72_000
-    yield table, "saved", "share", 100 * 3 / 7
-
-
-def told() -> Expected:
-    """Figures of running texts about parameters, products, quality and training."""
-    text, poster = "three-projections-text", "poster-text"
-    attention = 20 * 4 * (1024 * 1024 + 1024)
-    share = 100 * attention / 305_534_976
-    yield text, "attention's share of parameters, section 2.4 (%)", "value", share
-    yield text, "attention's share of parameters, section 3.3.2 (%)", "value", share
-    yield poster, "attention's share of parameters (%)", "value", share
-    least = macs(4096, 1)
-    name = "attention's share of computation at 4,096 tokens, all variants (%)"
-    yield text, name, "value", 100 * least["Attention"] / least["Total"]
-    yield text, "projection computation saved by two projections (%)", "value", 100 / 3
-    yield text, "attention parameters saved by Q=K=V (%)", "value", 50
-    yield text, "(Q=K-V)+ costs less than QKV below (tokens)", "value", 1000 * 1000 / 100 / 4
-    change = 100 * (5.36 / 5.11 - 1)
-    yield text, "change of Q=K-V, figure 7 and section 4 (%)", "value", change
-    change = 100 * (5.66 / 5.64 - 1)
-    yield text, "change of Q=K-V in training, section 3.3.1 (%)", "value", change
-    yield text, "spread of training speed at 300M (%)", "value", 100 * (460 / 423 - 1)
-    small, large = 6 * 24 * 8 * 2048, 2 * 36 * 8 * 2048
-    yield text, "tokens of 300M training, 4,238 steps (billions)", "value", 4_238 * small / 1e9
-    for name in ("7,500 steps", "section 1.2", "caption of Table 10"):
-        row = f"tokens of 1.2B training, {name} (billions)"
-        yield text, row, "value", 7_500 * large / 1e9
-    yield text, "tasks", "value", 12
-    yield text, "variants trained on TinyImageNet", "value", 4
-    yield poster, "change of Q-K=V at 1.2B (%)", "value", 100 * (5.128 / 5.004 - 1)
-    yield poster, "accuracy of Q-K=V against QKV", "value", 35.99 - 36.40
-    yield poster, "steps at 300M", "value", 4_238
-    yield poster, "steps at 1.2B", "value", 8_477
-    yield poster, "tokens at 300M (billions)", "value", 4_238 * small / 1e9
-    yield poster, "tokens at 1.2B (billions)", "value", 8_475 * large / 1e9
-
-
-def of_other_papers() -> Expected:
-    """The texts of the other papers and the overview article."""
-    text = "query-identity-text"
-    removed, blocks = 12 * 768 * 768, 84_953_856
-    yield text, "attention parameters saved (%)", "value", 25
-    yield text, "transformer block parameters saved (%)", "value", 100 * removed / blocks
-    yield text, "fewer non-embedding parameters (%)", "value", 100 * removed / blocks
-    yield text, "parameters saved (millions)", "value", removed / 1e6
-    yield text, "tokens per gradient step", "value", 12 * 40 * 1024
-    divided = 1 / (0.02 * math.sqrt(768))
-    yield text, "what scores with an identity query are divided by", "value", divided
-    for kind in ("parameters", "FLOPs"):
-        yield "key-value-text", f"{kind} of KV attention, of QKV's (%)", "value", 200 / 3
-    yield "key-value-text", "tasks", "value", 13
-    for row, saved, smaller in (
-        ("Standard Multi-Head (MHA)", 0, 1),
-        ("Multi-Query (MQA)", 100 * 2 * (1 - 1 / 16) / 4, 16),
-        # Its savings are of 4 KV heads of 16; groups of up to 16 query heads have been published.
-        ("Grouped-Query (GQA)", 100 * 2 * (1 - 4 / 16) / 4, 16),
-        ("Shared QK (Symmetric)", 25, 1),
-        ("Identity Key (Q-I-V)", 25, 1),
-    ):
-        yield "overview-article-savings", row, "parameters", saved
-        yield "overview-article-savings", row, "cache", smaller
 
 
 def expected() -> dict[tuple[str, str, str], float]:
@@ -324,9 +221,6 @@ def expected() -> dict[tuple[str, str, str], float]:
         counted,
         worked,
         cached,
-        deployed,
-        told,
-        of_other_papers,
     )
     return {
         (name, row, column): value for source in sources for name, row, column, value in source()

@@ -2,8 +2,6 @@
 
 import ast
 import functools
-import re
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +43,6 @@ def test_there_are_claims_of_five_documents() -> None:
     for name, places in WHOLE.items():
         found = [claim.place for claim in load_document(name).claims]
         assert all(any(place in one for one in found) for place in places), name
-
-
-@pytest.mark.parametrize("name", document_names())
-def test_every_claim_is_a_sentence_with_a_judge_or_a_need(name: str) -> None:
-    document = load_document(name)
-    assert document.title
-    assert document.source
-    assert [claim.name for claim in document.claims] == [
-        f"{name}-{number}" for number in range(1, len(document.claims) + 1)
-    ]
-    for claim in document.claims:
-        assert claim.document == name
-        assert claim.place
-        assert re.fullmatch(r"[A-Z0-9(].*\.", claim.text), claim.name
-        assert claim.note == "" or claim.note.endswith("."), claim.name
-        assert bool(claim.judges) != bool(claim.needs), claim.name
-        assert claim.judges or not claim.untested, claim.name
-        places = "abstract|finding|conclusion"
-        if name == "three-projections":
-            # Section 4 is its conclusion, and no other place holds main statements.
-            places = r"abstract|section 4\b"
-            assert not claim.main or re.search(places, claim.place), claim.name
-        assert claim.main or not re.search(places, claim.place), claim.name
-        words = filter(None, claim.words.split(", "))
-        assert all(word.casefold() not in claim.text.casefold() for word in words), claim.name
-        assert claim.needs == "" or claim.needs.endswith("."), claim.name
-        assert not claim.untested.endswith("."), claim.name
-    assert max(Counter(claim.text for claim in document.claims).values()) == 1
 
 
 @pytest.mark.parametrize("name", document_names())

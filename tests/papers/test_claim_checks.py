@@ -30,10 +30,6 @@ def test_what_is_kept_follows() -> None:
     assert find_wrong(read_verdicts(KEPT), JUDGED) == []
 
 
-def test_what_follows_is_found_right(stored: list[dict[str, Any]]) -> None:
-    assert find_wrong(stored, JUDGED) == []
-
-
 @pytest.mark.parametrize("places", [(0, 1), (7, 200), (120, 310)])
 def test_two_planted_verdicts_are_found(
     stored: list[dict[str, Any]], places: tuple[int, int]
@@ -44,17 +40,6 @@ def test_two_planted_verdicts_are_found(
     found = find_wrong(stored, JUDGED)
     assert [one.partition(":")[0] for one in found] == [stored[place]["name"] for place in places]
     assert all("verdict is" in one for one in found)
-
-
-def test_planted_verdicts_over_training_are_found(stored: list[dict[str, Any]]) -> None:
-    records = "studies/ours/derived-figures/README.md"
-    own = [one for one in stored if any(part["record"] == records for part in one["findings"])]
-    assert len(own) >= 5
-    for claim in own:
-        claim["verdict"] = "planted"
-    assert [one.split(":")[0] for one in find_wrong(stored, JUDGED)] == [
-        claim["name"] for claim in own
-    ]
 
 
 def test_every_planted_value_is_found(stored: list[dict[str, Any]]) -> None:

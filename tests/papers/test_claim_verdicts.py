@@ -252,10 +252,6 @@ def test_printed_figures_of_one_network_are_compared_within_a_spread() -> None:
         *("holds with a condition", "not distinguished", "not distinguished", "does not hold")
     ]
     (finding,) = judge_claim(claim([BELOW])).findings
-    assert finding.figure == (
-        "printed 5.19 against 5.27: \u22120.08 (rounded, and 0.03 between runs: "
-        "\u22120.12 to \u22120.04)"
-    )
     assert finding.condition == SEEDS
     # 5.15 against 5.19 reaches 0, and so decides nothing.
     assert verdict_of([printed("GQA-4", "MQA", 0)])[0] == "not distinguished"
@@ -290,41 +286,6 @@ def test_a_test_shows_the_claim_or_its_opposite() -> None:
     # A condition of both decides nothing, and is stated once.
     both = dataclasses.replace(OPPOSITE, condition="without norms")
     assert verdict_of([there, both])[1].endswith("the opposite. It holds without norms.")
-
-
-def test_the_scale_is_part_of_a_verdict() -> None:
-    found = judge_claim(claim([HOLDS[0]]), lambda _: HOLDS[1])
-    assert found.scale == "in networks of 1.6M to 1.7M parameters (made-up: 5 pairs)"
-    same = dataclasses.replace(HOLDS[1], parameters=(110_000, 110_000), paired=False)
-    assert judge_claim(claim([HOLDS[0]]), lambda _: same).scale.endswith(
-        "of 110k parameters (made-up: 5 runs)"
-    )
-    bare = dataclasses.replace(HOLDS[1], parameters=None)
-    assert judge_claim(claim([HOLDS[0]]), lambda _: bare).scale == "in made-up: 5 pairs"
-    assert judge_claim(claim([EQUAL])).scale == ""
-
-
-def test_a_figure_stands_with_its_interval_and_what_would_have_been_seen() -> None:
-    (finding,) = judge_claim(claim([OPEN[0]]), lambda _: OPEN[1]).findings
-    assert finding.figure == (
-        "Q-K=V against QKV: 0.000 [−0.010, 0.050] nats; a difference of 0.013 would have been seen"
-    )
-    assert (finding.record, finding.check) == (
-        "studies/ours/made-up/README.md",
-        "qkvary study made-up",
-    )
-    (finding,) = judge_claim(claim([HOLDS[0]]), lambda _: HOLDS[1]).findings
-    assert finding.figure == "Q-K=V against QKV: 0.000 [−0.010, 0.010] nats"
-    wide = dataclasses.replace(OPEN[1], detectable=None)
-    (finding,) = judge_claim(claim([OPEN[0]]), lambda _: wide).findings
-    assert finding.figure.endswith("nats; no possible difference would have been seen")
-    share = dataclasses.replace(OPEN[0], variant="all runs", reference="", unit="of the runs")
-    single = dataclasses.replace(wide, paired=False)
-    (finding,) = judge_claim(claim([share]), lambda _: single).findings
-    assert finding.figure == "all runs: 0.000 [−0.010, 0.050] of the runs"
-    (finding,) = judge_claim(claim([UNITS])).findings
-    assert finding.figure == "printed 2.62 GB, recomputed 2.6844 (GB)"
-    assert finding.check == "qkvary published three-projections-table-7"
 
 
 def test_every_claim_has_the_figures_it_asks_for_and_says_what_is_missing() -> None:

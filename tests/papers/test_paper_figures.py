@@ -166,41 +166,6 @@ def test_report_shows_what_is_there_and_names_what_is_not(tmp_path: Path) -> Non
     assert "Figure 4: Loss over time, vision tasks" in render_page(report)
 
 
-def test_numbers_are_those_of_the_panels_that_are_drawn() -> None:
-    """Sort is drawn from one study: its number in another one does not stand beside it."""
-    figure = PAPER_FIGURES["key-value-figure-2"]
-    tasks = {"synthetic-published": ["sort"], "quickstart": ["sort", "swap"]}
-
-    def known(name: str) -> StudyRecords:
-        study, drawn = load_study(name), tasks.get(name, [])
-        settings = {one.task.name: one.name for one in study.settings}
-        printed = [("three-projections-table-2", column) for column in (*drawn, "average")]
-        if "swap" in drawn:
-            # Its heads of sub and swap are exchanged.
-            printed.append(("key-value-table-2", "sub"))
-        return StudyRecords(
-            study=study,
-            curves=tuple(curve("QKV", (0.5, 0.25), setting=settings[task]) for task in drawn),
-            printed=tuple(
-                Printed(table=table, variant="QKV", column=column, published=0.5, ours=0.75)
-                for table, column in printed
-            ),
-        )
-
-    report = paper_report([figure], known)
-    blocks = list(walk(report.sections[1].blocks))
-    (printed,) = (block for block in blocks if isinstance(block, Table))
-    assert printed.title == "Numbers that are printed of the same tasks, and ours"
-    assert [(row[1].raw, row[5].raw) for row in printed.rows] == [
-        ("sort", "synthetic-published"),
-        ("printed as sub, holds swap", "quickstart"),
-    ]
-    assert [note[:25] for note in printed.notes] == [
-        "synthetic-published: Do T",
-        "quickstart: Key-Value Tra",
-    ]
-
-
 def test_command_draws_from_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tables(tmp_path, [curve("QKV", (0.5, 0.25)), curve("Q=K-V", (0.5, 0.5))])
     words = ["figures", "key-value-figure-4", "--tables", str(tmp_path), "--json"]
@@ -232,17 +197,6 @@ def test_scores_of_the_drawing_are_those_of_the_layer(is_scaled_first: bool) -> 
         documents=None,
     )
     np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=1e-14)
-
-
-def test_figures_of_printed_numbers_need_no_runs() -> None:
-    chosen = [find_figure(f"three-projections-figure-{number}") for number in (1, 7, 8, 9)]
-    report = paper_report(chosen, lambda name: StudyRecords(study=load_study(name)))
-    assert "4 drawn in full, 0 in part" in report.lead
-    blocks, shared, heads, every = (charts(report, one.name) for one in chosen)
-    assert [one.caption for one in blocks] == list(chosen[0].variants)
-    assert all(one.draw().parts for one in (*blocks, *shared, *heads, *every))
-    tables = [one.table for (one,) in (shared, heads, every)]
-    assert [len(one.rows) for one in tables if one] == [4, 5, 8]
 
 
 def test_errors_of_a_change_of_basis_are_those_of_the_kept_table() -> None:

@@ -12,18 +12,15 @@ from qkvary.costs.devices import Device, find_device
 from qkvary.costs.formats import parse_format
 from qkvary.costs.serving import Demand
 from qkvary.planning.advice import (
-    CONVERSION_PRICE,
     SMALL,
     ServedVariant,
     advise_serving,
-    collect_caveats,
     nearest_size,
     published_change,
     serve_variants,
     summarize_serving,
 )
-from qkvary.planning.quality import Size, frontier_positions, qualities, quality_of
-from tests.contracts.parsed import ROOT
+from qkvary.planning.quality import Size, frontier_positions, quality_of
 
 BF16, INT8 = map(parse_format, ("bf16", "int8"))
 PUBLISHED = ("QKV", "Q=K-V", "Q-K=V", "Q=K=V", "GQA-4", "Q-GQA-4", "MQA", "Q-MQA")
@@ -57,19 +54,6 @@ def serve(
 
 def small(labels: tuple[str, ...] = PUBLISHED, **fields: object) -> dict[str, ServedVariant]:
     return {row.name: row for row in serve(as_model(gpt_300m(), "300M"), labels, **fields)}  # type: ignore[arg-type]
-
-
-def test_the_published_frontier_is_found() -> None:
-    rows = small()
-    assert {name for name, row in rows.items() if row.status == "frontier"} == {
-        "QKV",
-        "GQA-4",
-        "MQA",
-        "Q-MQA",
-    }
-    assert rows["Q-K=V"].dominated_by == ("GQA-4", "MQA")
-    assert rows["Q-GQA-4"].dominated_by == ("MQA",)
-    assert rows["Q-K=V"].status == "dominated"
 
 
 @pytest.mark.parametrize(
@@ -201,36 +185,12 @@ def test_a_smaller_model_where_one_device_does_not_hold_the_weights() -> None:
     assert f"{left / 2 / 1e9:.2f} G parameters in bf16 or {left * 2 / 1e9:.1f} G" in found
 
 
-def test_the_price_of_a_conversion_is_the_measured_one() -> None:
-    findings = " ".join((ROOT / "docs" / "findings.md").read_text("utf-8").split())
-    assert "rises by 0.086 ± 0.006 without training, and by **0.015 ± 0.005" in findings
-    assert "a cache of 8 bits (53 % of the bytes) raises it by 0.001" in findings
-    assert "+0.086 ± 0.006" in CONVERSION_PRICE
-    assert "+0.015 ± 0.005" in CONVERSION_PRICE
-
-
 @pytest.mark.parametrize(
     ("name", "converts"), [("llama-3.1-8b", True), ("qwen3-8b", False), ("deepseek-v3", False)]
 )
 def test_a_conversion_where_there_is_one(name: str, converts: bool) -> None:
     sentences = advice_of(serve(load_size(name)))
     assert any(one.startswith("With a conversion") for one in sentences) == converts
-
-
-def test_stock_llama_cpp_pays_for_one_tensor_with_many_heads() -> None:
-    (found,) = [one for one in advice_of(serve(load_size("llama-3.1-8b"))) if "llama.cpp" in one]
-    assert "(Q-GQA-8)" in found
-    assert "8 times as much as head by head" in found
-    alone = serve(load_size("llama-3.1-8b"), ("Q-MQA",))
-    assert not any("llama.cpp" in one for one in advice_of(alone))
-
-
-def test_caveats_are_listed_once_with_their_variant() -> None:
-    found = collect_caveats([*qualities("300M"), None, *qualities("300M")])
-    assert len(set(found)) == len(found)
-    assert any(sentence.startswith("Q-GQA-4 of 300M: ") for sentence in found)
-    for words in ("a language model of 300M", "One network was", "padded to 2,048 tokens"):
-        assert sum(words in sentence for sentence in found) == 1
 
 
 def test_hidden_candidates_dominate_too() -> None:

@@ -145,10 +145,3 @@ def test_points_are_the_published_ones(size: Size) -> None:
         assert (point.dominated_by == ()) == (point.status == "frontier")
     shares = [point.share for point in picture.points]
     assert shares == sorted(shares, reverse=True)
-
-
-def test_the_frontier_has_no_projection_sharing_until_one_head_is_left() -> None:
-    small, large = (compute_quality_points(size) for size in SIZES)
-    assert [point.variant for point in small.frontier] == ["Q-MQA", "MQA", "GQA-4", "QKV"]
-    assert [point.variant for point in large.frontier] == ["Q-MQA", "MQA", "GQA-8", "QKV"]
-    assert [point.share for point in small.frontier] == [1 / 32, 1 / 16, 1 / 4, 1]

@@ -8,7 +8,6 @@ from qkvary.costs.formats import parse_format
 from qkvary.costs.parameters import model_parameters
 from qkvary.costs.serving import Demand
 from qkvary.costs.training import plan_training
-from qkvary.papers.tables import load_published
 from qkvary.planning.quality import Size
 from qkvary.planning.training_advice import (
     Regime,
@@ -47,15 +46,6 @@ def test_rows_are_plans_of_each_variant() -> None:
         )
 
 
-def test_speeds_are_those_of_the_papers_table() -> None:
-    table = load_published("three-projections-table-4")
-    rows = train(as_model(gpt_300m()))
-    for row in rows:
-        printed = table.figure(row.label, "tokens_per_second")
-        assert row.published_tokens_per_second == printed.value
-        assert row.quality is not None
-
-
 def test_advice_on_the_papers_network() -> None:
     rows = train(as_model(gpt_300m()))
     first, second = advise_training(rows)
@@ -66,15 +56,6 @@ def test_advice_on_the_papers_network() -> None:
     )
     assert "448k against 427k tokens/s" in second
     assert "+1.5 % against +3.1 %" in second
-
-
-def test_the_frontier_is_of_products_and_quality() -> None:
-    """Q=K=V takes few products and is far worse; without Q-MQA it takes the fewest."""
-    rows = train(as_model(gpt_300m()), ("Q=K=V", "Q=K-V", "MQA"))
-    sentence = next(iter(advise_training(rows)))
-    assert sentence.startswith("Fewest products on the published frontier: Q=K=V")
-    with_more = train(as_model(gpt_300m()), ("Q=K-V", "MQA"))
-    assert "frontier: MQA" in next(iter(advise_training(with_more)))
 
 
 def advice_words(sentence: str) -> set[str]:

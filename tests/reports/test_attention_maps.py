@@ -1,9 +1,7 @@
-import io
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from qkvary.reports import attention_maps as maps
 from qkvary.reports.attention_maps import RunAttention
@@ -53,14 +51,3 @@ def test_weights_that_are_no_distribution_have_no_mass(change: str) -> None:
     none = replace(example(), maps=3 * example().maps)
     assert maps.best(none) is None
     assert "weights of a query do not sum to one" in maps.drawing(none).to_svg("map")
-
-
-def test_picture_is_a_png_with_the_weights() -> None:
-    weights = np.array([[0.0, 0.25], [1.0, 0.0], [0.5, np.nan]])
-    picture = Image.open(io.BytesIO(maps.png(maps.shades(weights))))
-    picture.load()
-    assert picture.size == (2, 3)
-    assert picture.mode == "P"
-    assert np.asarray(picture).tolist() == [[0, 8], [15, 0], [11, 0]]
-    darkness = [sum(picture.getpalette()[3 * place : 3 * place + 3]) for place in (0, 8, 15)]
-    assert darkness == sorted(darkness, reverse=True)

@@ -66,9 +66,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     ("subject", "width", "colours"),
     [
         ("study", 390, "dark"),
-        ("study", 1280, "light"),
-        ("plan", 360, "light"),
-        ("plan", 1440, "dark"),
+        ("plan", 1440, "light"),
     ],
 )
 def test_a_page_fits_the_screen_and_its_words_can_be_read(
@@ -114,11 +112,10 @@ def visible(page: Page, selector: str) -> int:
     return page.locator(selector).filter(visible=True).count()
 
 
-@pytest.mark.parametrize("script", [True, False])
 def test_switches_work_with_the_keyboard_and_without_a_script(
-    open_page: Open, pages: dict[str, Path], script: bool
+    open_page: Open, pages: dict[str, Path]
 ) -> None:
-    page = open_page(pages["study"], script=script)
+    page = open_page(pages["study"], script=False)
     heading = page.locator("#curves h3").filter(visible=True).first
     assert visible(page, "#curves .option-2-1") == 4
     assert visible(page, "#curves .option-2-2") == 0
@@ -152,21 +149,16 @@ def test_tab_reaches_every_control_and_shows_where_it_is(
     assert len(reached) < 400
 
 
-@pytest.mark.parametrize(
-    ("subject", "table", "column"), [("study", "overview", 1), ("plan", "variants", 2)]
-)
-def test_header_buttons_sort_their_table(
-    open_page: Open, pages: dict[str, Path], subject: str, table: str, column: int
-) -> None:
-    page = open_page(pages[subject])
-    button = page.locator(f"#t-{table} thead button").nth(column)
+def test_header_buttons_sort_their_table(open_page: Open, pages: dict[str, Path]) -> None:
+    page = open_page(pages["plan"])
+    button = page.locator("#t-variants thead button").nth(2)
     button.focus()
     page.keyboard.press("Enter")
-    cells = page.locator(f"#t-{table} tbody td:nth-of-type({column})")
+    cells = page.locator("#t-variants tbody td:nth-of-type(2)")
     values = cells.evaluate_all(NUMBERS)
     assert values == sorted(values)
     page.keyboard.press("Enter")
-    assert page.locator(f"#t-{table} th[aria-sort]").get_attribute("aria-sort") == "descending"
+    assert page.locator("#t-variants th[aria-sort]").get_attribute("aria-sort") == "descending"
     assert cells.evaluate_all(NUMBERS) == sorted(values, reverse=True)
 
 
@@ -186,12 +178,10 @@ def test_commands_are_whole_and_a_button_copies_them(open_page: Open, tmp_path: 
 
 def test_odd_names_do_not_break_the_layout(open_page: Open, tmp_path: Path) -> None:
     """Ten thousand letters, right-to-left overrides, stacked accents."""
-    for number, text in enumerate(UNICODE[::2]):
-        path = tmp_path / f"{number}.html"
-        path.write_text(render_page(everything(text)), "utf-8")
-        page = open_page(path, 360)
-        page.evaluate(OPEN_ALL)
-        assert page.evaluate(OVERFLOW) == 0
-        footer = page.locator("footer .page").evaluate("(node) => getComputedStyle(node).direction")
-        assert footer == "ltr"
-        page.context.close()
+    path = tmp_path / "page.html"
+    path.write_text(render_page(everything(" ".join(UNICODE))), "utf-8")
+    page = open_page(path, 360)
+    page.evaluate(OPEN_ALL)
+    assert page.evaluate(OVERFLOW) == 0
+    footer = page.locator("footer .page").evaluate("(node) => getComputedStyle(node).direction")
+    assert footer == "ltr"

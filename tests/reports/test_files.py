@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from qkvary.reports.files import check_target, write_report
-from qkvary.storage.errors import ResourceError, UsageError
+from qkvary.storage.errors import UsageError
 from tests import forked
 from tests.reports.subjects import SUBJECTS, plan, study
 
@@ -68,12 +68,6 @@ def test_a_full_disk_keeps_the_old_page(tmp_path: Path) -> None:
     assert "cannot write" in done.stdout, done.stderr
     assert page.read_text() == "the old page"
     assert [path.name for path in tmp_path.iterdir()] == ["plan.html"]
-
-
-def test_a_file_in_the_way_is_a_resource_error(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("a file")
-    with pytest.raises(ResourceError, match=r"expected a folder at .*out, got a file"):
-        write_report(plan(), tmp_path / "out", ("html",))
 
 
 def test_a_missing_converter_leaves_nothing(

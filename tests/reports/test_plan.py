@@ -3,7 +3,7 @@ from typing import Any
 
 from qkvary.planning.plans import Plan
 from qkvary.reports.plan import plan_report
-from qkvary.reports.report import Chart, Group, Pairs, Report, walk
+from qkvary.reports.report import Report
 from tests.reports.plan_examples import make_plan
 
 
@@ -34,36 +34,6 @@ def test_a_plan_says_the_question_the_answers_and_their_limits() -> None:
     assert keys(plan) == [
         *("savings", "variants", "engines", "advice", "limits", "context", "memory", "published"),
     ]
-
-
-def test_exact_savings_come_first_and_lossy_ones_are_marked() -> None:
-    blocks = section(plan_report(make_plan()), "savings").blocks
-    names = [name for block in blocks if isinstance(block, Pairs) for name, _ in block.items]
-    assert names[0] == "exact: layer input, all 20 layers: 1.25 GiB per user (−50.0 %)"
-    assert names[1].startswith("possible, needs the weights: keys alone, all 20 layers")
-    assert names[-1] == "lossy: fp8 1.25 GiB, int8 1.33 GiB and int4 720 MiB per user"
-    llama = section(plan_report(make_plan("llama-3.1-8b")), "savings").blocks
-    assert llama[1] == Pairs((("exact: nothing", ""),))
-
-
-def test_the_published_charts_come_with_each_caveat_once() -> None:
-    blocks = walk(section(plan_report(make_plan("llama-3.1-8b")), "published").blocks)
-    charts = [block for block in blocks if isinstance(block, Chart)]
-    assert [chart.caption for chart in charts] == [
-        "The papers’ 1.2B networks",
-        "The papers’ 300M networks",
-    ]
-    (group,) = (block for block in blocks if isinstance(block, Group))
-    said = [*group.notes, *(note for chart in charts for note in chart.notes)]
-    for words in (
-        "One network was trained per variant",
-        "the padding counts in the loss",
-        "The released script for Q-GQA has 8 KV heads",
-        "Reported at step 7,500 of 8,477",
-        "an estimate, not a measurement",
-    ):
-        assert " ".join(said).count(words) == 1
-    assert len(said) == len(set(said))
 
 
 def test_tasks_that_decode_nothing_show_no_language_models() -> None:

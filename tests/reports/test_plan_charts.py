@@ -72,21 +72,6 @@ def test_names_at_the_end_of_lines_do_not_overlap() -> None:
             assert all(b - a >= 12.9 for a, b in itertools.pairwise(heights))
 
 
-def test_a_row_has_one_dash_in_both_pictures() -> None:
-    plan = make_plan("gemma-4-31b")
-    cache, users = compute_cache_curves(plan), compute_user_curves(plan)
-    assert cache is not None
-    assert users is not None
-    by_name = {
-        name: plan_charts.dash_of(line)
-        for line in cache.curves
-        for name in line.names
-        if name == line.names[0]
-    }
-    for line in users.curves:
-        assert by_name.get(line.names[0], plan_charts.dash_of(line)) == plan_charts.dash_of(line)
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_dominated_points_are_hollow_and_carry_a_dagger(size: Size) -> None:
     picture = compute_quality_points(size)

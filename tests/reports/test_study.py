@@ -6,13 +6,13 @@ import pytest
 
 from qkvary.reports import study_tables
 from qkvary.reports.page import render_page
-from qkvary.reports.report import Bullets, Chart, Fold, Group, Prose, Report, Section, walk
+from qkvary.reports.report import Bullets, Chart, Fold, Prose, Report, Section, walk
 from qkvary.reports.study import records_digest, study_report
 from qkvary.reports.tables import Table
 from qkvary.studies.catalog import load_study
 from qkvary.studies.results.analysis import summarise
 from qkvary.studies.results.summary import RunRow
-from tests.reports.synthetic import make_attention, make_study, make_summary
+from tests.reports.synthetic import make_summary
 from tests.studies.made_up import make_record
 
 
@@ -23,15 +23,6 @@ def section(report: Report, key: str) -> Section:
 def tables(report: Report) -> dict[str, Table]:
     blocks = [block for one in report.sections for block in walk(one.blocks)]
     return {block.key: block for block in blocks if isinstance(block, Table)}
-
-
-def test_sections_come_in_their_order() -> None:
-    summary = make_summary()
-    report = study_report(summary, make_attention(summary, 5))
-    assert [one.key for one in report.sections] == [
-        *("results", "frontiers", "solving", "curves", "attention"),
-        *("variants", "published", "rerun"),
-    ]
 
 
 def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
@@ -48,13 +39,6 @@ def test_the_page_opens_with_the_short_answer_and_its_picture() -> None:
     assert page.index('class="picture"') < page.index("<aside") < page.index("<nav")
     assert 'http-equiv="refresh"' not in page
     assert 'http-equiv="refresh" content="20"' in render_page(report, refresh_seconds=20)
-
-
-def test_without_finished_pairs_the_page_says_so_first() -> None:
-    summary = summarise(make_study(), [])
-    report = study_report(summary)
-    assert report.answer == summary.answers
-    assert report.picture is None
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -107,20 +91,6 @@ def test_digest_changes_with_any_record() -> None:
     )
     rerun = section(study_report(make_summary()), "rerun")
     assert records_digest(runs)[:16] in str(rerun.blocks)
-
-
-def test_curves_are_shown_by_quantity_and_axis() -> None:
-    curves = section(study_report(make_summary()), "curves")
-    assert [choice.options for choice in curves.choices] == [
-        ("validation", "training loss"),
-        ("steps", "seconds of training"),
-    ]
-    first = curves.blocks[0]
-    assert isinstance(first, Group)
-    groups = [one for one in first.blocks if isinstance(one, Group)]
-    assert [one.options for one in groups] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert [bool(one.file) for one in groups] == [True, False, False, False]
-    assert isinstance(first.blocks[-1], Fold)
 
 
 def test_published_language_models_stand_beside_variants_of_language_models() -> None:

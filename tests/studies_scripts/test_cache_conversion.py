@@ -15,11 +15,6 @@ PAGE = load_script("cache-conversion", "page")
 RECORDS = [json.loads((FOLDER / name).read_text()) for name in PAGE.RECORDS]
 
 
-def test_the_page_follows_from_the_records() -> None:
-    for name, text in PAGE.make_page(*RECORDS).items():
-        assert (FOLDER / name).read_text("utf-8") == text
-
-
 def test_rows_are_differences_from_the_network_as_it_is() -> None:
     base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
     made = {
@@ -41,22 +36,6 @@ def test_rows_are_differences_from_the_network_as_it_is() -> None:
     assert row.error == pytest.approx(math.sqrt(0.02 / 2))
     assert (both.kind, both.share) == ("8 bits", 0.3)
     assert both.change == pytest.approx(0.6)
-
-
-def test_healed_networks_and_questions_have_tables() -> None:
-    base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
-    made = {**base, "loss": 2.5, "windows": [1.4, 3.6], "one shot": 3.0}
-    healed = {**made, "loss": 2.1, "windows": [1.1, 3.1]}
-    records = {
-        "as it is": base,
-        "latent 50%, x": made,
-        "latent 50%, x, healed 50000": healed,
-        "latent 50%, x, questions": {"scores": {"piqa": [0.5, 0.05, 0.5]}},
-    }
-    (row,) = PAGE.make_healed_table(PAGE.read_rows(records)).rows
-    assert [cell.text for cell in row[2:]] == ["+0.500 ± 0.100", "+0.100 ± 0.000", "–", "–"]
-    assert "| latent 50%, x | 50 ± 5 |" in PAGE._write_questions(records)
-    assert PAGE._write_questions({"as it is": base}) == ""
 
 
 def test_losses_are_those_of_the_network() -> None:

@@ -57,10 +57,3 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             assert line == '{"part": "decod'
     return found
-
-
-def test_without_a_gpu_it_says_so_in_one_sentence(tmp_path: Path) -> None:
-    ended = call("run.py", "--device", "cuda", "--out", str(tmp_path))
-    assert ended.returncode == 1
-    assert ended.stderr.startswith("expected a GPU")
-    assert len(ended.stderr.splitlines()) == 1

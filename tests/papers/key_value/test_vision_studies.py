@@ -12,8 +12,6 @@ from qkvary.studies.study import Setting
 from qkvary.tasks.config import ImageTaskConfig
 
 COMPLETE = {"mnist", "fashion-mnist", "cifar10", "cifar100"}
-PARTS = ("cifar10-quick", "cifar100-quick", "tiny-imagenet-quick")
-"""Those of a part of a data set."""
 
 
 def network_of(setting: Setting) -> VisionTransformerConfig:
@@ -88,23 +86,3 @@ def test_images_that_are_missing_or_damaged_end_the_study_before_it_begins(
     assert main(["study", "tiny-imagenet-paper", *out]) == 3
     assert f"expected a whole archive in {archive}" in capsys.readouterr().err
     assert sorted(tmp_path.iterdir()) == [tmp_path / "data"]
-
-
-@pytest.mark.parametrize(
-    "damaged", ["features/cifar100-resnet34.safetensors", "cifar100/train.bin"]
-)
-def test_damaged_features_end_the_study_before_it_begins(
-    damaged: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("QKVARY_DATA", str(tmp_path / "data"))
-    path = tmp_path / "data" / damaged
-    path.parent.mkdir(parents=True)
-    path.write_bytes(b"damaged")
-    (path.parent / "test.bin").write_bytes(b"damaged")
-    name = "anomaly-quick" if damaged.startswith("cifar") else "anomaly-paper"
-    assert main(["study", name, "--out", str(tmp_path / "runs")]) == 3
-    assert str(path) in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()

@@ -13,9 +13,6 @@ from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting
 from qkvary.tasks.config import RecallTaskConfig
 
-PUBLISHED = {(64, 4): 512, (128, 8): 512, (256, 16): 256}
-"""Length and pairs, and sequences per step: code of Arora et al. 2023, figure 2."""
-
 
 def guess_of(setting: Setting) -> float:
     scale = setting.task.scale(setting.network, setting.task.metric)

@@ -3,7 +3,6 @@
 import dataclasses
 
 from qkvary.arch.networks import LanguageModelConfig
-from qkvary.costs.network import network_costs
 from qkvary.studies.catalog import load_study
 from qkvary.studies.study import Setting, Study
 
@@ -54,21 +53,3 @@ def test_settings_differ_from_the_first_in_what_they_name() -> None:
     width = "BlockConfig.d_ff"
     assert differences(load_study("why-capacity")) == [set(), {width}, {width}]
     assert differences(load_study("why-stability")) == [set(), {decay}, {rate}, {rate, decay}]
-
-
-def test_portable_networks_and_rivals_have_the_caches_that_the_page_says() -> None:
-    study = load_study("portable-quality")
-    first = [cell for cell in study.cells() if cell.seed == 0]
-    layers, bytes_of_a_number = 2, 4
-    found = {}
-    for cell in first:
-        cache = network_costs(cell.run.network, length=128).cache_bytes_per_token
-        assert cache is not None
-        found[cell.variant] = cache // (layers * bytes_of_a_number)
-    assert found == {
-        "Q-K=V@rotary": 256,
-        **{f"Q-K=V@decoupled-{size}": 256 + size for size in (8, 16, 32)},
-        **{f"Q-K=V@decoupled-{size}@kv-norm": 256 + size for size in (8, 16, 32)},
-        "Q-K=V@decoupled-16@latent-240@kv-norm": 256,
-        "GQA-8@rotary": 256,
-    }
