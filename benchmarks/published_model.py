@@ -233,8 +233,10 @@ def find_llama_cpp(python: Path | None) -> Path | None:
     """Return the Python that has llama.cpp; where there is none, say so in one line."""
     if python is not None:
         command = [str(python), "-c", "import llama_cpp"]
-        if python.exists() and not subprocess.run(command, check=False).returncode:
-            return python
+        if python.exists():
+            found = subprocess.run(command, capture_output=True, check=False)
+            if not found.returncode:
+                return python
     missing = "no --llama-python was given" if python is None else f"{python} has no llama_cpp"
     print(f"{NAME}: llama.cpp is left out: {missing}", file=sys.stderr)
     return None
