@@ -39,17 +39,18 @@ def answer(call: dict) -> dict:
         verbose=True,
     )
     texts = [model.tokenize(text.encode(), add_bos=True, special=False) for text in call["texts"]]
-    start = time.process_time()
+    clock = time.perf_counter if call["wall"] else time.process_time
+    start = clock()
     model.eval(prompt)
-    prefill = time.process_time() - start
+    prefill = clock() - start
     logits = model.scores[: len(prompt)].tolist() if call["logits"] else []
     tokens, seconds = [], []
     for _ in range(new):
         last = llama_cpp.llama_get_logits_ith(model.ctx, -1)
         tokens.append(int(np.ctypeslib.as_array(last, (model.n_vocab(),)).argmax()))
-        start = time.process_time()
+        start = clock()
         model.eval(tokens[-1:])
-        seconds.append(time.process_time() - start)
+        seconds.append(clock() - start)
     return {
         "texts": texts,
         "logits": logits,

@@ -238,6 +238,7 @@ class Case:
             "texts": [],
             "logits": logits,
             "threads": threads,
+            "wall": False,
             "weights": self.weights,
         }
         stock = name == "llama.cpp"

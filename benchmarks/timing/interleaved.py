@@ -17,6 +17,8 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 from timing.medians import Median, median_ratio, median_with_interval
@@ -61,15 +63,20 @@ class Timing:
         return median_ratio(self.seconds[other], self.seconds[name])
 
 
-def read_options(devices: Sequence[str] = ("cpu",)) -> Namespace:
+def read_options(
+    devices: Sequence[str] = ("cpu",), paths: Mapping[str, str] = MappingProxyType({})
+) -> Namespace:
     """The command line of every benchmark: ``--quick`` shows that it works and measures little.
 
     Args:
         devices: Where it can run, for ``--device``; the first if nothing is said.
+        paths: Options of its own that take a path, and what each is.
     """
     parser = ArgumentParser(description=sys.modules["__main__"].__doc__)
     parser.add_argument("--quick", action="store_true", help="few and short rounds")
     parser.add_argument("--device", choices=devices, default=devices[0], help="where to measure")
+    for name, what in paths.items():
+        parser.add_argument(name, type=Path, help=what)
     return parser.parse_args()
 
 

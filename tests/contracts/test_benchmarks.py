@@ -97,6 +97,19 @@ def test_make_bench_ends_with_a_table_and_leaves_out_what_is_not_installed(
     assert made.stdout.splitlines()[-1] == ROW
 
 
+@pytest.mark.parametrize("given", [None, sys.executable, "/nowhere/python"])
+def test_published_model_leaves_out_llama_cpp_in_one_line(
+    given: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = next(one for one in BENCHMARKS if one.stem == "published_model")
+    monkeypatch.syspath_prepend(path.parent)
+    find = runpy.run_path(str(path))["find_llama_cpp"]
+    assert find(None if given is None else Path(given)) is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("published_model: llama.cpp is left out: ")
+    assert (given or "--llama-python") in line
+
+
 def test_there_are_benchmarks() -> None:
     assert {"plus_core", "training_step", "study_overhead", "command_line"} <= {
         path.stem for path in BENCHMARKS

@@ -353,7 +353,8 @@ class _Trainer:
             self.state.loss_count += 1
         self.optimizer.zero_grad(set_to_none=True)
         self.state.step = step + 1
-        anneal(self.model, self.run.training.temperature_factor(self.state.step))
+        if self.run.training.temperature is not None:
+            anneal(self.model, self.run.training.temperature_factor(self.state.step))
         return True
 
     def allows(self, step: int, loss: float, norm: float) -> bool:

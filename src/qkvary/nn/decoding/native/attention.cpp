@@ -240,6 +240,8 @@ struct Task {
       return Ahead(stored.row(first + from + stored.near), stored.stride, stored.bytes(), tokens,
                    stored.far * stored.stride);
     };
+    for (const Tokens *stored : {&keys, &values})
+      if (stored->scale_groups) stored->fetch_scales(first + stored->near, sizes.tile);
     return {keys.row(first), values.row(first), keys.stride, values.stride, first, count,
             keys.scales + first, values.scales + first, is_cut(first, count),
             ahead(keys, 0, scores), ahead(keys, scores, soft * part),
@@ -267,8 +269,10 @@ struct Task {
     for (int r = 0; r < R && first_row + r < call.rows; ++r) {
       const float *bias = call.bias + (head * call.rows + first_row + r) * call.tokens + tile.first;
       float *to = scores + r * C;
-      for (int64_t t = 0; t < tile.count; t += C, to += R * C)
-        for (int64_t c = 0; c < std::min<int64_t>(C, tile.count - t); ++c) to[c] += bias[t + c];
+      int64_t t = 0;
+      for (; t + C <= tile.count; t += C, to += R * C)
+        for (int c = 0; c < C; ++c) to[c] += bias[t + c];
+      for (int64_t c = 0; t + c < tile.count; ++c) to[c] += bias[t + c];
     }
   }
 

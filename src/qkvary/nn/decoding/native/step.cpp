@@ -75,7 +75,7 @@ int64_t head_dim(const Layer &layer) { return layer.out.inner / layer.queries; }
 constexpr int64_t ROPES = 64;  // Rotary keys that a thread compares at once.
 
 // Of a thread: these keys token by token and channel by channel, and what shares a line with them.
-int64_t rope_numbers(const Layer &layer) { return 2 * layer.rope.dim * ROPES + W; }
+int64_t rope_numbers(const Layer &layer) { return 2 * round_up(layer.rope.dim) * ROPES + W; }
 
 constexpr int LEARNED = 5, QUERY_ROPE = 3, KEY_ROPE = 4;  // Sources that are projections.
 
@@ -416,31 +416,46 @@ class Walk {
   template <class K>
   void compare_ropes(const Layer &layer, const Seat &seat) {
     const Call &call = layer.attention;
-    const int64_t dim = layer.rope.dim, heads = layer.queries;
+    const int64_t dim = layer.rope.dim, width = round_up(dim), heads = layer.queries;
     const int64_t end = call.tokens * (seat.thread + 1) / seat.threads;
-    float *keys = to_.rope_keys + seat.thread * rope_numbers(layer), *turned = keys + dim * ROPES;
+    float *keys = to_.rope_keys + seat.thread * rope_numbers(layer), *turned = keys + width * ROPES;
     for (int64_t row = 0; row < rows_; ++row) {
       const Tokens stored(layer.rope, call.storage, call.coded, call.plain, row, 0, Reach());
       for (int64_t t = call.tokens * seat.thread / seat.threads; t < end; t += ROPES) {
         const int64_t count = std::min(ROPES, end - t);
-        unpack<K>(keys, dim, stored, t, count);
-        for (int64_t c = 0; c < dim; ++c)
-          for (int64_t i = 0; i < count; ++i) turned[c * ROPES + i] = keys[i * dim + c];
-        for (int64_t h = 0; h < heads; ++h)
-          score_ropes(to_.sources[QUERY_ROPE] + (row * heads + h) * dim, turned, dim,
-                      to_.bias + (row * heads + h) * call.tokens + t, count);
+        unpack<K>(keys, width, stored, t, count);
+        for (int64_t i = 0; i < count; i += W)
+          for (int64_t c = 0; c < width; c += W) {
+            Vec v[W];
+            for (int k = 0; k < W; ++k) v[k] = load(keys + (i + k) * width + c);
+            transpose(v);
+            for (int k = 0; k < W; ++k) store(turned + (c + k) * ROPES + i, v[k]);
+          }
+        const float *query = to_.sources[QUERY_ROPE] + row * heads * dim;
+        float *scores = to_.bias + row * heads * call.tokens + t;
+        int64_t h = 0;
+        for (; h + 2 <= heads; h += 2)
+          score_ropes<2>(query + h * dim, turned, dim, scores + h * call.tokens, call.tokens, count);
+        if (h < heads)
+          score_ropes<1>(query + h * dim, turned, dim, scores + h * call.tokens, call.tokens, count);
       }
     }
   }
 
-  // A query's scores with keys that lie channel by channel.
+  // Scores of H queries with keys that lie channel by channel.
+  template <int H>
   static void score_ropes(const float *query, const float *keys, int64_t dim, float *to,
-                          int64_t count) {
+                          int64_t stride, int64_t count) {
     constexpr int N = ROPES / W;
-    Vec totals[N] = {};
+    Vec totals[H][N] = {};
     for (int64_t c = 0; c < dim; ++c)
-      for (int n = 0; n < N; ++n) totals[n] += load(keys + c * ROPES + n * W) * query[c];
-    std::memcpy(to, totals, count * sizeof(float));
+#pragma GCC unroll 16
+      for (int n = 0; n < N; ++n) {
+        const Vec key = load(keys + c * ROPES + n * W);
+        for (int h = 0; h < H; ++h) totals[h][n] += key * query[h * dim + c];
+      }
+    for (int h = 0; h < H; ++h)
+      std::memcpy(to + h * stride, totals[h], count == ROPES ? sizeof totals[h] : count * 4);
   }
 
   void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads,

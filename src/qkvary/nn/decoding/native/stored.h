@@ -84,6 +84,9 @@ struct Tokens {
   bool has_token_scales(int64_t from, int64_t count) const {
     return scale_groups == 1 && block == 1 && scale_stride == 1 && from + count <= coded;
   }
+  void fetch_scales(int64_t from, int64_t count) const {
+    for (int64_t t = 0; t < count; t += LINE / sizeof(float)) __builtin_prefetch(scales + from + t);
+  }
 };
 
 template <class S>
@@ -117,6 +120,13 @@ inline void unpack_codes(float *to, const S *from, int64_t dim, const float *sca
 
 template <class S>
 void unpack(float *to, int64_t to_stride, const Tokens &from, int64_t first, int64_t count) {
+  if constexpr (IS_CODE<S>)
+    if (from.dim % W == 0 && from.has_token_scales(first, count)) {
+      for (int64_t t = first; t < first + count; ++t, to += to_stride)
+        for (int64_t c = 0; c < from.dim; c += W)
+          store(to + c, load(skip(reinterpret_cast<const S *>(from.row(t)), c)) * from.scales[t]);
+      return;
+    }
   for (int64_t token = first; token < first + count; ++token, to += to_stride) {
     const S *row = reinterpret_cast<const S *>(from.row(token));
     if constexpr (!IS_CODE<S>)

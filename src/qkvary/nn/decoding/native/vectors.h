@@ -301,6 +301,24 @@ inline V zip_pairs(V a, V b, std::integer_sequence<int, I...>) {
   return QKVARY_SHUFFLE(a, b, (I / 4 * 4 + I % 2 + HIGH + I % 4 / 2 * W));
 }
 
+// Of two vectors, each other H lanes: those that come first in both, or those that come second.
+template <int H, int SECOND, int... I>
+inline Vec take_blocks(Vec a, Vec b, std::integer_sequence<int, I...>) {
+  return QKVARY_SHUFFLE(a, b, (I % H + I / (2 * H) * (2 * H) + SECOND * H + I / H % 2 * W));
+}
+
+// W vectors as the columns of a square become its rows.
+template <int H = 1>
+inline void transpose(Vec *v) {
+#pragma GCC unroll 16
+  for (int i = 0; i < W; ++i)
+    if (i / H % 2 == 0) {
+      const Vec a = v[i], b = v[i + H];
+      v[i] = take_blocks<H, 0>(a, b, Lanes{}), v[i + H] = take_blocks<H, 1>(a, b, Lanes{});
+    }
+  if constexpr (2 * H < W) transpose<2 * H>(v);
+}
+
 // The sums over each four neighbouring lanes of four vectors, in the order of the vectors. What
 // stays within four lanes is the cheapest for processors.
 template <class V>
