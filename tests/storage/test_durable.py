@@ -60,6 +60,17 @@ def test_bytes_are_flushed_before_their_name_and_the_folder_after_it(
     assert calls == ["file", "file", "folder", "name", "folder"]
 
 
+def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        atomic_write_file(tmp_path / "a", b"x")
+        atomic_write_dir(tmp_path / "d", {"b": b"y"})
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o640
+    assert stat.S_IMODE((tmp_path / "d" / "b").stat().st_mode) == 0o640
+
+
 def test_a_folder_is_written_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "d"
     atomic_write_dir(path, {"a": b"1", "b": b"2"})

@@ -15,14 +15,16 @@ from qkvary.arch.caches import CacheOptions
 from qkvary.arch.labels import parse_variant
 from qkvary.arch.terms import OWN
 from qkvary.checkpoints.models import save_model
-from qkvary.cli.main import main
 from qkvary.inference.decoding import generate
 from qkvary.nn.attention import make_attention
 from qkvary.nn.cache import LayerCache
 from qkvary.nn.own import own
 from qkvary.nn.terms import Scores, ScoreTerm
+from qkvary.reports.study_results import gather_results
 from qkvary.storage.errors import UsageError
 from qkvary.studies.catalog import load_study
+from qkvary.studies.running.runner import RunnerOptions, run_study
+from qkvary.studies.running.store import Store
 from tests.conftest import Runner
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -56,20 +58,15 @@ def shorten(source: Path, folder: Path, *changes: tuple[str, str]) -> Path:
 
 @pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
 def test_every_example_runs_in_worker_processes(
-    example: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OWN_IMAGES", str(tmp_path / "images.npz"))
-    study = shorten(example, tmp_path)
     OWN.clear()
-    out = str(tmp_path / "runs")
-    assert main(["study", str(study), "--out", out, "--workers", "1", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    counts = printed["summary"]["counts"]
-    assert counts["done"] == counts["planned"] > 1
-    not_counted = [one for one in printed["summary"]["caveats"] if "do not count" in one]
+    study, store = load_study(str(shorten(example, tmp_path))), Store(tmp_path / "runs")
+    ran = run_study(study, store, RunnerOptions(workers=1, quiet=True))
+    assert ran.done == ran.planned > 1
+    caveats = gather_results(study, store).summary.caveats
+    not_counted = [one for one in caveats if "do not count" in one]
     assert len(not_counted) == (example.stem != "own_task")
 
 

@@ -21,7 +21,7 @@ from tests.conversions.caches.networks import TOKENS, convert, make_config, make
 
 NETWORK = make_network(make_config()).float()
 MADE = convert(NETWORK, "latent", 16).refitted
-STEPS = 8 * 19 * 215
+STEPS = 8 * 19 * 120
 
 
 def task() -> Distillation:
