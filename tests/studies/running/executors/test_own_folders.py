@@ -94,7 +94,7 @@ def exchange(task: Task, end: TaskEnd) -> TaskEnd:
         pytest.param(flip, "expected packed runs in the result", marks=pytest.mark.slow),
         (cut, "expected packed runs"),
         (exchange, "not one of the task"),
-        pytest.param(drop, "no result returned", marks=pytest.mark.slow),
+        (drop, "no result returned"),
     ],
 )
 def test_a_damaged_result_is_refused_and_its_run_repeated(
