@@ -82,7 +82,7 @@ def exchange(task: Task, end: TaskEnd) -> TaskEnd:
     ("change", "reason"),
     [
         (exchange, "not one of the task"),
-        pytest.param(drop, "no result returned", marks=pytest.mark.slow),
+        (drop, "no result returned"),
     ],
 )
 def test_a_result_that_is_not_the_tasks_is_refused_and_its_run_repeated(
