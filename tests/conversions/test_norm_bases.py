@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qkvary.storage.errors import UsageError
+from tests.conversions.networks import orthogonal
 from tests.studies_scripts.loading import load_script
 
 KINDS = ("layernorm", "rmsnorm", "tanh")
@@ -68,3 +69,30 @@ def test_a_scale_with_a_zero_is_refused() -> None:
     assert torch.equal(matrix @ own, torch.ones(3).double())
     with pytest.raises(UsageError, match=r"T\^-1 1 without zeros for LayerNorm"):
         script.find_norm_basis("layernorm", matrix)
+
+
+def test_rms_norm_commutes_with_orthogonal_maps_only() -> None:
+    x, turn = draw(20, 8), orthogonal(8, 3)
+    phi = normalise("rmsnorm", x)
+    assert float((normalise("rmsnorm", x @ turn) - phi @ turn).abs().max()) < 1e-13
+    basis = script.find_norm_basis("rmsnorm", turn)
+    assert float((basis.transfer(x) - x @ turn).abs().max()) < 1e-9
+    stretch = turn @ torch.diag(torch.linspace(1, 2, 8).double())
+    assert float((normalise("rmsnorm", x @ stretch) - phi @ stretch).abs().max()) > 0.1
+    assert curvature(script.find_norm_basis("rmsnorm", stretch), 8) > 0.01
+
+
+@pytest.mark.parametrize("kind", ["layernorm", "rmsnorm"])
+def test_the_function_is_nearer_to_linear_in_more_dimensions(kind: str) -> None:
+    errors = [
+        curvature(script.find_norm_basis(kind, draw(width, width) / width**0.5), width)
+        for width in (8, 32, 128)
+    ]
+    assert errors[0] > 1.5 * errors[1] > 2 * errors[2] > 0
+
+
+def test_no_network_leads_into_the_basis_exactly() -> None:
+    basis = script.find_norm_basis("rmsnorm", draw(8, 8))
+    found = script.measure_transfer(basis, d_ff=32, steps=150, batch=128)
+    # Better than any linear map, and far from rounding.
+    assert 0.1 < found.network < 0.9 * found.linear

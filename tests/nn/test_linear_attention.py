@@ -311,6 +311,35 @@ def test_the_identity_of_the_paper(label: str) -> None:
     assert distance(held.keys[0], total) < GATE
 
 
+def test_it_is_a_state_space_model_with_a_readout_that_depends_on_the_input() -> None:
+    """h_t = A h_(t-1) + B(z_t) with A = lambda 1, and y_t = C(z_t) h_t, of one head."""
+    layer = make_layer("Q=K=V@linear@decay-learned@unnormalised")
+    x, size = random_input(71, batch=1), D_MODEL // 4
+    with torch.no_grad():
+        assert layer.k_proj is not None
+        head = 2
+        z = layer.k_proj(x[0])[:, head * size : (head + 1) * size]
+        phi = torch.where(z > 0, 1 + z, z.exp())
+        decay = torch.sigmoid(find_logits(layer)[head])
+        transition = decay * torch.eye(size * size, dtype=torch.float64)
+        h = torch.zeros(size * size, dtype=torch.float64)
+        outputs, unchanging = [], []
+        first = torch.kron(phi[:1], torch.eye(size, dtype=torch.float64))
+        for t in range(7):
+            h = transition @ h + torch.kron(phi[t], z[t])
+            readout = torch.kron(phi[t][None], torch.eye(size, dtype=torch.float64))
+            unchanging.append(first @ h / math.sqrt(size))
+            outputs.append(readout @ h / math.sqrt(size))
+        mixed = torch.zeros(7, D_MODEL, dtype=torch.float64)
+        mixed[:, head * size : (head + 1) * size] = torch.stack(outputs)
+        heads = layer.read(x, Layout(new_tokens=7))
+        scores, value = layer.score(heads, Layout(new_tokens=7)), heads.value
+        found = layer.core(scores, value, training=False)[0, head]
+    assert distance(found, torch.stack(outputs)) < GATE
+    # In a state-space model that does not depend on its input, C is one matrix.
+    assert distance(found, torch.stack(unchanging)) > 0.1
+
+
 def test_a_state_is_cropped_to_nothing_or_not_at_all() -> None:
     model = LanguageModel(make_language_model_config("Q-K=V@linear"))
     cache = KVCache(model.config.layers)

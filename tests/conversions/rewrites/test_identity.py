@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qkvary.arch.networks import BlockConfig, Positions, Skips
+from qkvary.costs.network import network_costs
+from qkvary.nn.cache import KVCache
 from qkvary.storage.errors import UsageError
+from tests.contracts.variant_cases import distance
 from tests.conversions.networks import (
     EXACT,
     convert,
@@ -204,3 +207,17 @@ def test_conditions_that_fail_are_named() -> None:
         convert(nonlinear, "identity-key")
     with pytest.raises(UsageError, match="without a map per head"):
         convert(make_network("Q[map]=K-V"), "identity-query")
+
+
+def test_parameters_cache_and_macs_are_those_of_the_new_label() -> None:
+    network = make_network("Q-GQA-2", positions="learned")
+    made = convert(network, "identity-query").network
+    assert labels(made) == ["I-K=V/2", "I-K=V/2"]
+    costs = network_costs(made.config, length=7, dtype="float64")
+    assert costs.parameters.total == count(made) == count(network) - 2 * 400
+    cache = KVCache(made.config.layers)
+    tokens = torch.randint(13, (1, 7), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        decoded = [made(one, cache=cache) for one in tokens.split([3, 4], dim=1)]
+        assert distance(torch.cat(decoded, 1), network(tokens)) < EXACT
+    assert cache.nbytes == costs.cache_bytes_per_sequence
