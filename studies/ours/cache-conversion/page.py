@@ -147,6 +147,9 @@ of 4,096 tokens on one thread. It is converted with the stories that it was trai
 
 {table}
 
+The forecast is 2 to 4 times what came, except for the key in place of the value: here the refit
+takes away more than it leaves.
+
 {healed_table}
 """
 
