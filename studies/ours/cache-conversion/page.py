@@ -302,7 +302,7 @@ def _answer(scores: Mapping[str, Sequence[float]], name: str) -> Any:
 def make_healed_table(rows: Sequence[Row]) -> Table:
     """Return the table of healed networks."""
     found: dict[str, Healing] = {}
-    for row in rows:
+    for row in (one for one in rows if one.kind not in BITS.values()):
         name = row.name.partition(", healed")[0]
         changes = found[name].changes if name in found else {}
         found[name] = Healing(name, row.share, {**changes, row.healed: (row.change, row.error)})
