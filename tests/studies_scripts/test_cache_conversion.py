@@ -45,3 +45,18 @@ def test_losses_are_those_of_the_network() -> None:
     losses = measure._losses(network, windows)
     assert losses.shape == (3, 19)
     assert float(losses.mean()) == pytest.approx(measure_loss(network, windows), rel=1e-6)
+
+
+def test_healed_networks_have_a_table_without_caches_of_fewer_bits() -> None:
+    base = {"loss": 2.0, "windows": [1.0, 3.0], "stories": 1.0, "bytes_per_token": 100.0}
+    made = {**base, "loss": 2.5, "windows": [1.4, 3.6], "one shot": 3.0}
+    healed = "latent 50%, x, healed 50000"
+    records = {
+        "as it is": base,
+        "latent 50%, x": made,
+        healed: {**made, "loss": 2.1, "windows": [1.1, 3.1]},
+        f"{healed}, fp16": {"loss": 2.2, "bytes_per_token": 100.0},
+        f"{healed}, int8-g64": {"loss": 2.3, "bytes_per_token": 50.0},
+    }
+    (row,) = PAGE.make_healed_table(PAGE.read_rows(records)).rows
+    assert [cell.text for cell in row[2:]] == ["+0.500 ± 0.100", "+0.100 ± 0.000", "–", "–"]
