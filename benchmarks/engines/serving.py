@@ -296,7 +296,7 @@ def open_request(url: str, body: dict[str, Any] | None = None) -> Any:
     """Send a request to an engine that was started here; without a body it only reads."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
-    # The address is that of a child on loopback, never what somebody typed.
+    # The address is always that of our own child process on loopback: no other scheme gets here.
     request = urllib.request.Request(url, data, headers)  # noqa: S310
     return urllib.request.urlopen(request, timeout=600)  # noqa: S310
 

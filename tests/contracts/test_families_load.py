@@ -235,7 +235,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def logits_of(family: str, index: int) -> Tensor:
-    """What transformers computes for the tokens."""
+    """The logits that transformers computes."""
     with torch.no_grad():
         return build(family, index)(draw_tokens()).logits
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from typing import Literal, get_args
 
 import pytest
@@ -45,7 +46,7 @@ FEW_TOKENS = TOKENS[:1, :4]
 
 def compare(
     network: nn.Module,
-    reference: object,
+    reference: Callable[..., Tensor],
     real: Tensor,
     tokens: Tensor = TOKENS,
     **call: Tensor | None,
@@ -59,7 +60,7 @@ def compare(
     copies = {n: p.detach().clone().requires_grad_() for n, p in network.named_parameters()}
     named = {"mask": call.get("attention_mask"), "documents": call.get("document_ids")}
     given = {name: value for name, value in named.items() if value is not None}
-    expected = reference(network.config, copies, tokens, **given) * real  # type: ignore[operator]
+    expected = reference(network.config, copies, tokens, **given) * real
     (expected * weight).sum().backward()
     every = [_all_gradients(dict(network.named_parameters())), _all_gradients(copies)]
     return max(distance(logits, expected), distance(*every))

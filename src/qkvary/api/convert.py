@@ -40,7 +40,7 @@ from qkvary.conversions.catalog import (
 from qkvary.costs.formats import parse_format
 from qkvary.storage.durable import check_folder, remove_dir
 from qkvary.storage.errors import StoppedError, UsageError
-from qkvary.storage.interruption import STOPPING, stop_in_order
+from qkvary.storage.interruption import announce_stop, stop_in_order
 from qkvary.storage.untrusted_files import StrPath, read_path
 
 if TYPE_CHECKING:
@@ -285,18 +285,14 @@ def _shrink(
         () if one is None else read_texts(one) for one in (calibration.data, calibration.held_out)
     )
 
-    import torch
-
     from qkvary.checkpoints.chat_templates import read_chat_template
-    from qkvary.checkpoints.models import LoadedModel, save_model
+    from qkvary.checkpoints.models import save_model
     from qkvary.conversions.caches.calibration import read_texts as read_windows
     from qkvary.conversions.caches.stages import forecast_stages, run_stages
     from qkvary.reports.smaller_cache import describe_stage, smaller_cache_report
 
     loaded, name = opening(speaks=True)
-    if loaded.network.embedding.dtype in (torch.bfloat16, torch.float16):
-        # Moments and roots need more digits. A network that was given stays as it is.
-        loaded = LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)
+    loaded = _in_float32(loaded)
     if loaded.tokenizer is None:
         raise UsageError("expected a checkpoint with a tokenizer, got one without")
     context = read_count(calibration.context, "context", low=2)
@@ -322,8 +318,9 @@ def _shrink(
     stopping = threading.Event()
 
     def stop(_number: int) -> None:
-        say(STOPPING)
         stopping.set()
+        if say is not say_nothing:
+            announce_stop()
 
     def end(number: int) -> None:
         # The checkpoints stay.
@@ -345,3 +342,14 @@ def _shrink(
         if folder is not None and plan.heal_tokens:
             remove_dir(folder)
     return Result(found, add_data(smaller_cache_report(found, name), out=out), files=written)
+
+
+def _in_float32(loaded: "LoadedModel") -> "LoadedModel":
+    """Return a network with enough digits for moments and roots; the given one stays unchanged."""
+    import torch
+
+    from qkvary.checkpoints.models import LoadedModel
+
+    if loaded.network.embedding.dtype not in (torch.bfloat16, torch.float16):
+        return loaded
+    return LoadedModel(copy.deepcopy(loaded.network).float(), loaded.tokenizer)

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from qkvary.data.checkpoint_names import RUNS
 from qkvary.reports.report import Report
 from qkvary.storage.environment import without_downloads
 from qkvary.storage.errors import DamagedError, StoppedError, UsageError
-from qkvary.storage.interruption import STOPPING, stop_in_order
+from qkvary.storage.interruption import announce_stop, stop_in_order
 from qkvary.storage.locks import Owner
 from qkvary.storage.untrusted_files import StrPath
 from qkvary.studies.pretraining import (
@@ -304,8 +304,7 @@ def _train_cells(
     def stop(_number: int) -> None:
         stopping.set()
         if shown.command:
-            with suppress(OSError):
-                os.write(2, f"\n{STOPPING}\n".encode())
+            announce_stop()
 
     with _Progress(shown) as progress, stop_in_order(stop) as received:
         while left:

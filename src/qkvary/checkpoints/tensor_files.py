@@ -32,7 +32,7 @@ _DTYPES = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-_NAMES = dict(zip(_DTYPES.values(), _DTYPES, strict=True))
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 _LENGTH_BYTES = 8
 _LARGEST_HEADER = 10**8
 

@@ -15,6 +15,12 @@ STOPPING = "stopping after a checkpoint; interrupt again to stop at once"
 """The message after the first signal."""
 
 
+def announce_stop() -> None:
+    """Write the message to standard error, also from inside a signal handler."""
+    with suppress(OSError):
+        os.write(2, f"\n{STOPPING}\n".encode())
+
+
 def ending_signals() -> tuple[signal.Signals, ...]:
     """Return the signals to handle; SIGHUP is left out where it is ignored, as under nohup."""
     chosen = [signal.SIGINT, signal.SIGTERM]
@@ -32,7 +38,8 @@ def stop_in_order(
     Only the main thread can do so; another leaves the signals as they are.
 
     Args:
-        stop: Called with the first signal. It may interrupt a print, so it must not print.
+        stop: Called with the first signal. It may interrupt a print, so it must not print; see
+            :func:`announce_stop`.
         end: Called with the second before the process ends; an error that it raises is raised.
 
     Yields:

@@ -6,6 +6,7 @@ the sizes are those of the published files, worked out by hand.
 
 import pytest
 
+from qkvary.arch.blocks import ProjectedAttention
 from qkvary.costs.cache import model_cache_bytes
 from qkvary.costs.parameters import active_parameters, model_parameters
 from tests.arch.families.config_files import read, read_without
@@ -58,5 +59,7 @@ def test_positions_of_newer_files_are_nested() -> None:
         (read("pythia-160m", rope_parameters=nested), (0.5, 777.0)),
         (read_without("pythia-160m", "rotary_pct"), (0.25, 10_000.0)),
     ):
-        position = model.layers[0].attention.config.position  # type: ignore[union-attr]
+        attention = model.layers[0].attention
+        assert isinstance(attention, ProjectedAttention)
+        position = attention.config.position
         assert (position.rotary_fraction, position.rotary_base) == expected

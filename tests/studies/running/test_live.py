@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from qkvary.studies.records import make_record
+from qkvary.studies.records import Status, make_record
 from qkvary.studies.running import live
 from qkvary.studies.running.live import (
     FIRST_SECONDS,
@@ -22,12 +22,12 @@ CELLS = toy_study(range(6)).cells()[:11]
 FIRST, SECOND, *_ = CELLS
 
 
-def view(*statuses: str, cells: Sequence[Cell] = CELLS, result: float = 0.0) -> ProgressView:
+def view(*statuses: Status, cells: Sequence[Cell] = CELLS, result: float = 0.0) -> ProgressView:
     """The first runs have ended with these statuses."""
     records = {
         cell.run_key: make_record(
             cell,
-            status=status,  # type: ignore[arg-type]
+            status=status,
             started="",
             metrics={f"test_{cell.run.task.metric}": result + number**2},
         )

@@ -3,7 +3,7 @@
 A few layers are converted alone, and their divergence is measured. The others count in proportion
 to what their spectra lose. Layers are taken to add up, and no output is refitted. Of stories260K
 the forecast is 0.9 to 1.2 times what came after the refit, up to 0.5 nats; above that 0.5 to 0.7
-times.
+times. Of a network of ten million parameters it is 2 to 4 times what came.
 """
 
 import time

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from qkvary.arch.canonical import identity_dict
 from qkvary.storage.checkpoint_folders import DEFAULT_KEEP
@@ -73,9 +73,21 @@ class RunResult:
     """Samples, if it has any."""
 
 
-TrainFunction = Callable[..., RunResult | None]
-"""Trains a run in a folder that this process owns: ``train(cell, folder, stop=, callbacks=,
-options=)`` returns its result, or None if ``stop()`` ended it after a checkpoint."""
+class TrainFunction(Protocol):
+    """Trains a run in a folder that this process owns."""
+
+    def __call__(
+        self,
+        cell: Cell,
+        directory: Path,
+        /,
+        *,
+        stop: Callable[[], bool],
+        callbacks: Callbacks,
+        options: CellOptions,
+    ) -> RunResult | None:
+        """Return the result; None if ``stop`` ended the run after a checkpoint."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +155,7 @@ def execute_cell(
 def _record(
     claim: Claim,
     cell: Cell,
-    attempt: TrainFunction,
+    attempt: Callable[..., RunResult | None],
     callbacks: Callbacks,
     options: CellOptions,
 ) -> CellEnd:

@@ -209,7 +209,7 @@ class Scheduler:
         self.look_at(keys, end.ends)
 
     def check_results(self, keys: tuple[str, ...], end: TaskEnd) -> None:
-        """Refuse the end of a task if a run that returned is none of the task.
+        """Refuse the end of a task that returns a run of another task.
 
         Raises:
             DamagedError: if one is not.

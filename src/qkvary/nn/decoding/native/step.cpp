@@ -455,7 +455,7 @@ class Walk {
         for (int h = 0; h < H; ++h) totals[h][n] += key * query[h * dim + c];
       }
     for (int h = 0; h < H; ++h)
-      std::memcpy(to + h * stride, totals[h], count == ROPES ? sizeof totals[h] : count * 4);
+      std::memcpy(to + h * stride, totals[h], count == ROPES ? sizeof totals[h] : count * sizeof(float));
   }
 
   void keep(const Layer &layer, const Stored &to, const float *from, int64_t heads,
