@@ -76,7 +76,7 @@ def is_uncertain(layer: LayerAnalysis) -> bool:
 
 
 def count_directions(head: KeyValueReading) -> int:
-    """Return how many directions hold 99 % of the energy of a key and a value."""
+    """Return the number of directions that hold 99 % of the joint energy of key and value."""
     return next(
         (place for place, held in enumerate(_add_up(head.spectrum), start=1) if held >= ENERGY),
         len(head.spectrum),
@@ -205,7 +205,7 @@ def _nats(value: float) -> str:
 
 
 def _all_layers(number: int, total: int) -> str:
-    """Name the layers with separate keys and values, or those of a network of one kind."""
+    """Name the layers with separate keys and values, or all layers if every layer has them."""
     if number < total:
         return f"the {count(number, 'layer')} with separate keys and values"
     return "its layer" if number == 1 else f"all {number} layers"

@@ -150,7 +150,7 @@ def analyze_windows(
 
 @contextmanager
 def _prepare(network: LanguageModel) -> Generator[LanguageModel]:
-    """Yield the network in evaluation mode and frozen, or its copy in float32; undo it after."""
+    """Yield the network frozen in evaluation mode, or a float32 copy; restore it afterwards."""
     try:
         check_layers(network)
     except ValueError as error:
@@ -202,7 +202,7 @@ def _check_tokens(network: LanguageModel, window: Tensor) -> None:
 
 
 def _keep_maps(weights: Sequence[Tensor]) -> NDArray[np.float64]:
-    """Return the first rows and columns of all layers; layers of fewer heads get zeros."""
+    """Return the first rows and columns of all layers; layers with fewer heads get zeros."""
     heads = max(len(one) for one in weights)
     size = min(MAP_TOKENS, weights[0].shape[-1])
     kept = np.zeros((len(weights), heads, size, size))

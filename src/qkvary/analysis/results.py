@@ -67,7 +67,7 @@ class CosineReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyValueReading:
-    """The similarity of a KV head's key and value, and the loss from one tensor for both.
+    """The similarity of a KV head's key and value, and the loss if one tensor replaces both.
 
     Every figure but ``plain_similarity`` stays the same under an invertible change of basis of
     query and key, and another of value and output.
@@ -177,7 +177,7 @@ class LayerAnalysis:
 
     @property
     def fitted_forecast(self) -> float:
-        """The sum over KV heads of the forecasts by the text that chose the tensors."""
+        """The sum over KV heads of the forecasts measured on the text that chose the tensors."""
         return sum(head.fitted_forecast for head in self.key_values)
 
     @property

@@ -236,7 +236,7 @@ class AttentionConfig:
             self.position.scaling.check(self.rotated_channels)
 
     def _check_kernel(self) -> None:
-        """Refuse a kernel that keeps to itself what the variant changes."""
+        """Refuse a kernel that hides what the variant changes."""
         if self.kernel != "sdpa":
             return
         changed = [
@@ -265,7 +265,7 @@ class AttentionConfig:
         return self.variant.kv_heads(self.num_heads)
 
     def heads(self, source: Source) -> int:
-        """Heads of a source: those of key and value, unless only the query reads it.
+        """Heads of a source: the KV heads, or the query heads if only the query reads it.
 
         A latent is one head, and so is the key of decoupled positions.
         """
@@ -293,7 +293,7 @@ class AttentionConfig:
 
     @property
     def state_numbers(self) -> int:
-        """Numbers of the state that a layer keeps of a sequence; 0 where it keeps its tokens."""
+        """Size of the state that a layer keeps per sequence; 0 if it keeps tokens instead."""
         if not self.variant.keeps_state:
             return 0
         return self.kv_width * (self.size_per_head + self.variant.is_normalised)
@@ -305,25 +305,25 @@ class AttentionConfig:
 
     @property
     def rotated_channels(self) -> int:
-        """Channels of a head that are rotated, those of decoupled positions included; 0 if none."""
+        """Rotated channels of a head, including those of decoupled positions; 0 if none."""
         if self.variant.positions == "rotary":
             return self.position.rotary_dim(self.size_per_head)
         return self.variant.decoupled or 0
 
     @property
     def turns_by_length(self) -> bool:
-        """Whether every key turns otherwise when the text grows."""
+        """Whether the rotation of all keys changes when the text grows."""
         scaling = self.position.scaling
         return scaling is not None and scaling.depends_on_length and self.rotated_channels > 0
 
     @property
     def compared_channels(self) -> int:
-        """Channels that a query and a key are compared over."""
+        """Channels in the dot product of a query and a key."""
         return self.size_per_head + (self.variant.decoupled or 0)
 
     @property
     def value_rope(self) -> ValueRope:
-        """The effect of rotation on the value: ``none`` for one that is not rotated."""
+        """How rotation affects the value: ``none`` if the value is not rotated."""
         sharing, position = self.variant.sharing, self.position
         reads_key = sharing.value == sharing.key or position.rotates_value
         rotates = self.variant.positions == "rotary" and reads_key
@@ -346,7 +346,7 @@ class AttentionConfig:
         return size
 
     def latent(self, source: Source) -> int | None:
-        """Inner width of a projection that is narrower inside than what it gives, else ``None``."""
+        """Inner width of a projection that is narrower than its output, else ``None``."""
         rank = None if source == IDENTITY else self.rank(source)
         return None if rank is None or rank >= self.width(source) else rank
 
@@ -359,7 +359,7 @@ class AttentionConfig:
 
     @property
     def _baseline_width(self) -> int:
-        """Columns of the matrix that the baseline's projections are drawn as."""
+        """Columns of the matrix from which the baseline's projections are drawn."""
         matrices = 1 if self.init.scheme == "xavier-matrices" else 3
         return matrices * self.num_heads * self.size_per_head
 
@@ -372,7 +372,7 @@ class AttentionConfig:
 
     @property
     def content_scale(self) -> float:
-        """The factor of q . k, temperature included, where no learned term changes it."""
+        """The factor of q . k, temperature included; without the learned factors."""
         return self.score_scale / self.variant.temperature
 
     @property

@@ -67,7 +67,7 @@ class ProjectedAttention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Indexer:
-    """The module that picks the tokens that sparse attention reads, by its own keys.
+    """The module that selects the tokens that sparse attention reads; it has keys of its own.
 
     Source: DeepSeek-AI 2025, "DeepSeek-V3.2", section 2.1.
     """
@@ -125,17 +125,17 @@ class LatentAttention:
 
     @property
     def most_keys(self) -> int | None:
-        """Tokens that a query reads at most, of a window or as an indexer picks."""
+        """Maximum tokens that a query reads: those of a window, or those an indexer selects."""
         return self.window if self.indexer is None else self.indexer.top
 
     @property
     def key_dim(self) -> int:
-        """Channels that a query and a key are compared over, per head."""
+        """Channels in the dot product of a query and a key, per head."""
         return self.nope_dim + self.rope_dim
 
     @property
     def own_indexer(self) -> Indexer | None:
-        """The indexer whose weights and keys are this layer's."""
+        """The indexer that belongs to this layer, with weights and keys of its own."""
         return None if self.indexer is None or self.indexer.is_shared else self.indexer
 
     @property
@@ -209,14 +209,14 @@ class Compressor:
 
     @property
     def projected_width(self) -> int:
-        """Channels that a token is projected to for content, and as many for the gate."""
+        """Channels of a token's content projection; the gate has as many again."""
         return 2 * self.width if self.overlapping else self.width
 
     def stored_rows(self, tokens: int) -> tuple[tuple[int, int], ...]:
-        """Return the rows kept after ``tokens`` tokens, as pairs of their number and width.
+        """Return the rows kept after ``tokens`` tokens, as pairs of row count and width.
 
-        Summaries, content and gate of the tokens that wait for one, and those that the next summary
-        sees of the tokens of the last one.
+        These are the summaries; content and gate of the tokens not yet summarised; and the tokens
+        of the last summary that the next one overlaps.
         """
         summaries, waiting = divmod(tokens, self.rate)
         overlap = 2 * self.rate if self.overlapping and summaries else 0
@@ -227,13 +227,13 @@ class Compressor:
         )
 
     def last_closing(self, tokens: int) -> int:
-        """Return the tokens after which the last of the summaries closed, 0 where none did."""
+        """Return the tokens seen when the last summary was completed; 0 before the first."""
         return tokens - tokens % self.rate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressedAttention:
-    """Shared-KV attention with one KV head over a window and, where there is one, summaries.
+    """Shared-KV attention with one KV head over a window, and over summaries if there are any.
 
     Source: DeepSeek-AI 2026, "DeepSeek-V4", section 2.3, as implemented in transformers 5.23.
     """
@@ -319,7 +319,7 @@ class CompressedAttention:
 
     @property
     def compressors(self) -> tuple[Compressor, ...]:
-        """Compressor and indexer, where the layer has them."""
+        """Compressor and indexer, if the layer has them."""
         return tuple(part for part in (self.compressor, self.indexer) if part)
 
 
@@ -408,7 +408,7 @@ class Experts:
 
     @property
     def always(self) -> tuple[Linear, ...]:
-        """The matrices that every token passes through."""
+        """The matrices that every token uses, whatever experts it chooses."""
         router = () if self.router is None else (self.router,)
         return router if self.shared is None else (*router, *self.shared.linears)
 

@@ -89,7 +89,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def reach(self) -> int | None:
-        """Tokens after which a key is never seen again, ``None`` if there is always a later one."""
+        """Tokens after which a key is never seen again; ``None`` if keys stay visible."""
         if self.keeps_state:
             return 1
         return self.window if self.stride is None else None
@@ -102,7 +102,7 @@ class ScoreTerms(RoleTerms):
 
     @property
     def core_name(self) -> str:
-        """The core, or what a user's file has in its place or around it."""
+        """The core, or the class from a user's file that replaces or wraps it."""
         return self.own or self.core
 
 
@@ -133,22 +133,22 @@ class TermEntry:
     """The choices of the field, where it is the term of some of them."""
 
     def is_in(self, variant: ScoreTerms) -> bool:
-        """Return whether a variant has the term."""
+        """Return whether a variant has this term."""
         value = getattr(variant, self.field)
         if self.values:
             return value in self.values
         return value == self.name or (self.name == self.field and value != DEFAULTS[self.field])
 
     def describe(self, variant: ScoreTerms) -> str:
-        """Return its meaning in a variant that has it."""
+        """Return the term's meaning, for a variant that has it."""
         return self.words.format(value=self._value(variant))
 
     def write_scores(self, variant: ScoreTerms, scores: str) -> str:
-        """Return the scores with it, as an equation, in a variant that has it."""
+        """Return the scores with this term as an equation, for a variant that has it."""
         return self.scores.format(scores=scores, value=self._value(variant))
 
     def define(self, variant: ScoreTerms) -> str:
-        """Return the definitions of its symbols, in a variant that has it."""
+        """Return the definitions of the term's symbols, for a variant that has it."""
         return self.where.format(value=self._value(variant))
 
     def _value(self, variant: ScoreTerms) -> Any:
@@ -169,7 +169,7 @@ class OwnPart:
 
     @property
     def entry(self) -> TermEntry:
-        """What descriptions and equations say of it."""
+        """The entry that descriptions and equations use."""
         scores = self.name + "({scores})"
         return TermEntry(self.name, "own", self.words, scores, is_symmetric=False)
 

@@ -1,6 +1,6 @@
-"""The names of a tensor in transformers, in llama.cpp and here, as one table per architecture.
+"""The names of each tensor in transformers, in llama.cpp and here: one table per architecture.
 
-Torch-free. The numbers differ in their order only, which a row states.
+Torch-free. The stored numbers differ only in order; each row states the order.
 """
 
 from collections.abc import Iterator, Mapping

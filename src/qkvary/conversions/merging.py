@@ -1,7 +1,7 @@
 """Products of two matrices of a single head: query with key, value with output.
 
-A head as wide as the layer needs one matrix where two stand. Nothing but the layer changes, so that
-norms and skips do not matter; rotary positions stand between query and key.
+A head as wide as the layer needs one matrix instead of two. Only the attention layer changes, so
+norms and skips do not matter; rotary positions come between query and key and prevent the merge.
 
 Source: Karbevski and Mijoski, "[Key,Value] is probably all you need", Proposition 4.1, Remark 1.
 """
@@ -29,7 +29,7 @@ from qkvary.storage.errors import UsageError
 def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]]:
     """Return a layer whose key is ``x W_K W_Q^T`` and whose query is the layer input.
 
-    Where the value reads the key's projection, the output undoes W_Q^T, which is inverted then.
+    If the value reads the key's projection, W_Q^T is inverted and the output projection undoes it.
 
     Raises:
         UsageError: if the layer has several heads, narrow ones or rotary positions, or a query that

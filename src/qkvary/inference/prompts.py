@@ -34,7 +34,7 @@ def choose_sampling(
 
 
 def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
-    """Return the tokens of a prompt; an empty one becomes the token that begins or separates texts.
+    """Return the tokens of a prompt; an empty one becomes the token that begins texts.
 
     Raises:
         ValueError: if it is not a text, there is no such token, or it cannot be encoded.

@@ -123,7 +123,7 @@ def _value(row: Recomputed) -> Cell:
 
 
 def _how(row: Recomputed) -> Iterator[str]:
-    """Yield the formula, its convention, the reason of a difference, and the alternatives."""
+    """Yield the formula, its convention, the reason for a difference, and the alternatives."""
     derivation = row.derivation
     if derivation is None:
         if row.figure.note:

@@ -77,12 +77,12 @@ class Quality:
 
     @property
     def recomputed(self) -> str:
-        """The change by the printed perplexities, with as many digits as they allow."""
+        """The change computed from the printed perplexities, with as many digits as they allow."""
         return f"{self.change_percent:+.{useful_decimals(self.low, self.high)}f}"
 
     @property
     def agrees(self) -> bool:
-        """Whether the printed change is that of the printed perplexities."""
+        """Whether the printed change equals the one computed from the printed perplexities."""
         printed = self.printed.removesuffix(" %")
         if not self.change_percent:
             return True
@@ -194,7 +194,7 @@ def frontier_positions(size: Size = "300M") -> tuple[FrontierPosition, ...]:
 def published_quality(label: str, *, num_heads: int | None = None) -> PublishedQuality | None:
     """Return the published change of quality of a variant, or None if none was published.
 
-    A printed change is quoted; from a column of results the baseline is subtracted.
+    A printed change is quoted; in a column of results, the baseline is subtracted.
 
     Args:
         label: The variant, in any spelling.

@@ -398,7 +398,7 @@ _UTILIZATION_NOTE = (
 
 
 def _group_mean(group: Sequence[ResultTable], variant: str, name: str) -> float | None:
-    """Return the mean of a figure of a variant over tables, or None if no table has it."""
+    """Return the mean of a variant's figure over tables, or None if no table has it."""
     rows = [row for table in group for row in table.rows if row.variant == variant]
     found = [value for row in rows if (value := getattr(row, name)) is not None]
     return sum(found) / len(found) if found else None

@@ -48,7 +48,7 @@ class Remark:
     """The positions that it explains; None if it is about none."""
 
     def holds(self, network: LanguageModelConfig) -> bool:
-        """Return whether it holds for a network: for one that has the positions."""
+        """Return whether the remark holds for a network: the network must have its positions."""
         variants = [layer.variant for layer in network.layers]
         if self.about == "decoupled":
             return any(variant.decoupled is not None for variant in variants)
@@ -385,7 +385,7 @@ def _modern(
     corpus: str = "fineweb",
     tokenizer: str = "gpt2",
 ) -> Preset:
-    """Return a preset of a step of ``rows``, ``micro`` at once."""
+    """Return a preset whose step has ``rows`` rows, ``micro`` at once."""
     return Preset(
         name=name,
         network=NETWORKS[name],

@@ -144,7 +144,7 @@ def _read_gemma4_rotation(fields: Fields, kind: str) -> PositionConfig:
 def _read_heads_of_layers(
     fields: Fields, types: Sequence[str], *, equal: bool
 ) -> tuple[Heads, ...]:
-    """Return the heads of each layer, from ``per_layer_config`` or by kind of layer."""
+    """Return the heads of each layer, from ``per_layer_config`` or from the kind of layer."""
     usual = _read_heads(fields)
     overrides = fields.section("per_layer_config")
     if overrides is not None:

@@ -1,4 +1,4 @@
-"""A conversion from a budget to a healed network, with the loss after each stage."""
+"""A conversion from a budget to a healed network, measuring the loss after each stage."""
 
 import time
 from collections.abc import Callable
@@ -98,7 +98,7 @@ class SmallerCache:
 
     @property
     def share(self) -> float:
-        """The bytes of the new cache over those of the old one."""
+        """The bytes of the new cache relative to the old one."""
         stored_as = self.plan.budget.stored_as
         return network_bytes(self.config, stored_as) / network_bytes(
             self.original.config, stored_as
@@ -106,7 +106,7 @@ class SmallerCache:
 
 
 def check_plan(plan: Plan, config: LanguageModelConfig) -> LanguageModelConfig:
-    """Return the network that a plan makes, with one size for all layers; read without weights.
+    """Return the network that a plan makes, with equal sizes in all layers; reads no weights.
 
     Raises:
         UsageError: if the network cannot be converted, or not to this size.
@@ -149,7 +149,7 @@ def run_stages(
     stop: Callable[[], bool] = lambda: False,
     callbacks: Callbacks = NO_CALLBACKS,
 ) -> SmallerCache:
-    """Convert a network, and heal it where the plan says so.
+    """Convert a network, and heal it if the plan asks for it.
 
     Args:
         network: The network, in evaluation mode; it stays as it is.
@@ -233,7 +233,7 @@ def forecast_sizes(
     texts: Texts,
     show_progress: ShowProgress = show_nothing,
 ) -> tuple[Forecast, LanguageModelConfig]:
-    """Return a forecast, and the network with the sizes that the plan chooses by it.
+    """Return a forecast, and the network with the sizes that the plan derives from it.
 
     Args:
         network: The network.

@@ -1,4 +1,4 @@
-"""The query of a single head becomes part of its key: W_Q W_K^T is one matrix."""
+"""The query of a single head is merged into its key: W_Q W_K^T is one matrix."""
 
 from qkvary.conversions.attention_bases import LayerDraft
 from qkvary.conversions.bases import change_layers

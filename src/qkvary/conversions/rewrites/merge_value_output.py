@@ -1,4 +1,4 @@
-"""The value of a single head becomes part of the output projection: W_V W_O is one matrix."""
+"""The value of a single head is merged into the output projection: W_V W_O is one matrix."""
 
 from qkvary.conversions.bases import change_layers
 from qkvary.conversions.draft import Draft, RewriteOptions, Rewritten

@@ -136,8 +136,8 @@ def _environments(
 ) -> tuple[tuple[tuple[str, str], ...], ...]:
     """Return the distinct environments of the runs, in the order of their first run.
 
-    A run that failed may know less than others: two environments are one if they agree in what
-    both know, and in whether a run was changed on the way.
+    A failed run may have recorded less than others: two environments are the same if they agree in
+    everything both recorded, and in whether a run's settings were changed on resuming.
     """
     found: list[dict[str, str]] = []
     for run in observations:

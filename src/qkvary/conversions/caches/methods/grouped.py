@@ -1,4 +1,4 @@
-"""Fewer KV heads: of each group the rotated key that carries most, and the best values."""
+"""Fewer KV heads: for each group, the rotated key with the most energy, and the best values."""
 
 import torch
 
@@ -14,7 +14,7 @@ STATEMENT = "fewer KV heads, each the best for the heads that it takes the place
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     kept, heads = count_numbers(layer), layer.num_kv_heads
     if heads == 1:
         raise UsageError("expected several KV heads for grouped, got one; choices: latent, shared")

@@ -1,4 +1,4 @@
-"""A baseline: the key, before it is rotated, in place of the value."""
+"""A baseline: the unrotated key in place of the value."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ STATEMENT = "the key, before it is rotated, takes the place of the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form, which has no other size than that of the keys."""
+    """Return the form; its only size is that of the keys."""
     size = layer.kv_width
     if not size <= numbers < count_numbers(layer):
         raise refuse_budget("keys alone", numbers, (size,), layer)

@@ -1,4 +1,4 @@
-"""Keys and values of all heads made of one latent, with one rotated key: latent attention."""
+"""Keys and values of all heads from one latent, plus one rotated key: latent attention."""
 
 from qkvary.arch.attention import AttentionConfig
 from qkvary.conversions.caches.forms import (
@@ -19,7 +19,7 @@ STATEMENT = (
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     rotary = choose_rotary(layer, numbers)
     latent = numbers - rotary
     if latent < 1 or numbers >= count_numbers(layer):

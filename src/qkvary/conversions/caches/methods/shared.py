@@ -21,7 +21,7 @@ STATEMENT = (
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
-    """Return the form with at most these numbers of a token."""
+    """Return the form with at most this many numbers per token."""
     rotary, heads = choose_rotary(layer, numbers), layer.num_kv_heads
     head_dim = (numbers - rotary) // heads
     if head_dim < 1 or numbers >= count_numbers(layer):
