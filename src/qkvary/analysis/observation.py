@@ -182,7 +182,7 @@ def _attend(
     del cache, kernel
     heads = attention.read(x, layout)
     shifts = [torch.zeros_like(one, requires_grad=True) for one in (heads.key, heads.value)]
-    # Before the score terms, of which a soft cap multiplies queries and keys.
+    # Before the score terms, because a soft cap multiplies queries and keys.
     scores = attention.score(heads._replace(key=heads.key + shifts[0]), layout)
     call = _Call(
         attention=attention,

@@ -93,7 +93,7 @@ class KeyValueReading:
     similarity_chance: float
     """``similarity`` of random directions with the head's own singular values, sampled."""
     plain_similarity: float
-    """CKA of keys and values as they are, which changes with their basis."""
+    """CKA of unchanged keys and values, which depends on their basis."""
     explained: float
     """The share of the value's output that a linear map of the key gives (least squares)."""
     explained_chance: float

@@ -1,6 +1,6 @@
 """The verbs: each is one function, which ``import qkvary as qk`` and the command line share.
 
-A verb is a function in a file of its own::
+A verb is a function in a separate file::
 
     def cost(model: AnyModel, variants: Variants = (), *, batch: Count = 1) -> "Result[Costs]":
         \"\"\"Count what a model costs in every variant.

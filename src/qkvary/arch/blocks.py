@@ -19,7 +19,7 @@ Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere
 """The entries of a cache per token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
 channels of the key; the layer input, or one that another layer keeps; what low-rank projections
-give inside, where that is narrower (``latent``); or keys, of which values are made."""
+give inside, where that is narrower (``latent``); or keys, from which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
 """Storage from which keys and values are made again in every step."""
 
@@ -251,7 +251,7 @@ class CompressedAttention:
     o_rank: int
     """Channels that each group leaves."""
     window: int
-    """Tokens that are kept as they are."""
+    """Tokens that are kept uncompressed."""
     compressor: Compressor | None = None
     """The module that summarises earlier tokens; ``None`` for a layer with a window only."""
     indexer: Compressor | None = None

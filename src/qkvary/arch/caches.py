@@ -53,7 +53,7 @@ class CacheOptions:
     """Whether quantised storage mixes the channels of an entry by a fixed orthogonal matrix, so
     that no channel is much larger than the others, and mixes them back when they are read."""
     residual: int = 0
-    """Newest tokens that quantised storage keeps as they are."""
+    """Number of newest tokens that quantised storage keeps unquantised."""
     kernel: DecodeKernel = "layer"
     """The kernel for few new tokens without gradients. Only ``layer`` computes, bit for bit, the
     same as without a cache."""

@@ -199,7 +199,7 @@ def parse_options(text: str) -> CacheOptions:
     if form is None or re.search("fp|bf", plain):
         raise ValueError(
             "expected a storage such as int8-g64 (scales by token and group of channels) or "
-            "int4-b32-r16-rot (by channel over blocks of tokens, 16 tokens as they are, rotated "
+            "int4-b32-r16-rot (by channel over blocks of tokens, 16 unquantised tokens, rotated "
             f"first), got {short(text, 60)!r}; choices: {', '.join(QUANTIZED_BITS)}"
         )
     return CacheOptions(

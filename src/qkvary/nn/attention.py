@@ -242,14 +242,14 @@ class Attention(nn.Module):
                 memory, that of ``Layout.over``.
             kernel: The kernel for few new tokens over a cache; by default that of its options.
             attention_mask: Instead of a layout: True for real tokens, of all seen and new ones, or
-                of the memory. Of the others the layer reads zeros, whatever they are.
+                of the memory. The layer reads zeros in place of the others.
             positions: Instead of a layout: positions of all seen and new tokens.
             document_ids: Instead of a layout: the document of each of them.
 
         Raises:
-            ValueError: if a bidirectional layer is given a cache of its tokens, a layer that depends
-                on token order is given a memory, or a tensor does not cover all seen and new
-                tokens.
+            ValueError: if a bidirectional layer is given a cache of its tokens, a layer that
+                depends on token order is given a memory, or a tensor does not cover all seen and
+                new tokens.
         """
         self._check_call(x, cache)
         state = None

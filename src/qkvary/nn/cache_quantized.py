@@ -173,7 +173,7 @@ class QuantizedStore:
         """Start empty.
 
         Args:
-            options: Bits, scales and the tokens that are kept as they are.
+            options: Bits, scales and the number of tokens kept unquantised.
             max_tokens: The most that will be seen: memory for their codes is taken at once.
             max_kept: The most that a window keeps.
 

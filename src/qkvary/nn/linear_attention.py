@@ -32,7 +32,7 @@ class State(NamedTuple):
 
 
 class Mixture(NamedTuple):
-    """The sums of weighted values and of weights for every query, before the division."""
+    """The sums of weighted values and of weights for each query, still to be divided."""
 
     values: Float[Tensor, "batch heads queries head_dim"]
     """The sums of weighted values."""
@@ -42,7 +42,7 @@ class Mixture(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sums:
-    """The sums of weighted values and of weights for each query, still to be divided."""
+    """The decay and the normaliser of a layer, which determine its sums."""
 
     log_decay: Float[Tensor, " kv_heads"] | None = None
     """The logarithm of the decay of each KV head per token; None for no decay."""

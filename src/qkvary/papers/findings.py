@@ -207,7 +207,7 @@ def _recomputed_verdict(found: Recomputed, judge: ByFigure) -> tuple[ClaimVerdic
         case "measured" | "stated":
             return "not tested here", ""
         case "rounding":
-            # Rounded inputs that allow the figure are no condition; a rounding of its own is.
+            # Rounded inputs that allow the figure are not a condition; other rounding is.
             allowed = found.derivation is not None and found.derivation.spread is not None
             condition = "" if allowed else near
         case "other convention":

@@ -166,7 +166,7 @@ def qualities(size: Size = "300M") -> tuple[Quality, ...]:
 def change_per_real_token(change_percent: float, real_fraction: float) -> float:
     """Convert a change of perplexity, in percent, to one per real token.
 
-    A mean loss L over positions of which a share f is real, with free padding, is L/f per real
+    A mean loss L over positions, a share f of them real and padding free, is L/f per real
     token, so perplexities are raised to the power 1/f.
 
     Args:

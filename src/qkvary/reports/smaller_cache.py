@@ -22,7 +22,7 @@ def describe_stage(stage: Stage, first: Stage) -> str:
 
     Args:
         stage: The stage.
-        first: The network as it is.
+        first: The unchanged network.
     """
     if stage is first:
         return f"{stage.name}: loss {stage.loss:.4f} nats a token on the held-out text"

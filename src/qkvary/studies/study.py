@@ -88,7 +88,7 @@ class Setting:
         ]
         if special and self.table is None:
             raise ValueError(
-                f"setting {self.name!r}: expected a table of its own with {', '.join(special)}, "
+                f"setting {self.name!r}: expected its own table with {', '.join(special)}, "
                 "got none"
             )
 
@@ -387,7 +387,7 @@ class Study:
                 raise ValueError(
                     f"study {self.name!r}{where}: expected at least one of variants, got none"
                 )
-            # A setting without a table of its own has all variants.
+            # A setting without its own table has all variants.
             first = tables.setdefault(setting.table or "", setting)
             if self.variants_of(first) != self.variants_of(setting):
                 raise ValueError(

@@ -312,7 +312,7 @@ _DERIVED = (
     "identity query, matrices decay with 2^-5; scores are scaled by s sqrt d = 0.55, the paper's "
     "own derivation, where it rounds to 1/2"
 )
-_UNTIED = "a head of its own, which the theorem about one layer needs; nothing is published"
+_UNTIED = "a separate head, which the theorem about one layer needs; nothing is published"
 _NO_FIGURE = "in the public code; no figure is printed for it"
 _SAME_TUNING = "the baseline with what the identity query was given; nothing is published about it"
 

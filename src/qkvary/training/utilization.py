@@ -28,7 +28,7 @@ def measure_utilization(
     Args:
         run: The run; only language models are measured.
         steps_per_second: Speed of training.
-        processes: Number of processes, each on a device of its own.
+        processes: Number of processes, each on a separate device.
 
     Returns:
         ``utilization``, and ``product_flops_per_second`` of all processes, to which it is

@@ -18,7 +18,7 @@ from qkvary.arch.networks import LanguageModelConfig
 
 GLOBAL, LOCAL = LAYER_TYPES
 _WHOLES = ("gemma3",)
-"""Names of models of several modalities, whose language model has a name of its own."""
+"""Names of multimodal models, whose language model has a separate name."""
 
 
 _PARTIAL = ("phi3", "stablelm", "gpt_neox")

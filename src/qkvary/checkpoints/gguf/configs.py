@@ -41,7 +41,7 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "attention.sliding_window": (0,),
     "expert_count": (0,),
 }
-"""The values that leave the computation as it is, by key; a factor of 0 means none."""
+"""The values that do not change the computation, by key; a factor of 0 means none."""
 _SCALING = ("type", "factor", "original_context_length", "attn_factor", "finetuned")
 """The settings of scaled rotary positions that are read."""
 

@@ -172,7 +172,7 @@ def _make_library(vocabulary: _Vocabulary, merges: list[str], pre: object) -> To
         "model": {
             "type": "BPE",
             "ignore_merges": pre in WHOLE_WORDS,
-            # The library gives special tokens numbers of its own where they are not listed here.
+            # The library numbers special tokens itself if they are not listed here.
             "vocab": {name: token for token, name in enumerate(names)},
             "merges": merges,
         },

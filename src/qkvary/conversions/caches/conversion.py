@@ -61,7 +61,7 @@ def choose_network(
     Args:
         config: The network before.
         method: The method.
-        numbers: Numbers of a token in the cache of each layer; ``None`` leaves a layer as it is.
+        numbers: Numbers of a token in the cache of each layer; ``None`` keeps a layer unchanged.
 
     Raises:
         UsageError: if a layer cannot be converted, or not to this size.
@@ -87,7 +87,7 @@ def convert_network(
     """Convert a network.
 
     Args:
-        network: The network, in evaluation mode; it stays as it is.
+        network: The network, in evaluation mode; it is not changed.
         config: The network to make, from ``choose_network``.
         method: The method.
         tokens: The text that it is fitted to.

@@ -104,7 +104,7 @@ class Distillation:
 
         Args:
             original: The network before, in evaluation mode.
-            converted: The network that healing starts from; it stays as it is.
+            converted: The network that healing starts from; it is not changed.
             tokens: The text that is trained on.
             held_out: The text that is scored.
         """

@@ -34,7 +34,7 @@ class LayerMaps:
     output_bias: Float[Tensor, " d_model"]
     """Zeros where the layer has none."""
     moment: Float[Tensor, "inputs inputs"]
-    """The second moment of the layer's input with a one behind it."""
+    """The second moment of the layer's input with a one appended."""
 
     @property
     def heads_of_group(self) -> int:
@@ -57,7 +57,7 @@ def read_layer(attention: Attention, moment: Float[Tensor, "inputs inputs"]) -> 
 
     Args:
         attention: The layer; its query is linear in the input.
-        moment: The second moment of its input with a one behind it.
+        moment: The second moment of its input with a one appended.
     """
     roles = make_role_maps(attention)
     query, key, value = map(_join_bias, roles)

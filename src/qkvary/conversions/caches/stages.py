@@ -68,7 +68,7 @@ class Stage:
     loss: float
     """The loss on the held-out text, in nats a token."""
     divergence: float
-    """KL(as it is || this) on the same text, in nats a token."""
+    """KL(original || this stage) on the same text, in nats a token."""
     cpu_seconds: float
     """CPU seconds of the stage, without its measurement."""
 
@@ -88,7 +88,7 @@ class SmallerCache:
     """The new form, as a clause of a sentence."""
     forecast: Forecast | None
     stages: tuple[Stage, ...]
-    """The first is the network as it is."""
+    """The first is the unchanged network."""
     layers: tuple[LayerOutcome, ...]
     """What became of each layer; empty where nothing was converted."""
     fitted_tokens: int
@@ -152,7 +152,7 @@ def run_stages(
     """Convert a network, and heal it if the plan asks for it.
 
     Args:
-        network: The network, in evaluation mode; it stays as it is.
+        network: The network, in evaluation mode; it is not changed.
         plan: What is made.
         texts: What it is fitted to and measured on.
         healing: The folder of a distillation, from which a stopped one resumes.
@@ -254,7 +254,7 @@ def forecast_sizes(
     rotary = [layer.variant.decoupled or 0 for layer in even.layers]
     kept = [count_numbers(layer) for layer in network.config.layers]
     costs = [
-        # A layer as it is costs nothing.
+        # An unchanged layer costs nothing.
         [*found.costs(index)[: all_of_it - own].tolist(), 0.0]
         for index, (all_of_it, own) in enumerate(zip(kept, rotary, strict=True))
     ]

@@ -88,7 +88,7 @@ class SlurmExecutor(PollingExecutor):
     ) -> list[Future[TaskEnd]]:
         """Submit tasks as arrays, one for all tasks with the same needs."""
         make_directory(self._folder)
-        # It holds pickles, which nobody else may replace.
+        # It holds pickles, which other users must not replace.
         for folder in (self._folder.parent, self._folder):
             folder.chmod(_OWN_ONLY)
         futures: dict[int, Future[TaskEnd]] = {}
