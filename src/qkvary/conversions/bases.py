@@ -184,4 +184,4 @@ def _move_head(moved: Draft, draft: Draft, basis: Basis) -> list[str]:
     if not was_tied:
         return []
     moved.config = dataclasses.replace(moved.config, tied_head=False)
-    return ["the tied head became a separate matrix, because the basis is not orthogonal (Remark 4)"]
+    return ["the tied head is now a separate matrix: the basis is not orthogonal (Remark 4)"]
