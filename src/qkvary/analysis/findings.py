@@ -11,14 +11,14 @@ from qkvary.text.names import count, listed
 from qkvary.text.numbers import fixed, percent, real
 
 ALIKE_MARGIN = 0.1
-"""Within this difference from random weights, key and value are called as alike as those."""
+"""Key and value count as no more alike than random ones up to this difference."""
 LARGE_SCORE_CHANGE = 1.0
 """The change of scores above which a second-order forecast is not trusted."""
 LARGE_FORECAST = 0.5
-"""The forecast in nats per token above which the same holds."""
+"""The forecast in nats per token above which it is not trusted either."""
 ENERGY = 0.99
 MOST_NAMED = 6
-"""The layers that are named one by one."""
+"""The most layers that are named one by one."""
 MOST_NOISE = 2.0
 """Above this ratio of a forecast to the one by the text that chose the tensors, the text is called
 too short."""

@@ -23,7 +23,7 @@ from qkvary.storage.environment import require_memory
 from qkvary.storage.errors import UsageError
 
 LONGEST_CONTEXT = 1024
-"""The default of the context, where the network has more."""
+"""The default context for networks with a longer maximum."""
 MAP_TOKENS = 48
 """The first tokens of the first window, whose attention is shown."""
 TOKENS_PER_HEAD_CHANNEL = 4
@@ -33,7 +33,7 @@ alike."""
 Progress = Callable[[int, int], None]
 """Called with the number of done steps and their total; a step is a part of a layer's work."""
 FEWEST_WINDOWS = 2
-"""The windows that a forecast takes: one half chooses a tensor, the other reads it."""
+"""The windows that a forecast needs: one half chooses a tensor, the other evaluates it."""
 
 
 def analyze_network(

@@ -58,7 +58,7 @@ class CosineReading:
     columns: float | None
     """The mean of the cosines of equal channels, each a vector of the layer's width."""
     heads: tuple[float | None, ...]
-    """The cosine of each head's part as a vector, for each head of the weight with more heads."""
+    """The cosines head by head, each head's part as a vector; one per head of the larger weight."""
     deviation: float
     """The standard deviation of the first two for independent random matrices; their mean is 0."""
     head_deviation: float
@@ -107,11 +107,11 @@ class KeyValueReading:
     lost_chance: float
     """``lost`` of random directions with the head's own singular values, sampled."""
     forecast: float
-    """The rise of the loss, in nats per token, if one tensor serves key and value, which one half
-    of the text chose and the other half reads."""
+    """The rise of the loss, in nats per token, if one tensor serves key and value, chosen on one
+    half of the text and evaluated on the other."""
     fitted_forecast: float
-    """The same for the tensor and the curvature of the whole text: too low, because the text that
-    chooses the tensor reads it. It and ``forecast`` meet where the text is long enough."""
+    """The same for the tensor and the curvature of the whole text: too low, because the same text
+    chooses and evaluates the tensor. It approaches ``forecast`` if the text is long enough."""
     score_change: float
     """The root mean square by which the forecast's tensor moves a score."""
 

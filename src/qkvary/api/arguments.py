@@ -173,7 +173,7 @@ class Where:
     """Changes to the definition of a study; repeat the same options to find its runs again."""
 
     seeds: Annotated[int | str | Sequence[int] | None, Parameter(name=("--seeds", "--seed"))] = None
-    """Other seeds than the study's: 7 or 0,1,2 or 0-4."""
+    """Seeds to use instead of the study's: 7 or 0,1,2 or 0-4."""
     device: str = "cpu"
     """Device: cpu, cuda, cuda:1, mps."""
     dtype: Literal["float32", "float64"] = "float32"
@@ -185,7 +185,7 @@ class Part(Where):
     """The protocol and part of a study; repeat the same options to find its runs again."""
 
     protocol: str | None = None
-    """A study's other protocol, such as clean."""
+    """Another protocol of the study, such as clean."""
     tasks: Annotated[tuple[str, ...], Parameter(name="--task")] = ()
     """Only this task; repeat it for more."""
     settings: Annotated[tuple[str, ...], Parameter(name="--setting")] = ()

@@ -81,7 +81,7 @@ class Asking:
     task_data: StrPath | None = None
     """Folder of the task files; lm_eval in $QKVARY_DATA if not given."""
     fewshot: int | None = None
-    """Solved examples before each question; 5, lambada 0, tasks of the hub their own."""
+    """Solved examples before each question; 5 by default, 0 for lambada, as given for hub tasks."""
     limit: int | None = None
     """Number of questions per task, from the first."""
     against: StrPath | None = None

@@ -43,7 +43,7 @@ BATCH = 16
 ShowText = Callable[[int, str, bool], None]
 """Called with the number of a prompt, a piece of new text, and whether it ends."""
 OpenTexts = Callable[[Sequence[str]], ShowText]
-"""Called with the prompts, once nothing can be refused any more."""
+"""Called with the prompts once all arguments are checked."""
 
 
 def _show_nothing(_prompts: Sequence[str]) -> ShowText:

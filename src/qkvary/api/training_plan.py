@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from qkvary.data.prepared_sets import PlannedSet
 
 TEST_PASSES = 3
-"""Forward passes of the test: windows, and documents with and without padding."""
+"""Forward passes over the test split: in windows, and by document with and without padding."""
 FIRST_STEPS = 1_000
 """Steps from which the time of others is estimated."""
 

@@ -67,7 +67,7 @@ VERBS: dict[str, dict[str, str]] = {
 }
 """The words of each command with its module and function, in the order of the help.
 
-A function named ``command`` is a command alone, without a name in Python.
+A function named ``command`` is only a command and has no name in Python.
 """
 
 GROUPS = {

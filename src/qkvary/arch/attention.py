@@ -85,11 +85,11 @@ class ScaleConfig:
     identity: IdentityScale = "derived"
     """``derived``: keep the deviation of the baseline's scores; ``published``: 1/2; ``none``: 1."""
     channels: float | None = field(default=None, metadata=ADDED_LATER)
-    """The number under the root, where it is neither of the two."""
+    """The number under the root, if it is neither of the two."""
     norm_eps: float = field(default=1e-6, metadata=ADDED_LATER)
     """Epsilon of the norms of query and key, where the variant has them."""
     norm_adds_one: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether they multiply a channel by one more than its learned number."""
+    """Whether they multiply a channel by its learned number plus one."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -111,7 +111,7 @@ class PositionConfig:
     plus_per_head: bool = False
     """One map per head (character model) instead of one per layer, also of key biases."""
     key_positions: int = field(default=1024, metadata=ADDED_LATER)
-    """Key positions with their own bias; those beyond have that of the last."""
+    """Key positions with their own bias; later positions have the bias of the last."""
     rotary_base: float = 10_000.0
     """Base of the rotary frequencies."""
     rotary_fraction: float = 0.5
@@ -123,8 +123,8 @@ class PositionConfig:
     relative_distance: int = 128
     """Distances beyond this share one entry of the relative bias."""
     rotates_value: bool = field(default=False, metadata=ADDED_LATER)
-    """Whether ``value_rope`` also holds for a value of another source, which is not rotated
-    otherwise: the control that separates rotated values from shared ones."""
+    """Whether ``value_rope`` also applies to a value from another source, which is otherwise not
+    rotated: the control that separates rotated values from shared ones."""
     scaling: RotaryScaling | None = field(default=None, metadata=ADDED_LATER)
     """The scaling of the rotary frequencies for longer texts."""
 

@@ -18,8 +18,8 @@ Memory = Literal["own", "encoder"]
 Storage = Literal["needed", "both", "value and slice", "input", "input elsewhere", "latent", "keys"]
 """The entries of a cache per token: each source that key and value read, once (``needed``); rotated
 keys and values, also where they are one source (``both``, as engines do); the value and the rotated
-channels of the key; the layer input, or one that another layer keeps; what low-rank projections
-give inside, where that is narrower (``latent``); or keys, from which values are made."""
+channels of the key; the layer input, or one that another layer keeps; the inner result of low-rank
+projections, if that is narrower (``latent``); or keys, from which values are made."""
 INPUT_STORED: tuple[Storage, ...] = ("input", "input elsewhere")
 """Storage from which keys and values are made again in every step."""
 
@@ -37,7 +37,7 @@ class ProjectedAttention:
     entries: int = 0
     """Other learned numbers: attention sinks, a table of relative positions."""
     reads_layer: int | None = None
-    """The layer whose stored keys and values are read instead of own ones."""
+    """The layer whose stored keys and values are read instead of the layer's own."""
     memory: Memory = "own"
     """The tokens of keys and values: the layer's own, or an encoder's output."""
     storage: Storage = "needed"
@@ -79,7 +79,7 @@ class Indexer:
     top: int
     """Tokens that it picks."""
     is_shared: bool = False
-    """Whether the layer has no indexer and takes what that of an earlier layer picked."""
+    """Whether it has no indexer and uses the tokens that an earlier layer's indexer selected."""
 
     def __post_init__(self) -> None:
         check_sizes(self, "width", "heads", "top")
@@ -107,7 +107,7 @@ class LatentAttention:
     value_dim: int
     """Channels of a value head."""
     bias: bool = False
-    """Biases on what leads into the latents and out of the layer."""
+    """Biases on the projections into the latents and out of the layer."""
     indexer: Indexer | None = None
     """The module that picks the tokens to read; ``None`` if all are read."""
     window: int | None = None
@@ -247,9 +247,9 @@ class CompressedAttention:
     q_rank: int
     """Inner width of the query's projection."""
     o_groups: int
-    """Groups of heads that the output projection takes apart."""
+    """Groups of heads with a separate part of the output projection."""
     o_rank: int
-    """Channels that each group leaves."""
+    """Output channels of each group."""
     window: int
     """Tokens that are kept uncompressed."""
     compressor: Compressor | None = None

@@ -34,15 +34,16 @@ class RoleTerms(LinearTerms):
     """The fields of a variant that determine what its sources become before they are compared."""
 
     decoupled: int | None = None
-    """Channels of decoupled rotary positions: a rotated query of each head, from a projection of
-    its own, meets one rotated key that all heads share, and adds to the products."""
+    """Channels of decoupled rotary positions: a rotated query of each head, from a separate
+    projection, is multiplied with one rotated key that all heads share, and the product is added to
+    the scores."""
     latent: int | None = None
-    """Width of the one latent that a shared key and value are both made of, by a matrix each."""
+    """Width of the latent from which a shared key and value are made, by one matrix each."""
     kv_norm: bool = False
     """Whether the tensor that key and value share is normalised (RMSNorm over all KV heads)."""
     head_norm: HeadNorm = "none"
-    """RMSNorm of query and key before any rotation, with gains of their own: of each head by
-    itself, whose gain all heads share (``qk-norm``), or of all heads together."""
+    """RMSNorm of query and key before any rotation, with separate gains: of each head by itself,
+    with one gain for all heads (``qk-norm``), or of all heads together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +127,7 @@ class TermEntry:
     where: str = ""
     """The definitions of the symbols of its equation."""
     is_symmetric: bool = True
-    """Whether scores that are equal for (i, j) and (j, i) stay so."""
+    """Whether symmetric scores, equal for (i, j) and (j, i), stay symmetric."""
     before_scale: bool = False
     """Whether it takes the products of query and key before their scale."""
     values: tuple[str, ...] = ()

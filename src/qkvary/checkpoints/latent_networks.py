@@ -26,7 +26,7 @@ Weights = dict[str, Tensor]
 TRAIN = "train the form Q-K=V@decoupled-16@kv-norm, such as qkvary train lm-10m-portable"
 """The advice for a network that latent attention cannot express."""
 STILL = 2.0**-26
-"""The largest mean square of a tensor that is written small, over the epsilon of its norm."""
+"""The largest mean square of a scaled-down tensor, relative to the epsilon of its norm."""
 
 
 def find_latent_obstacles(config: LanguageModelConfig) -> Iterator[str]:

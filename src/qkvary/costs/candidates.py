@@ -29,7 +29,7 @@ class Candidate:
     model: Model
     """The model with this variant."""
     is_original: bool
-    """Whether it has the weights of the given model."""
+    """Whether it uses the weights of the given model."""
     saving: Method | None = None
     """The method by which it stores less with these weights, if any."""
 

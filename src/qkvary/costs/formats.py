@@ -53,8 +53,8 @@ class Format:
     group: int | None = None
     """Numbers that share a scale and a zero point; ``None`` where there are none."""
     block: int | None = None
-    """Rows over which each number has a scale, counted from the first; they are quantised when all
-    of them are there. ``None`` where no rows share a scale."""
+    """Rows that share a scale for each column, counted from the first; they are quantised once all
+    of them are present. ``None`` where no rows share a scale."""
     residual: int = 0
     """Newest rows that are not quantised."""
     plain_bits: int = 16
@@ -114,7 +114,7 @@ _ALIASES = {
     "fp8_e5m2": "fp8",
 }
 FORMATS = ("fp32", "bf16", "fp16", "fp8", "int8", "int4")
-"""The names that a person chooses from."""
+"""The names that a user can choose from."""
 
 
 SCALE = _PLAIN["fp32"]

@@ -50,7 +50,7 @@ class TrainingPlan:
     checkpointing: bool
     """Whether blocks are computed again instead of kept."""
     free_bytes: int
-    """Memory of the device less the state; negative where the state does not fit."""
+    """Memory of the device minus the state; negative if the state does not fit."""
     largest_batch: int
     """Sequences that fit in the free memory; 0 where even one does not."""
     macs_per_token: float

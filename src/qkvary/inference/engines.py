@@ -38,7 +38,7 @@ class Serving:
     host: str
     port: int
     key: str | None = None
-    """The key that requests have to carry."""
+    """The key that requests must contain."""
     options: tuple[str, ...] = ()
     """Options of the engine itself, passed on."""
 
@@ -49,8 +49,8 @@ class Launch:
 
     command: tuple[str, ...]
     environment: Mapping[str, str]
-    """Variables added to those of this process; keys stand here, where other users cannot read
-    them."""
+    """Variables added to those of this process; keys are passed here, because other users cannot
+    read them."""
     health: str
     """The path that answers once the model is loaded."""
 

@@ -31,7 +31,7 @@ class Cell:
     """Further lines in small type, joined with the text if only one line fits."""
     tone: Tone = ""
     name: bool = False
-    """Whether this is a name from a user, which is isolated and cut."""
+    """Whether this is a user's name, which is shortened and isolated from the text around it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,7 +91,7 @@ class Block:
 
 _LLAMA = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 _UNLISTED: Mapping[str, tuple[object, ...]] = {"layer_types": ()}
-"""transformers reads no list of layers, and other programs do."""
+"""transformers does not read the list of layers, but other programs do."""
 _GEMMA = Block(
     activation="hidden_activation",
     norm="rmsnorm-plus-one",

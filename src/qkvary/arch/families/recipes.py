@@ -69,12 +69,12 @@ class AttentionRecipe:
     head_norm: Literal["none", "head", "heads"] = "none"
     """Gains of queries and keys: one vector of a head's channels, or of all heads' channels."""
     is_normed: Flag = True
-    """Whether these are there."""
+    """Whether these exist."""
     gate: Literal["none", "head", "channel", "query"] = "none"
     """A learned gate of the output: for each head or channel, or a part of the query's projection,
     whose bias it has."""
     is_gated: Flag = True
-    """Whether it is there."""
+    """Whether it exists."""
     per_head: int = 0
     """Further learned numbers of a layer for each head, such as its sink."""
     head_entries: int = 0
@@ -196,7 +196,7 @@ class Kind:
     sparse: bool
     """Whether it has experts."""
     shares_indexer: bool = False
-    """Whether it takes what the indexer of an earlier layer picked."""
+    """Whether it uses the tokens that an earlier layer's indexer selected."""
 
 
 def read(recipe: Recipe, fields: Fields, name: str) -> Model:

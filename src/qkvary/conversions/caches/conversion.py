@@ -37,7 +37,7 @@ class LayerOutcome:
     lost: float | None
     """The share of the spectrum of keys and values that is left out."""
     error: float
-    """The error of the output over its size, root mean squares, before the output is refitted."""
+    """The error of the output relative to its size (root mean squares), before the refit."""
     refitted_error: float
     """The same after it."""
 
@@ -49,7 +49,7 @@ class Conversion:
     one_shot: LanguageModel
     """The network without a refit: every layer from the weights and the moments of its input."""
     refitted: LanguageModel
-    """The network whose outputs of attention are fitted to those of the network before."""
+    """The network with attention outputs refitted to those of the original."""
     layers: tuple[LayerOutcome, ...]
 
 

@@ -67,7 +67,7 @@ class DistillationConfig(TaskConfig):
     name: Literal["distillation"] = "distillation"
     """Constant; it identifies the task in a record."""
     original: str
-    """sha256 of the weights of the network before."""
+    """sha256 of the weights of the original network."""
     converted: str
     """sha256 of the weights that healing starts from."""
     text: str

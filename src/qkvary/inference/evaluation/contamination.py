@@ -23,12 +23,12 @@ from qkvary.storage.jsonvalues import JsonValue
 RUN = 13
 """The length of a run in words."""
 LONGEST_WORD = 2**16
-"""Longer stretches without a space may be split: the text is read in parts."""
+"""Longer runs without a space may be split, because the text is read in parts."""
 
 _BLOCK = 2**18
 """Tokens decoded at a time."""
 _REMEMBERED = 2**10
-"""Words kept of a long stretch of known ones."""
+"""Words kept of a long run of known words."""
 _BORDER = ""
 """The border between two documents, not a word."""
 _WORD = re.compile(r"[^\W_]+")
