@@ -56,7 +56,7 @@ class ProjectedAttention:
         )
         if self.reads_layer is not None and given.sharing.query in given.cached:
             raise ValueError(
-                "expected a query of its own in a layer that reads another layer's keys and "
+                "expected a separate query in a layer that reads another layer's keys and "
                 f"values, got a query that reads {given.sharing.query}"
             )
         # A missing bias belongs to the layer's own projections; shared ones have theirs.

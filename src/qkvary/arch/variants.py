@@ -240,7 +240,7 @@ class Variant(ScoreTerms):
             )
         if self.normaliser == "undecayed-sum" and self.decay == "none":
             raise ValueError(
-                "expected a decay for an undecayed sum, got none, where both sums are one; "
+                "expected a decay for an undecayed sum, got none, which makes both sums equal; "
                 "choices: decay-learned, decay-fixed"
             )
         if self.latent is not None and core.keeps_state:

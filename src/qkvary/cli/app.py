@@ -243,7 +243,7 @@ def _version() -> str:
     try:
         return metadata.version("qkvary")
     except metadata.PackageNotFoundError:
-        return "not installed: this is a bare source tree"
+        return "not installed: this is a source tree"
 
 
 class _Console(Console):

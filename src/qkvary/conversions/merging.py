@@ -41,7 +41,7 @@ def merge_query(layer: LayerDraft) -> tuple[LayerDraft, tuple[Conditioning, ...]
     check_terms(layer)
     if config.variant.positions == "rotary":
         raise UsageError(
-            f"expected no rotary positions in {layer.name}, which stand between query and key"
+            f"expected no rotary positions in {layer.name}, which come between query and key"
         )
     if config.variant.core_name != "softmax":
         raise UsageError(

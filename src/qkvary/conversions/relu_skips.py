@@ -49,7 +49,7 @@ def decide_skip(
     if float(values[0]) <= _DEPENDENT * float(values[-1]):
         return SkipDecision(
             None,
-            "products of columns and rows are linearly dependent, which leaves it open",
+            "products of columns and rows are linearly dependent, so the question stays open",
         )
     coefficients = torch.linalg.solve(gram, -(up * down.mT).sum(dim=1))
     channels = coefficients > 0.5

@@ -46,7 +46,7 @@ def encode_prompt(tokenizer: Tokenizer, text: object) -> tuple[int, ...]:
         # In training, documents follow the separator of the one before.
         tokens = (tokenizer.separator,)
     if not tokens:
-        raise UsageError("expected a prompt, got none; this model has no token that begins a text")
+        raise UsageError("expected a prompt, got none; this model has no token to begin with")
     return tokens
 
 

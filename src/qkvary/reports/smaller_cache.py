@@ -135,7 +135,7 @@ def _layers(made: SmallerCache) -> Table:
         brief=Brief(rows=MOST_LAYERS) if len(rows) > MOST_LAYERS else None,
         notes=[
             "Left out: the share of the spectrum of keys and values.",
-            "Errors of attention's output are relative to it.",
+            "Errors are relative to the output of attention.",
             "Forecast: nats a token, of a layer alone, not refitted.",
         ],
     )

@@ -277,7 +277,7 @@ def cost_writer(axis: str) -> Callable[[float], str]:
     )
 
 
-_UNSOLVED = "A run that never did counts with its last step in the mean and as later in the median."
+_UNSOLVED = "A run that never did counts as its last step in the mean, and as later in the median."
 
 
 def solving_table(table: ResultTable, key: str) -> Table:

@@ -24,7 +24,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         statement=f"{STATEMENT} (any skips and norms)",
         conditions=(
             "one head as wide as the layer",
-            "a linear query with a projection of its own",
+            "a linear query with a separate projection",
             "keys and values that are projections",
             "no rotary positions",
             "the core softmax",

@@ -16,7 +16,7 @@ def rewrite(draft: Draft, options: RewriteOptions) -> Rewritten:
         statement=f"{STATEMENT} (any skips and norms)",
         conditions=(
             "one head as wide as the layer",
-            "a value of its own that is not rotated",
+            "a separate value that is not rotated",
             "a value bias under the core softmax alone",
         ),
     )

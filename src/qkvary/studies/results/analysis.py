@@ -191,7 +191,7 @@ def _method(study: Study, tables: Sequence[ResultTable], contrasts: Sequence[Con
     percent = f"{100 * CONFIDENCE:g} %"
     planned = (
         "Planned contrasts are paired in the same way, a variant and its reference. They are a "
-        f"family of their own, {percent} with Bonferroni's correction for "
+        f"separate family, {percent} with Bonferroni's correction for "
         f"{contrast_family(contrasts)} comparisons (averages and tasks; single "
         "settings are corrected among themselves)."
     )

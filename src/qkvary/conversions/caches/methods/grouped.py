@@ -10,7 +10,7 @@ from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 from qkvary.storage.errors import UsageError
 
-STATEMENT = "fewer KV heads, each the best for the heads that it takes the place of"
+STATEMENT = "fewer KV heads, each the best for the heads that it replaces"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

@@ -8,7 +8,7 @@ from qkvary.conversions.caches.forms import count_numbers, merge, refuse_budget,
 from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_output
 from qkvary.conversions.caches.method import Converted
 
-STATEMENT = "the key, before it is rotated, takes the place of the value"
+STATEMENT = "the unrotated key replaces the value"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

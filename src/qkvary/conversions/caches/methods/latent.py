@@ -13,9 +13,7 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, Weights, write_layer
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "keys and values of all heads are made of one latent, which is stored with one rotated key"
-)
+STATEMENT = "keys and values of all heads are made from one latent, stored with one rotated key"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:

@@ -7,7 +7,7 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.methods import key_as_value
 
-STATEMENT = "the key, before it is rotated, times the matrix that is nearest to the value"
+STATEMENT = "the unrotated key times a matrix, fitted to the value by least squares"
 
 
 choose = key_as_value.choose

@@ -9,7 +9,7 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.methods import grouped
 
-STATEMENT = "fewer KV heads, each the mean of those that it takes the place of"
+STATEMENT = "fewer KV heads, each the mean of those that it replaces"
 
 
 choose = grouped.choose

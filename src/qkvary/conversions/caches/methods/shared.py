@@ -15,9 +15,7 @@ from qkvary.conversions.caches.layer_maps import LayerMaps, write_layer, write_o
 from qkvary.conversions.caches.method import Converted
 from qkvary.conversions.caches.rotary_slice import cut_slice
 
-STATEMENT = (
-    "key and value of each KV head are one tensor (K=V), which is stored with one rotated key"
-)
+STATEMENT = "key and value of each KV head are one tensor (K=V), stored with one rotated key"
 
 
 def choose(layer: AttentionConfig, numbers: int) -> AttentionConfig:
