@@ -77,7 +77,7 @@ def claims_report(
     )
     return Report(
         subject="claims of the documents",
-        question="What do the documents claim, and is it true?",
+        question="What do the documents claim, and is it so?",
         lead=MEANINGS,
         answer=tuple(_answer(judged, near)),
         caveats=CAVEATS,
